@@ -1,0 +1,299 @@
+"""The only place that sends: one request at a time, tried again where that is safe."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import SecretStr
+
+from fsm_provider.api import endpoints
+from fsm_provider.api.drafts import JobCreate, WebhookCreate, check
+from fsm_provider.api.endpoints import Endpoint
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmResponseError,
+    FsmServerError,
+    FsmUnauthorisedError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.api.forms import FormFilter
+from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
+from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
+from fsm_provider.api.reading import parse_json, read_page, read_record
+from fsm_provider.api.retry import RetryPolicy
+from fsm_provider.api.settings import Settings
+from fsm_provider.api.throttle import throttle_for
+from fsm_provider.api.transport import Call, Transport
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+RecordT = TypeVar("RecordT", bound=Record)
+Params = Mapping[str, Any]
+
+
+class FsmClient:
+    """The service's operations, over kept-alive connections.
+
+    :param settings: where the service is and what it leaves open.
+    :param reload_token: asked for the token once after a 401; the request is repeated only if it
+        gives another one.
+    :param retry_policy: replaces the one that ``settings.max_retries`` makes.
+    :param sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        reload_token: Callable[[], SecretStr] | None = None,
+        retry_policy: RetryPolicy | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = settings
+        self._token = settings.token
+        self._reload_token = reload_token
+        self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
+        self._sleep = sleep
+        self._transport = Transport(settings)
+
+    def __enter__(self) -> FsmClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def list_forms(
+        self,
+        *,
+        params: Params | None = None,
+        max_pages: int = DEFAULT_MAX_PAGES,
+        **filters: Any,
+    ) -> Iterator[Form]:
+        """List completed forms page by page, in the service's order (4.3).
+
+        :param filters: as :class:`~fsm_provider.api.forms.FormFilter` takes them; each is also
+            checked on this side.
+        :param params: query parameters that the specification does not show.
+        :param max_pages: a longer listing is an error.
+        :raises ValueError: at once, naming a filter that is not of its type.
+        :raises FsmError: from the iteration.
+        """
+        wanted = FormFilter(**filters)
+        return self._matching_forms(wanted, {**(params or {}), **wanted.params()}, max_pages)
+
+    def _matching_forms(self, wanted: FormFilter, params: Params, max_pages: int) -> Iterator[Form]:
+        others = 0
+        listing = endpoints.LIST_FORMS
+        for form in self._list(listing.path, listing.response, params, max_pages):
+            if wanted.matches(form):
+                yield form
+            else:
+                others += 1
+        if others:
+            logger.warning(
+                "%s forms of the listing did not match the filter (%s) and were left out: "
+                "the service ignores a part of it",
+                others,
+                wanted,
+            )
+
+    def list_asset_dynamic_fields(
+        self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
+    ) -> Iterator[AssetDynamicField]:
+        """List asset dynamic fields page by page (4.1).
+
+        :param params: query parameters, none of which the specification shows.
+        :param max_pages: a longer listing is an error.
+        :raises FsmError: from the iteration.
+        """
+        listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
+        return self._list(listing.path, listing.response, params, max_pages)
+
+    def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
+        """Create a job on a property (4.2). Sent again only where nothing can have happened.
+
+        :param property_id: the property's identifier.
+        :param job: the draft; a dictionary is checked first.
+        :raises ValueError: before anything is sent, naming each bad field.
+        :raises FsmUncertainWriteError: where the job may exist all the same.
+        :raises FsmError: where it does not.
+        """
+        draft = check(JobCreate, job, "job")
+        subject = {"propertyID": property_id, "customerReference": draft.customer_reference}
+        return self._create(
+            endpoints.CREATE_JOB,
+            path=endpoints.CREATE_JOB.path_for(propertyID=property_id),
+            json=draft.body(),
+            subject={name: value for name, value in subject.items() if value},
+        )
+
+    def register_webhook(
+        self,
+        webhook: WebhookCreate | dict[str, Any],
+        *,
+        on_registered: Callable[[Webhook], None] | None = None,
+    ) -> list[Webhook]:
+        """Register a webhook (4.4): with the style ``separate`` one registration per event type.
+
+        :param webhook: the registration; a dictionary is checked first.
+        :param on_registered: given each registration before the next is sent, as its signing secret
+            may be shown only once.
+        :raises ValueError: before anything is sent, naming each bad field.
+        :raises FsmUncertainWriteError: where the registration may exist all the same.
+        :raises FsmError: where it does not.
+        """
+        style = self.settings.event_types_style
+        registered = []
+        for part in check(WebhookCreate, webhook, "webhook").requests(style):
+            registration = self._create(
+                endpoints.REGISTER_WEBHOOK,
+                path=endpoints.REGISTER_WEBHOOK.path,
+                params=part.query(style),
+                subject={"object": part.object, "eventTypes": part.event_types},
+                confidential=(part.target_url,),
+            )
+            registered.append(registration)
+            if on_registered:
+                on_registered(registration)
+        return registered
+
+    def paginate(
+        self,
+        path: str,
+        params: Params | None = None,
+        model: type[RecordT] | None = None,
+        *,
+        max_pages: int = DEFAULT_MAX_PAGES,
+    ) -> Iterator[Any]:
+        """List the records of any path that answers with the envelope of 2.5.
+
+        :param path: begins with ``/`` and holds no query.
+        :param params: query parameters, sent again with each page.
+        :param model: what each record is read into; None gives dictionaries.
+        :param max_pages: a longer listing is an error.
+        :raises ValueError: at once, for a path of another form.
+        :raises FsmError: from the iteration.
+        """
+        return self._list(_checked_path(path), model, params, max_pages)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        json: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Send any request and give the parsed JSON of its answer, None where there is no body.
+
+        Only GET, HEAD and OPTIONS are ever repeated after they may have reached the service.
+
+        :param path: begins with ``/`` and holds no query.
+        :param headers: further headers, e.g. ``X-API-VERSION``.
+        :raises ValueError: at once, for a path of another form or a header that is the client's own.
+        :raises FsmError: for any other end.
+        """
+        if any(name.lower() == "authorization" for name in headers or {}):
+            raise ValueError("headers: Authorization is made of the connection's token")
+        call = Call(method.upper(), _checked_path(path), params, json, headers or {})
+        return self._send(call, lambda body: parse_json(body) if body else None)
+
+    def _create(self, endpoint: Endpoint[RecordT], **call: Any) -> RecordT:
+        version = self.settings.api_version
+        headers = {"X-API-VERSION": version} if endpoint.versioned and version else {}
+        read = partial(read_record, model=endpoint.response, timezone=self.settings.server_timezone)
+        return self._send(Call(endpoint.method, headers=headers, **call), lambda body: read(parse_json(body)))
+
+    def pages(
+        self,
+        path: str,
+        model: type[Record] | None = None,
+        params: Params | None = None,
+        *,
+        max_pages: int = DEFAULT_MAX_PAGES,
+    ) -> Iterator[Page[Any]]:
+        """List page by page; what :meth:`paginate` takes its records from."""
+        sent = dict(params or {})
+        if self.settings.page_size_param and self.settings.page_size:
+            sent.setdefault(self.settings.page_size_param, self.settings.page_size)
+        paginator = CursorPaginator(self.settings.cursor_param, max_pages=max_pages)
+        while not paginator.finished:
+            page: Page[Any] = self._send(
+                Call("GET", path, {**sent, **paginator.params}),
+                partial(
+                    read_page,
+                    model=model,
+                    number=paginator.page_number,
+                    timezone=self.settings.server_timezone,
+                ),
+            )
+            paginator.advance(page)
+            yield page
+
+    def _list(
+        self, path: str, model: type[Record] | None, params: Params | None, max_pages: int
+    ) -> Iterator[Any]:
+        for page in self.pages(path, model, params, max_pages=max_pages):
+            yield from page.data
+
+    def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
+        attempt, waited, reloaded = 1, 0.0, False
+        while True:
+            try:
+                return self._attempt(call, read)
+            except FsmUnauthorisedError:
+                if reloaded or not self._token_changed():
+                    raise
+                reloaded = True
+            except FsmError as error:
+                delay = self._retry_policy.delay_after(error, attempt=attempt, waited=waited)
+                if delay is None:
+                    raise
+                logger.warning("%s; trying again in %.1f s (retry %s)", error, delay, attempt)
+                self._sleep(delay)
+                waited += delay
+                attempt += 1
+
+    def _token_changed(self) -> bool:
+        if self._reload_token is None:
+            return False
+        token = self._reload_token()
+        changed = token != self._token
+        self._token = token
+        return changed
+
+    def _attempt(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
+        if self.settings.max_requests_per_second:
+            throttle = throttle_for(self.settings.base_url)
+            self._sleep(throttle.reserve(self.settings.max_requests_per_second))
+        attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            return read(self._transport.exchange(call, self._token))
+        except FsmServerError as error:
+            if not call.writes:
+                raise
+            reason = str(error)
+        except FsmResponseError as error:
+            if not call.writes:
+                raise FsmResponseError(f"{call}: {error}") from None
+            reason = str(error)
+        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject)
+
+
+def _checked_path(path: str) -> str:
+    if not path.startswith("/") or path.startswith("//"):
+        raise ValueError(f"path: {path!r} should begin with one /: it is put behind the host")
+    if "?" in path or "#" in path:
+        raise ValueError("path: should hold no ? and no #: query parameters go under params")
+    return path

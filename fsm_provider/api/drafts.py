@@ -1,0 +1,178 @@
+"""What we send to the service (bodies and parameters of section 4), checked strictly before it leaves."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictStr,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from fsm_provider.api.models import wire_name
+
+
+class _Draft(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
+    )
+
+
+def _refuse_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("should be an integer, not a boolean")
+    return value
+
+
+def _integer_to_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+def _amount_to_text(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return _integer_to_text(value)
+
+
+IntegerID = Annotated[int, BeforeValidator(_refuse_boolean)]
+TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
+Amount = Annotated[StrictStr, StringConstraints(pattern=r"^\d+(\.\d+)?$"), BeforeValidator(_amount_to_text)]
+
+
+class JobCreate(_Draft):
+    """The body of a job creation (4.2). Every field is optional; what is not given is not sent.
+
+    :param quoted_amount: digits with at most one point, as text, ``Decimal`` or integer.
+    :param skills: sent only where given, and as given: the specification does not show its form.
+    :param extra_fields: further fields by the service's names, which the specification does not
+        show.
+    """
+
+    customer_contact_id: TextID | None = None
+    site_contact_id: TextID | None = None
+    settings_job_description_id: TextID | None = None
+    notes: StrictStr | None = None
+    service_reminder_instance1_id: IntegerID | None = None
+    service_reminder_instance2_id: IntegerID | None = None
+    service_reminder_instance3_id: IntegerID | None = None
+    skills: JsonValue = None
+    customer_reference: StrictStr | None = None
+    quoted_amount: Amount | None = None
+    priority: StrictStr | None = None
+    business_unit_id: IntegerID | None = None
+    user_group_id: IntegerID | None = None
+    extra_fields: dict[str, JsonValue] = Field(default_factory=dict, alias="extra_fields")
+
+    @field_validator("extra_fields")
+    @classmethod
+    def _extra_fields_are_unknown(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        known = {field.alias for field in cls.model_fields.values()} & extra.keys()
+        if known:
+            raise ValueError(f"{', '.join(sorted(map(str, known)))} belongs beside it, not in it")
+        return extra
+
+    def body(self) -> dict[str, Any]:
+        """Give the JSON body: what was given, under the service's names."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
+        sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
+        return {**sent, **self.extra_fields}
+
+
+WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
+EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
+
+
+class WebhookCreate(_Draft):
+    """The parameters of a webhook registration (4.4).
+
+    :param object: one of the six registrable objects.
+    :param event_types: ``<object>.<event>`` each, all of ``object``; one may be given as text.
+    :param target_url: the http(s) address that will receive the notifications.
+    :param description: free text.
+    """
+
+    object: WebhookObject
+    event_types: list[StrictStr] = Field(min_length=1)
+    target_url: StrictStr = Field(repr=False)
+    description: StrictStr | None = None
+
+    @field_validator("event_types", mode="before")
+    @classmethod
+    def _one_event_type_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("event_types")
+    @classmethod
+    def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        watched = info.data.get("object")
+        for event_type in value:
+            of, dot, event = event_type.partition(".")
+            if not (of and dot and event):
+                raise ValueError(f"{event_type!r} is not of the form <object>.<event>")
+            if watched and of != watched:
+                raise ValueError(f"{event_type!r} is not an event of {watched!r}")
+        if len(set(value)) < len(value):
+            raise ValueError("an event type is given twice")
+        return value
+
+    @field_validator("target_url")
+    @classmethod
+    def _target_is_an_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("is not an absolute http(s) address")
+        return value
+
+    def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
+        """Split it into the registrations that ``style`` needs: one per event type, or one."""
+        if style != "separate":
+            return [self]
+        return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
+
+    def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
+        """Give the query parameters of one registration."""
+        match style:
+            case "comma":
+                events = [("eventTypes", ",".join(self.event_types))]
+            case "brackets":
+                events = [("eventTypes[]", event) for event in self.event_types]
+            case "separate" | "repeat":
+                events = [("eventTypes", event) for event in self.event_types]
+        described = [("description", self.description)] if self.description is not None else []
+        return [*described, ("object", self.object), *events, ("targetURL", self.target_url)]
+
+
+DraftT = TypeVar("DraftT", bound=_Draft)
+
+_PLAINER = {
+    "extra_forbidden": "is not a field of it; a field that is not specified goes under extra_fields",
+    "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
+    "missing": "is missing",
+}
+
+
+def check(model: type[DraftT], draft: DraftT | dict[str, Any], what: str) -> DraftT:
+    """Make ``draft`` a ``model``.
+
+    :param what: what the draft is to its author, e.g. ``job``; it begins each message.
+    :raises ValueError: naming every bad field, without its value.
+    """
+    try:
+        return model.model_validate(draft)
+    except ValidationError as error:
+        problems = []
+        for detail in error.errors(include_url=False, include_input=False):
+            field = ".".join([what, *map(str, detail["loc"])])
+            message = _PLAINER.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+            problems.append(f"{field}: {message}")
+        raise ValueError("; ".join(problems)) from None

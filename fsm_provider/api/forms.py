@@ -1,0 +1,173 @@
+"""What a listing of forms is asked for, and when an answer is what someone waits for (4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from fsm_provider.api.models import Form
+
+Reference = dict[str, Any]
+"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormFilter:
+    """The filters of ``GET /forms``; each narrows the list.
+
+    :param property_id: forms of one property.
+    :param job_id: forms of one job.
+    :param created_since: created at or after; a time without a zone is UTC.
+    :param updated_since: last updated at or after; likewise.
+    :param form_category: category of the form; only the service can tell it.
+    :param form_name_id: identifier of the form's name; only the service can tell it.
+    :param created_by_type: type of the creator.
+    :param created_by_id: identifier of the creator.
+    :raises ValueError: naming the filter that is not of its type.
+    """
+
+    property_id: int | str | None = None
+    job_id: int | str | None = None
+    created_since: datetime | str | None = None
+    updated_since: datetime | str | None = None
+    form_category: str | None = None
+    form_name_id: int | str | None = None
+    created_by_type: str | None = None
+    created_by_id: int | str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            read = read_time if field.name.endswith("_since") else _read_identifier
+            if value is not None:
+                object.__setattr__(self, field.name, read(field.name, value))
+
+    def params(self) -> dict[str, str]:
+        """Give the query parameters."""
+        given = {
+            "propertyID": self.property_id,
+            "jobID": self.job_id,
+            "createdOnDateTime[gte]": self.created_since,
+            "lastUpdatedOnDateTime[gte]": self.updated_since,
+            "formCategory": self.form_category,
+            "formNameID": self.form_name_id,
+            "createdByType": self.created_by_type,
+            "createdByID": self.created_by_id,
+        }
+        return {
+            name: format_time(value) if isinstance(value, datetime) else str(value)
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def matches(self, form: Form) -> bool:
+        """Check a form against every filter that its record can be checked against.
+
+        A service that ignores a filter must not pass someone else's form off as the one awaited. A
+        time that cannot be read is taken to match: the service has filtered by it.
+        """
+        return (
+            _same(self.property_id, form.property_id)
+            and _same(self.job_id, job_id_of(form))
+            and _same(self.created_by_type, form.created_by_type)
+            and _same(self.created_by_id, form.created_by_id)
+            and _at_or_after(form.created_on_date_time, self.created_since)
+            and _at_or_after(form.last_updated_on_date_time, self.updated_since)
+        )
+
+    def as_dict(self) -> dict[str, str]:
+        """Give the filters that are set, as JSON values; ``FormFilter(**...)`` undoes it."""
+        return {
+            field.name: value.isoformat() if isinstance(value, datetime) else str(value)
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        }
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormDemand:
+    """When the forms that are there are enough.
+
+    :param minimum_forms: so many, at least 1.
+    :param form_names: at least one form of each of these names.
+    """
+
+    minimum_forms: int = 1
+    form_names: tuple[str, ...] = ()
+
+    def wanted(self, references: Iterable[Reference]) -> list[Reference]:
+        """Keep what counts: forms of the names asked for, or all where none is, each once."""
+        latest = {
+            reference["id"]: reference
+            for reference in references
+            if not self.form_names or reference["formName"] in self.form_names
+        }
+        return list(latest.values())
+
+    def is_met_by(self, wanted: list[Reference]) -> bool:
+        """Tell whether ``wanted`` is enough."""
+        return len(wanted) >= self.minimum_forms and not self.missing(wanted)
+
+    def missing(self, wanted: list[Reference]) -> list[str]:
+        """Name the form names of which there is none."""
+        there = [reference["formName"] for reference in wanted]
+        return [name for name in self.form_names if name not in there]
+
+
+def reference_to(form: Form) -> Reference:
+    """Give the compact reference of a form: JSON values, and no address."""
+    record = form.as_json()
+    return {
+        "id": form.id,
+        "formName": record["formName"],
+        "propertyID": record["propertyID"],
+        "jobID": job_id_of(form),
+        "createdOnDateTime": record["createdOnDateTime"],
+        "lastUpdatedOnDateTime": record["lastUpdatedOnDateTime"],
+    }
+
+
+def job_id_of(form: Form) -> int | None:
+    """Give the job that a form was completed against, where it can be read."""
+    return getattr(form.job_details, "job_id", None)
+
+
+def format_time(moment: datetime) -> str:
+    """Write a time as the service writes its own: UTC, milliseconds, ``Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def read_time(name: str, value: Any) -> datetime:
+    """Read an aware time; one without a zone is UTC, as everywhere in Airflow.
+
+    :raises ValueError: naming ``name``.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{name}: {value!r} is no ISO 8601 time such as 2026-01-31T08:00:00Z") from None
+    if not isinstance(value, datetime):
+        raise ValueError(f"{name}: should be a time, not {type(value).__name__}")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _read_identifier(name: str, value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{name}: should be an integer or text, not {type(value).__name__}")
+    if not str(value).strip():
+        raise ValueError(f"{name}: is empty; leave it out to not filter by it")
+    return value
+
+
+def _same(asked: int | str | None, found: int | str | None) -> bool:
+    return asked is None or (found is not None and str(asked) == str(found))
+
+
+def _at_or_after(found: Any, asked: Any) -> bool:
+    return asked is None or not isinstance(found, datetime) or found >= asked

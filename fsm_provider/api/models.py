@@ -1,0 +1,275 @@
+"""The service's records (sections 2.1 to 2.5) as pydantic models.
+
+Attributes are snake_case; the service's exact names are aliases, made by one generator. Every field
+but the identifier may be absent, and unknown fields are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+_ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
+
+
+def wire_name(attribute: str) -> str:
+    """Turn an attribute into the service's name for it: ``form_pdf_url`` into ``formPDFURL``."""
+    first, *rest = attribute.split("_")
+    head = first if first == "id" else _ACRONYMS.get(first, first)
+    return head + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
+
+
+class Record(BaseModel):
+    """Something that the service sends. Equal records dump to equal JSON, and back."""
+
+    model_config = ConfigDict(
+        alias_generator=wire_name,
+        validate_by_name=True,
+        extra="allow",
+        coerce_numbers_to_str=True,
+        cache_strings="keys",
+        defer_build=True,
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the record as JSON values under the service's own names, for XCom and files.
+
+        A value that was kept although its type is unexpected stands in it as it came.
+        """
+        return self.model_dump(mode="json", by_alias=True, warnings=False)
+
+    @property
+    def identity(self) -> Any:
+        """The service's identifier of the record, or None for one that has none."""
+        return getattr(self, "id", None)
+
+
+class ValueOption(Record):
+    """A selectable value of an asset dynamic field (2.1)."""
+
+    id: int | None = None
+    name: str | None = None
+
+
+class Usage(Record):
+    """A place where an asset dynamic field is used (2.1)."""
+
+    scope: Literal["standard", "assetType", "assetGroup"] | None = None
+    field_key: str | None = None
+    field_description: str | None = None
+    asset_type_id: int | None = None
+    asset_type_description: str | None = None
+    asset_group_id: int | None = None
+    asset_group_description: str | None = None
+
+
+class AssetDynamicField(Record):
+    """An element of ``data`` in the asset dynamic field listing (2.1)."""
+
+    dynamic_field_id: int
+    dynamic_field_name: str | None = None
+    used_by: list[Usage] | None = None
+    values: list[ValueOption] | None = None
+
+    @property
+    def identity(self) -> int:
+        """The dynamic field's identifier."""
+        return self.dynamic_field_id
+
+
+class _Contact(Record):
+    full_name: str | None = None
+    mobile: str | None = None
+    telephone: str | None = None
+    email: str | None = None
+
+
+class CustomerContact(_Contact):
+    """A job's ``customerContact`` (2.2)."""
+
+    contact_id: int | None = None
+
+
+class SiteContact(_Contact):
+    """A job's ``siteContact`` (2.2)."""
+
+    site_contact_id: int | None = None
+
+
+class Skill(Record):
+    """An element of a job's ``skills`` (2.2)."""
+
+    id: int | None = None
+    skill: str | None = None
+
+
+class AssignedUser(Record):
+    """An element of a job's ``usersCurrentlyAssignedToJob`` (2.2)."""
+
+    id: int | None = None
+    full_name: str | None = None
+
+
+class Completed(Record):
+    """A job's ``completed`` (2.2)."""
+
+    completed_by_id: int | None = None
+    completed_by_user: str | None = None
+    completed_by_type: str | None = None
+    completed_on_date_time: AwareDatetime | None = None
+
+
+class Closed(Record):
+    """A job's ``closed`` (2.2)."""
+
+    closed_by_id: int | None = None
+    closed_by_user: str | None = None
+    closed_by_type: str | None = None
+    closed_on_date_time: AwareDatetime | None = None
+    closed_outcome: str | None = None
+    foc_reason: str | None = None
+    foc_note: str | None = None
+    abort_reason: str | None = None
+    abort_note: str | None = None
+
+
+class JobLinks(Record):
+    """A job's ``links`` (2.2)."""
+
+    self: str | None = None
+    property: str | None = None
+    appointments: str | None = None
+
+
+class Job(Record):
+    """A job, as its creation returns it (2.2)."""
+
+    id: int
+    created_on_date_time: AwareDatetime | None = None
+    created_by_type: str | None = None
+    created_by_user_id: int | None = None
+    created_by_user: str | None = None
+    last_updated_on_date_time: AwareDatetime | None = None
+    property_id: int | None = None
+    customer_contact_id: str | None = None
+    customer_contact: CustomerContact | None = None
+    site_contact_id: str | None = None
+    site_contact: SiteContact | None = None
+    description: str | None = None
+    settings_job_description_id: str | None = None
+    notes: str | None = None
+    job_type: int | None = None
+    service_reminder_instance1_id: int | None = None
+    service_reminder_instance2_id: int | None = None
+    service_reminder_instance3_id: int | None = None
+    service_reminder_instance1_name: str | None = None
+    service_reminder_instance2_name: str | None = None
+    service_reminder_instance3_name: str | None = None
+    skills: list[Skill] | None = None
+    pipeline_id: int | None = None
+    pipeline_name: str | None = None
+    stage_id: int | None = None
+    stage_name: str | None = None
+    users_currently_assigned_to_job: list[AssignedUser] | None = None
+    contract_id: int | None = None
+    has_related_recall: bool | None = None
+    recall_of_parent_job_id: int | None = None
+    blame_user_id: int | None = None
+    blame_user: str | None = None
+    job_reported_date_time: AwareDatetime | None = None
+    expected_onsite_date_time: AwareDatetime | None = None
+    expected_completion_date_time: AwareDatetime | None = None
+    tags: list[str] | None = None
+    customer_reference: str | None = None
+    quoted_amount: str | None = None
+    priority: str | None = None
+    business_unit_id: int | None = None
+    business_unit: str | None = None
+    user_group_id: int | None = None
+    user_group: str | None = None
+    status: str | None = None
+    completed: Completed | None = None
+    closed: Closed | None = None
+    is_job_on_hold: bool | None = None
+    on_hold_reason_id: int | None = None
+    on_hold_reason_description: str | None = None
+    after_sales_care_feedback: str | None = None
+    after_sales_care_comments: str | None = None
+    has_sla: bool | None = None
+    sla_type: str | None = None
+    sla_status: str | None = None
+    links: JobLinks | None = None
+
+
+class JobDetails(Record):
+    """A form's ``jobDetails`` (2.3)."""
+
+    job_id: int | None = None
+    job_description: str | None = None
+    job_address_line1: str | None = None
+    job_address_line2: str | None = None
+    job_address_line3: str | None = None
+    job_town: str | None = None
+    job_province: str | None = None
+    job_postcode: str | None = None
+
+
+class FormLinks(Record):
+    """A form's ``links`` (2.3)."""
+
+    property: str | None = None
+    job: str | None = None
+
+
+class Form(Record):
+    """A completed custom form, an element of ``data`` in the form listing (2.3)."""
+
+    id: int
+    created_on_date_time: AwareDatetime | None = None
+    last_updated_on_date_time: AwareDatetime | None = None
+    created_by_type: str | None = None
+    created_by_id: str | None = None
+    created_by_user: str | None = None
+    property_id: str | None = None
+    job_details: JobDetails | None = None
+    form_name: str | None = None
+    form_pdf_url: str | None = Field(default=None, repr=False)
+    links: FormLinks | None = None
+
+
+class Webhook(Record):
+    """A webhook registration (2.4). Its secret shows in no dump and no repr."""
+
+    id: int
+    description: str | None = None
+    object: str | None = None
+    event_types: list[str] | None = None
+    target_url: str | None = Field(default=None, repr=False)
+    signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
+
+
+class Meta(Record):
+    """A listing's ``meta`` (2.5). A time without a zone is read in the connection's."""
+
+    server_time: AwareDatetime | None = None
+    total_records: str | None = None
+
+
+class Pagination(Record):
+    """A listing's ``pagination`` (2.5), uninterpreted: the two listings differ in their types."""
+
+    has_more: bool | int | str | None = None
+    next_cursor: int | str | None = None
+    prev_cursor: int | str | None = None
+
+
+ItemT = TypeVar("ItemT")
+
+
+class Page(Record, Generic[ItemT]):
+    """The envelope of a listing (2.5)."""
+
+    meta: Meta | None = None
+    pagination: Pagination | None = None
+    data: list[ItemT]

@@ -1,0 +1,83 @@
+"""The cursor of one listing, as a state machine: no requests, no records kept but their identifiers.
+
+The specification does not show how a cursor is passed (2.5), so its parameter is a setting; a wrong
+one shows as a listing that never moves, and is found on the second page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsm_provider.api.errors import FsmPaginationError
+from fsm_provider.api.models import Page, Pagination, Record
+
+DEFAULT_MAX_PAGES = 10_000
+
+
+class CursorPaginator:
+    """Lead one listing from its first page to its end, or to a :class:`FsmPaginationError`.
+
+    :param cursor_param: the query parameter that carries the cursor.
+    :param max_pages: a listing longer than this is taken for an endless one.
+    """
+
+    def __init__(self, cursor_param: str, *, max_pages: int = DEFAULT_MAX_PAGES) -> None:
+        self.page_number = 1
+        self.cursor: int | str | None = None
+        self.finished = False
+        self._cursor_param = cursor_param
+        self._max_pages = max_pages
+        self._cursors: set[str] = set()
+        self._previous_records: list[Any] = []
+
+    @property
+    def params(self) -> dict[str, str]:
+        """What the request of the present page adds to the listing's own parameters."""
+        return {} if self.cursor is None else {self._cursor_param: str(self.cursor)}
+
+    def advance(self, page: Page[Any]) -> None:
+        """Take the answer to the present page and move to the next, or finish.
+
+        :raises FsmPaginationError: where the listing does not move, or does not say whether it ends.
+        """
+        records = [_identity(item) for item in page.data]
+        if records and records == self._previous_records:
+            raise self._error("holds the same records as the page before it")
+        self._previous_records = records
+        if not self._has_more(page.pagination):
+            self.finished = True
+            return
+        cursor = page.pagination.next_cursor if page.pagination else None
+        if cursor is None or cursor in ("", "null"):
+            raise self._error("says that there is more, but gives no nextCursor")
+        if not isinstance(cursor, int | str):
+            raise self._error("gives a nextCursor that is neither text nor integer")
+        if str(cursor) in self._cursors:
+            raise self._error("gives a nextCursor that the listing had before")
+        if self.page_number >= self._max_pages:
+            raise self._error(f"is the last of max_pages={self._max_pages}, and there is more")
+        self._cursors.add(str(cursor))
+        self.cursor = cursor
+        self.page_number += 1
+
+    def _has_more(self, pagination: Pagination | None) -> bool:
+        value = getattr(pagination, "has_more", None)
+        if isinstance(value, bool | int | str):
+            if value in (True, "true", "1"):
+                return True
+            if value in (False, "false", "0"):
+                return False
+        raise self._error("does not say whether there is more: pagination.hasMore is no boolean")
+
+    def _error(self, what: str) -> FsmPaginationError:
+        return FsmPaginationError(
+            f"page {self.page_number} of the listing {what}. Cursors are sent as the query "
+            f"parameter '{self._cursor_param}': if the service calls it otherwise, set "
+            "cursor_param on the connection."
+        )
+
+
+def _identity(item: Any) -> Any:
+    if isinstance(item, Record):
+        return item.identity
+    return item.get("id", item) if isinstance(item, dict) else item

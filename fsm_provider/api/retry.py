@@ -1,0 +1,58 @@
+"""What to do after an attempt: a pure function from what happened to a decision, without I/O.
+
+Full jitter: the delay is drawn evenly from nothing up to the exponential bound, so that clients
+that failed together do not come back together.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmConnectionError,
+    FsmError,
+    FsmRateLimitedError,
+    FsmResponseError,
+    FsmServerError,
+)
+
+_TRANSIENT = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long and how often one request is tried.
+
+    :param max_retries: repeats after the first attempt.
+    :param base: the bound of the first delay, in seconds; it doubles with each attempt.
+    :param cap: the bound of any delay of our own choosing, in seconds.
+    :param budget: what all delays of one request may add up to, in seconds.
+    """
+
+    max_retries: int = 4
+    base: float = 0.5
+    cap: float = 30.0
+    budget: float = 120.0
+
+    def delay_after(
+        self, error: FsmError, *, attempt: int, waited: float, draw: float | None = None
+    ) -> float | None:
+        """Decide on the seconds to wait before the next attempt, or None to raise ``error``.
+
+        An uncertain write is none of the errors that are ever repeated.
+
+        :param attempt: how many attempts have been made, from 1.
+        :param waited: seconds waited before them.
+        :param draw: the jitter, from 0 to 1; drawn where not given.
+        """
+        if not isinstance(error, _TRANSIENT) or attempt > self.max_retries:
+            return None
+        asked = error.retry_after if isinstance(error, FsmApiError) else None
+        if asked is None:
+            bound = min(self.cap, self.base * 2 ** (attempt - 1))
+            delay = bound * (random.random() if draw is None else draw)  # noqa: S311
+        else:
+            delay = asked
+        return delay if waited + delay <= self.budget else None

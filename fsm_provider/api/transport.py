@@ -1,0 +1,212 @@
+"""One exchange with the service: a request out, the body of a success back, or a typed error.
+
+What requests looks up in the environment for every request (proxies, CA bundle, ``.netrc``) is
+looked up once, and ``.netrc`` never, as it would replace the token. A failure before the first byte
+of a request has left is told apart from any later one: only the former may be repeated for a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
+
+import requests
+import urllib3
+from pydantic import SecretStr
+from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidJSONError
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError, NewConnectionError
+
+from fsm_provider import __version__
+from fsm_provider.api.errors import FsmConnectionError, FsmResponseError, error_class_for
+from fsm_provider.api.settings import Settings
+
+EXCERPT_LENGTH = 300
+REQUEST_ID_HEADER = "X-Request-ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request.
+
+    :param subject: what a write is about, for the error that says that it is uncertain.
+    :param confidential: texts that no error may quote, should the service repeat them.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, Any] | list[tuple[str, str]] | None = None
+    json: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject: dict[str, Any] = field(default_factory=dict)
+    confidential: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether a repeat could do twice what was asked once."""
+        return self.method not in ("GET", "HEAD", "OPTIONS")
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Transport:
+    """Kept-alive connections to one service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session = requests.Session()
+        environment = self._session.merge_environment_settings(
+            settings.base_url, {}, stream=True, verify=settings.ca_bundle or settings.verify_ssl, cert=None
+        )
+        self._session.trust_env = False
+        self._session.proxies = environment["proxies"]
+        self._session.verify = environment["verify"]
+        self._session.headers.update(
+            {"Accept": "application/json", "User-Agent": f"airflow-provider-fsm/{__version__}"}
+        )
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, _Adapter())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def exchange(self, call: Call, token: SecretStr) -> bytes:
+        """Send once and give the body of a success.
+
+        :raises ValueError: where the call holds what JSON cannot.
+        :raises FsmConnectionError: where nothing was sent.
+        :raises FsmResponseError: where no whole answer came.
+        :raises FsmApiError: for any status that is not a success, whatever its body.
+        """
+        prepared = self._prepare(call, token)
+        try:
+            response = self._session.send(
+                prepared, stream=True, allow_redirects=False, timeout=self._settings.timeout
+            )
+        except (requests.RequestException, HTTPError, OSError) as error:
+            *_, origin = _causes(error)
+            if any(isinstance(cause, NewConnectionError) for cause in _causes(error)):
+                raise FsmConnectionError(f"{self._settings.base_url} was not reached: {origin}") from None
+            raise self._unanswered(origin) from None
+        succeeded = 200 <= response.status_code < 300
+        with response:
+            try:
+                body: bytes = response.raw.read(decode_content=True)
+            except (HTTPError, OSError) as error:
+                if succeeded:
+                    *_, origin = _causes(error)
+                    raise self._unanswered(origin) from None
+                body = b""
+        if not succeeded:
+            raise error_class_for(response.status_code)(
+                status=response.status_code,
+                method=call.method,
+                path=call.path,
+                body_excerpt=_excerpt(body, (token.get_secret_value(), *call.confidential)),
+                retry_after=seconds_to_wait(response.headers),
+                request_id=response.headers.get(REQUEST_ID_HEADER),
+            )
+        return body
+
+    def _prepare(self, call: Call, token: SecretStr) -> requests.PreparedRequest:
+        request = requests.Request(
+            call.method,
+            self._settings.base_url + call.path,
+            params=call.params,
+            json=call.json,
+            headers={**call.headers, "Authorization": f"Bearer {token.get_secret_value()}"},
+        )
+        try:
+            return self._session.prepare_request(request)
+        except InvalidJSONError as error:
+            raise ValueError(f"json: {error}") from None
+
+    def _unanswered(self, origin: BaseException) -> FsmResponseError:
+        return FsmResponseError(
+            f"no whole answer came: {type(origin).__name__}: {origin} (timeout {self._settings.timeout:g} s)"
+        )
+
+
+class _SaysWhenUnconnected:
+    def connect(self) -> None:
+        try:
+            super().connect()  # type: ignore[misc]
+        except NewConnectionError:
+            raise
+        except (OSError, HTTPError) as error:
+            raise NewConnectionError(self, str(error)) from error  # type: ignore[arg-type]
+
+
+class _Connection(_SaysWhenUnconnected, HTTPConnection):
+    pass
+
+
+class _TLSConnection(_SaysWhenUnconnected, HTTPSConnection):
+    pass
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TLSPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TLSConnection
+
+
+class _Adapter(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self._use_our_pools(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **kwargs)
+        if isinstance(manager, urllib3.ProxyManager):  # a SOCKS proxy's pools do its tunnelling
+            self._use_our_pools(manager)
+        return manager
+
+    @staticmethod
+    def _use_our_pools(manager: urllib3.PoolManager) -> None:
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Walk from what requests raised down to what happened on the socket.
+
+    Their texts on the way hold the address with its query; the last one's does not.
+    """
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        inner = (*current.args, getattr(current, "reason", None), current.__cause__)
+        current = next((cause for cause in inner if isinstance(cause, BaseException)), None)
+
+
+def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:
+    text = " ".join(body.decode(errors="replace").split())
+    for secret in confidential:
+        for written in (secret, secret.replace("/", "\\/"), quote(secret, safe="")):
+            text = text.replace(written, "***")
+    return text[:EXCERPT_LENGTH]
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, in seconds or as an HTTP-date, against the service's own clock.
+
+    A time that has passed gives 0; what is neither gives None.
+    """
+    value = headers.get("Retry-After", "").strip()
+    if value.removeprefix("-").isdecimal():
+        return max(0.0, float(value))
+    try:
+        until = parsedate_to_datetime(value)
+        now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None

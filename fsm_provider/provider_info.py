@@ -1,0 +1,126 @@
+"""What Airflow is told about this package: the entry point ``apache_airflow_provider``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_INTEGRATION = "Field-service management API"
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": schema}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Describe the provider by Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-fsm",
+        "name": "Field-service management",
+        "description": "Jobs, completed forms, asset fields and webhooks of a field-service management API.",
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "connection-types": [
+            {
+                "connection-type": "fsm",
+                "hook-class-name": "fsm_provider.hooks.fsm.FsmHook",
+                "hook-name": "Field-service management",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["login", "port", "schema", "extra"],
+                    "relabeling": {"host": "Base URL", "password": "API token"},
+                    "placeholders": {"host": "https://api.example.com/v1"},
+                },
+                "conn-fields": {
+                    "api_version": _field(
+                        "API version",
+                        "Sent as X-API-VERSION with job creation. Empty: none is sent.",
+                        type=["string", "null"],
+                        default="2.0",
+                    ),
+                    "cursor_param": _field(
+                        "Cursor parameter",
+                        "The query parameter that carries a listing's cursor. Default: cursor.",
+                        type=["string", "null"],
+                        default="cursor",
+                    ),
+                    "page_size_param": _field(
+                        "Page size parameter",
+                        "The query parameter that carries the page size. Empty: none is sent.",
+                        type=["string", "null"],
+                    ),
+                    "page_size": _field(
+                        "Page size",
+                        "Records a page; sent as the page size parameter.",
+                        type=["integer", "null"],
+                        minimum=1,
+                    ),
+                    "event_types_style": _field(
+                        "Event types style",
+                        "How several event types of a webhook are passed: one registration each "
+                        "(separate), eventTypes=a&eventTypes=b (repeat), eventTypes[]=a (brackets) or "
+                        "eventTypes=a,b (comma).",
+                        type=["string", "null"],
+                        enum=["separate", "repeat", "brackets", "comma"],
+                        default="separate",
+                    ),
+                    "server_timezone": _field(
+                        "Server time zone",
+                        "The zone of date-times that carry none, e.g. Europe/London. Default: UTC.",
+                        type=["string", "null"],
+                        default="UTC",
+                    ),
+                    "timeout": _field(
+                        "Timeout (s)",
+                        "Seconds to wait for a connection, and for each piece of an answer. Default: 30.",
+                        type=["number", "null"],
+                        exclusiveMinimum=0,
+                        default=30,
+                    ),
+                    "max_retries": _field(
+                        "Retries",
+                        "Repeats of one request after a failure that is safe to repeat. Default: 4.",
+                        type=["integer", "null"],
+                        minimum=0,
+                        default=4,
+                    ),
+                    "max_requests_per_second": _field(
+                        "Requests a second",
+                        "At most so many requests a second from one process. Empty: no limit.",
+                        type=["number", "null"],
+                        exclusiveMinimum=0,
+                    ),
+                    "verify_ssl": _field(
+                        "Verify TLS",
+                        "Whether the service's certificate is checked.",
+                        type=["boolean", "null"],
+                        default=True,
+                    ),
+                    "ca_bundle": _field(
+                        "CA bundle",
+                        "Path of a file or folder of certificates to check the service's against.",
+                        type=["string", "null"],
+                    ),
+                    "allow_http": _field(
+                        "Allow http",
+                        "Send the token in the clear to a host that is not this machine.",
+                        type=["boolean", "null"],
+                        default=False,
+                    ),
+                },
+            }
+        ],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.hooks.fsm"]}],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "fsm_provider.operators.assets",
+                    "fsm_provider.operators.forms",
+                    "fsm_provider.operators.generic",
+                    "fsm_provider.operators.jobs",
+                    "fsm_provider.operators.webhooks",
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
+        "extra-links": ["fsm_provider.links.jobs.FsmJobLink"],
+    }
