@@ -16,16 +16,19 @@ from fsm_provider.api.drafts import JobCreate, WebhookCreate, check
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
     FsmError,
+    FsmInputError,
+    FsmRegistrationMismatchError,
     FsmResponseError,
     FsmServerError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
 from fsm_provider.api.forms import FormFilter
+from fsm_provider.api.inputs import read_path
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.reading import parse_json, read_page, read_record
-from fsm_provider.api.retry import RetryPolicy
+from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
 from fsm_provider.api.transport import Call, Transport
@@ -85,7 +88,7 @@ class FsmClient:
             checked on this side.
         :param params: query parameters that the specification does not show.
         :param max_pages: a longer listing is an error.
-        :raises ValueError: at once, naming a filter that is not of its type.
+        :raises FsmInputError: at once, naming a filter that is not of its type.
         :raises FsmError: from the iteration.
         """
         wanted = FormFilter(**filters)
@@ -124,7 +127,7 @@ class FsmClient:
 
         :param property_id: the property's identifier.
         :param job: the draft; a dictionary is checked first.
-        :raises ValueError: before anything is sent, naming each bad field.
+        :raises FsmInputError: before anything is sent, naming each bad field.
         :raises FsmUncertainWriteError: where the job may exist all the same.
         :raises FsmError: where it does not.
         """
@@ -148,7 +151,8 @@ class FsmClient:
         :param webhook: the registration; a dictionary is checked first.
         :param on_registered: given each registration before the next is sent, as its signing secret
             may be shown only once.
-        :raises ValueError: before anything is sent, naming each bad field.
+        :raises FsmInputError: before anything is sent, naming each bad field.
+        :raises FsmRegistrationMismatchError: where the service registered other event types.
         :raises FsmUncertainWriteError: where the registration may exist all the same.
         :raises FsmError: where it does not.
         """
@@ -165,6 +169,7 @@ class FsmClient:
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
+            _compare(registration, asked=part.event_types)
         return registered
 
     def paginate(
@@ -181,10 +186,10 @@ class FsmClient:
         :param params: query parameters, sent again with each page.
         :param model: what each record is read into; None gives dictionaries.
         :param max_pages: a longer listing is an error.
-        :raises ValueError: at once, for a path of another form.
+        :raises FsmInputError: at once, for a path of another form.
         :raises FsmError: from the iteration.
         """
-        return self._list(_checked_path(path), model, params, max_pages)
+        return self._list(read_path(path), model, params, max_pages)
 
     def request(
         self,
@@ -201,12 +206,12 @@ class FsmClient:
 
         :param path: begins with ``/`` and holds no query.
         :param headers: further headers, e.g. ``X-API-VERSION``.
-        :raises ValueError: at once, for a path of another form or a header that is the client's own.
+        :raises FsmInputError: at once, for a path of another form or a header that is the client's own.
         :raises FsmError: for any other end.
         """
         if any(name.lower() == "authorization" for name in headers or {}):
-            raise ValueError("headers: Authorization is made of the connection's token")
-        call = Call(method.upper(), _checked_path(path), params, json, headers or {})
+            raise FsmInputError("headers: Authorization is made of the connection's token")
+        call = Call(method.upper(), read_path(path), params, json, headers or {})
         return self._send(call, lambda body: parse_json(body) if body else None)
 
     def _create(self, endpoint: Endpoint[RecordT], **call: Any) -> RecordT:
@@ -248,7 +253,7 @@ class FsmClient:
             yield from page.data
 
     def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
-        attempt, waited, reloaded = 1, 0.0, False
+        attempts, reloaded = Attempts(self._retry_policy), False
         while True:
             try:
                 return self._attempt(call, read)
@@ -257,13 +262,7 @@ class FsmClient:
                     raise
                 reloaded = True
             except FsmError as error:
-                delay = self._retry_policy.delay_after(error, attempt=attempt, waited=waited)
-                if delay is None:
-                    raise
-                logger.warning("%s; trying again in %.1f s (retry %s)", error, delay, attempt)
-                self._sleep(delay)
-                waited += delay
-                attempt += 1
+                self._sleep(attempts.delay_after(error))
 
     def _token_changed(self) -> bool:
         if self._reload_token is None:
@@ -291,9 +290,14 @@ class FsmClient:
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject)
 
 
-def _checked_path(path: str) -> str:
-    if not path.startswith("/") or path.startswith("//"):
-        raise ValueError(f"path: {path!r} should begin with one /: it is put behind the host")
-    if "?" in path or "#" in path:
-        raise ValueError("path: should hold no ? and no #: query parameters go under params")
-    return path
+def _compare(registration: Webhook, *, asked: list[str]) -> None:
+    if registration.event_types is None:
+        logger.warning(
+            "webhook %s was registered, but the answer does not say for which event types", registration.id
+        )
+    elif set(registration.event_types) != set(asked):
+        raise FsmRegistrationMismatchError(
+            f"webhook {registration.id} was registered for {registration.event_types} instead of {asked}: "
+            "set event_types_style on the connection to what the service reads, and delete this one there",
+            webhook_id=registration.id,
+        )

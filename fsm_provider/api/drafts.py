@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
 )
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.models import wire_name
 
 
@@ -66,7 +67,7 @@ class JobCreate(_Draft):
     service_reminder_instance2_id: IntegerID | None = None
     service_reminder_instance3_id: IntegerID | None = None
     skills: JsonValue = None
-    customer_reference: StrictStr | None = None
+    customer_reference: TextID | None = None
     quoted_amount: Amount | None = None
     priority: StrictStr | None = None
     business_unit_id: IntegerID | None = None
@@ -165,7 +166,7 @@ def check(model: type[DraftT], draft: DraftT | dict[str, Any], what: str) -> Dra
     """Make ``draft`` a ``model``.
 
     :param what: what the draft is to its author, e.g. ``job``; it begins each message.
-    :raises ValueError: naming every bad field, without its value.
+    :raises FsmInputError: naming every bad field, without its value.
     """
     try:
         return model.model_validate(draft)
@@ -175,4 +176,4 @@ def check(model: type[DraftT], draft: DraftT | dict[str, Any], what: str) -> Dra
             field = ".".join([what, *map(str, detail["loc"])])
             message = _PLAINER.get(detail["type"], detail["msg"].removeprefix("Value error, "))
             problems.append(f"{field}: {message}")
-        raise ValueError("; ".join(problems)) from None
+        raise FsmInputError("; ".join(problems)) from None

@@ -34,6 +34,12 @@ class _DescribedError(FsmError):
         return self.message
 
 
+class FsmInputError(_DescribedError, ValueError):
+    """What the caller gave cannot be sent. Nothing was; the text names each field."""
+
+    permanent = True
+
+
 class FsmConnectionError(_DescribedError):
     """The service was not reached: refused, no such host, TLS failed. Nothing was sent."""
 
@@ -44,6 +50,18 @@ class FsmResponseError(_DescribedError):
 
 class FsmPaginationError(_DescribedError):
     """A listing whose cursors do not lead to its end (2.5): ignored, repeated, missing, endless."""
+
+
+@dataclass(eq=False)
+class FsmRegistrationMismatchError(_DescribedError):
+    """A webhook was registered, but not as asked (4.4). It exists, and cannot be deleted from here.
+
+    :param webhook_id: the identifier of the registration.
+    """
+
+    permanent = True
+
+    webhook_id: int
 
 
 @dataclass(eq=False)

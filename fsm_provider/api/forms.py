@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
+from fsm_provider.api.endpoints import LIST_FORMS
+from fsm_provider.api.inputs import read_identifier, read_time
 from fsm_provider.api.models import Form
 
 Reference = dict[str, Any]
 """``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
+
+FormsXCom = Literal["references", "ids", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class FormFilter:
     :param form_name_id: identifier of the form's name; only the service can tell it.
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
-    :raises ValueError: naming the filter that is not of its type.
+    :raises FsmInputError: naming the filter that is not of its type.
     """
 
     property_id: int | str | None = None
@@ -40,26 +44,16 @@ class FormFilter:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            read = read_time if field.name.endswith("_since") else _read_identifier
+            read = read_time if field.name.endswith("_since") else read_identifier
             if value is not None:
                 object.__setattr__(self, field.name, read(field.name, value))
 
     def params(self) -> dict[str, str]:
         """Give the query parameters."""
-        given = {
-            "propertyID": self.property_id,
-            "jobID": self.job_id,
-            "createdOnDateTime[gte]": self.created_since,
-            "lastUpdatedOnDateTime[gte]": self.updated_since,
-            "formCategory": self.form_category,
-            "formNameID": self.form_name_id,
-            "createdByType": self.created_by_type,
-            "createdByID": self.created_by_id,
-        }
         return {
-            name: format_time(value) if isinstance(value, datetime) else str(value)
-            for name, value in given.items()
-            if value is not None
+            wire_name: format_time(value) if isinstance(value, datetime) else str(value)
+            for name, wire_name in LIST_FORMS.parameters.items()
+            if (value := getattr(self, name)) is not None
         }
 
     def matches(self, form: Form) -> bool:
@@ -94,7 +88,7 @@ class FormDemand:
     """When the forms that are there are enough.
 
     :param minimum_forms: so many, at least 1.
-    :param form_names: at least one form of each of these names.
+    :param form_names: only forms of these names count, and each has to have one; none: any form.
     """
 
     minimum_forms: int = 1
@@ -132,6 +126,17 @@ def reference_to(form: Form) -> Reference:
     }
 
 
+def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
+    """Give forms as the JSON values that ``xcom`` names, in their order."""
+    match xcom:
+        case "references":
+            return [reference_to(form) for form in forms]
+        case "ids":
+            return [form.id for form in forms]
+        case "full":
+            return [form.as_json() for form in forms]
+
+
 def job_id_of(form: Form) -> int | None:
     """Give the job that a form was completed against, where it can be read."""
     return getattr(form.job_details, "job_id", None)
@@ -140,29 +145,6 @@ def job_id_of(form: Form) -> int | None:
 def format_time(moment: datetime) -> str:
     """Write a time as the service writes its own: UTC, milliseconds, ``Z``."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def read_time(name: str, value: Any) -> datetime:
-    """Read an aware time; one without a zone is UTC, as everywhere in Airflow.
-
-    :raises ValueError: naming ``name``.
-    """
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{name}: {value!r} is no ISO 8601 time such as 2026-01-31T08:00:00Z") from None
-    if not isinstance(value, datetime):
-        raise ValueError(f"{name}: should be a time, not {type(value).__name__}")
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-def _read_identifier(name: str, value: Any) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{name}: should be an integer or text, not {type(value).__name__}")
-    if not str(value).strip():
-        raise ValueError(f"{name}: is empty; leave it out to not filter by it")
-    return value
 
 
 def _same(asked: int | str | None, found: int | str | None) -> bool:

@@ -6,6 +6,7 @@ that failed together do not come back together.
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from fsm_provider.api.errors import (
 )
 
 _TRANSIENT = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,27 @@ class RetryPolicy:
         else:
             delay = asked
         return delay if waited + delay <= self.budget else None
+
+
+class Attempts:
+    """The attempts at one request, counted: a policy's decisions as delays to wait."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._made = 0
+        self._waited = 0.0
+
+    def delay_after(self, error: FsmError) -> float:
+        """Give the seconds to wait before the next attempt.
+
+        :raises FsmError: ``error``, where there is to be none.
+        """
+        self._made += 1
+        delay = self._policy.delay_after(error, attempt=self._made, waited=self._waited)
+        if delay is None:
+            raise error
+        self._waited += delay
+        logger.warning(
+            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self._made, self._policy.max_retries
+        )
+        return delay

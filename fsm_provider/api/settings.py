@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from fsm_provider.api.drafts import EventTypesStyle
+from fsm_provider.api.errors import FsmInputError
 
 _SHOWN_AS = {"base_url": "host", "token": "password"}
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
@@ -124,12 +125,12 @@ class Settings(BaseModel):
     def checked(cls, values: dict[str, Any]) -> Settings:
         """Make settings of ``values``.
 
-        :raises ValueError: one message that names every bad field as the connection's form does.
+        :raises FsmInputError: one message that names every bad field as the connection's form does.
         """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(
+            raise FsmInputError(
                 "; ".join(
                     _message(
                         str(detail["loc"][0]) if detail["loc"] else "",

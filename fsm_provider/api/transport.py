@@ -23,7 +23,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from fsm_provider import __version__
-from fsm_provider.api.errors import FsmConnectionError, FsmResponseError, error_class_for
+from fsm_provider.api.errors import FsmConnectionError, FsmInputError, FsmResponseError, error_class_for
 from fsm_provider.api.settings import Settings
 
 EXCERPT_LENGTH = 300
@@ -80,7 +80,7 @@ class Transport:
     def exchange(self, call: Call, token: SecretStr) -> bytes:
         """Send once and give the body of a success.
 
-        :raises ValueError: where the call holds what JSON cannot.
+        :raises FsmInputError: where the call holds what JSON cannot.
         :raises FsmConnectionError: where nothing was sent.
         :raises FsmResponseError: where no whole answer came.
         :raises FsmApiError: for any status that is not a success, whatever its body.
@@ -126,7 +126,7 @@ class Transport:
         try:
             return self._session.prepare_request(request)
         except InvalidJSONError as error:
-            raise ValueError(f"json: {error}") from None
+            raise FsmInputError(f"json: {error}") from None
 
     def _unanswered(self, origin: BaseException) -> FsmResponseError:
         return FsmResponseError(

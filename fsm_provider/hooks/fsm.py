@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
 
@@ -42,7 +42,7 @@ class FsmHook(BaseHook):
     def client(self) -> FsmClient:
         """The client, with the connection as it was when first asked for.
 
-        :raises ValueError: one message that names every bad field of the connection.
+        :raises FsmInputError: one message that names every bad field of the connection.
         """
         return FsmClient(self._settings(), reload_token=lambda: self._settings().token)
 
@@ -97,7 +97,7 @@ class FsmHook(BaseHook):
             pages = self.client.pages(LIST_FORMS.path, LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
-        except (FsmError, ValueError) as error:
+        except FsmError as error:
             return False, str(error)
         if second is None:
             return True, (
@@ -138,12 +138,12 @@ def settings_of(connection: Connection) -> Settings:
 
     A field that is empty has its default, but ``api_version``, which is then not sent.
 
-    :raises ValueError: one message that names the connection and every bad field.
+    :raises FsmInputError: one message that names the connection and every bad field.
     """
     try:
         return Settings.checked({**_extra(connection), **_address_and_token(connection)})
-    except ValueError as error:
-        raise ValueError(f"connection '{connection.conn_id}': {error}") from None
+    except FsmInputError as error:
+        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
 
 def _extra(connection: Connection) -> dict[str, Any]:
@@ -152,15 +152,16 @@ def _extra(connection: Connection) -> dict[str, Any]:
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
-        raise ValueError("extra: is not a JSON object")
-    return {
-        name: "" if value is None else value for name, value in extra.items() if value not in (None, "") or name == "api_version"
-    }
+        raise FsmInputError("extra: is not a JSON object")
+    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    if "api_version" in extra:
+        given.setdefault("api_version", "")
+    return given
 
 
 def _address_and_token(connection: Connection) -> dict[str, Any]:
     if not connection.host:
-        raise ValueError("host: is missing: it should be the base URL, e.g. https://api.example.com/v1")
+        raise FsmInputError("host: is missing: it should be the base URL, e.g. https://api.example.com/v1")
     host = connection.host
     if "://" not in host:
         host = f"{connection.schema or 'https'}://{host}"

@@ -1,0 +1,70 @@
+"""A client's work order becomes a job; days later the engineer's forms close it.
+
+The purchase order travels as the job's ``customerReference``. The sensor waits in the triggerer, so
+that a wait of days holds no worker slot.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.providers.common.compat.sdk import Param, dag, task
+
+from fsm_provider.operators.jobs import FsmCreateJobOperator
+from fsm_provider.sensors.forms import FsmFormSensor
+
+FORMS = ["Gas Safety Record", "Job Sign-off"]
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["fsm", "example"],
+    params={
+        "property_id": Param(7, type="integer", minimum=1, title="Property"),
+        "purchase_order": Param("PO-4711", type="string", minLength=1, title="Purchase order"),
+        "notes": Param("Annual gas safety check", type="string", title="Notes for the engineer"),
+        "quoted_amount": Param("120.00", type="string", title="Quoted amount"),
+    },
+)
+def work_order_roundtrip():
+    create_job = FsmCreateJobOperator(
+        task_id="create_job",
+        property_id="{{ params.property_id }}",
+        job={
+            "customerReference": "{{ params.purchase_order }}",
+            "notes": "{{ params.notes }}",
+            "quotedAmount": "{{ params.quoted_amount }}",
+            "priority": "Important",
+        },
+    )
+
+    wait_for_forms = FsmFormSensor(
+        task_id="wait_for_forms",
+        job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
+        since="{{ ti.xcom_pull(task_ids='create_job')['createdOnDateTime'] }}",
+        form_names=FORMS,
+        deferrable=True,
+        poke_interval=15,
+        timeout=timedelta(days=14),
+    )
+
+    @task
+    def report(job: dict, forms: list[dict]) -> dict:
+        """Say what was completed, and where to look at it."""
+        for form in forms:
+            print(f"{form['formName']} was completed at {form['createdOnDateTime']}")
+        print(f"Work order {job['customerReference']} is done: {job['links']['self']}")
+        return {
+            "purchaseOrder": job["customerReference"],
+            "jobID": job["id"],
+            "link": job["links"]["self"],
+            "forms": [form["formName"] for form in forms],
+        }
+
+    create_job >> wait_for_forms
+    report(create_job.output, wait_for_forms.output)
+
+
+work_order_roundtrip()

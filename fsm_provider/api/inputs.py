@@ -1,0 +1,74 @@
+"""Checks of single values that a caller gives, before anything is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fsm_provider.api.errors import FsmInputError
+
+
+def read_identifier(name: str, value: Any) -> int | str:
+    """Check an identifier: an integer, or text that is not empty.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
+    text = str(value).strip()
+    if not text:
+        raise FsmInputError(f"{name}: is empty")
+    if text == "None":
+        raise FsmInputError(f"{name}: is the text 'None': the template that it comes from found nothing")
+    return value if isinstance(value, int) else text
+
+
+def read_time(name: str, value: Any) -> datetime:
+    """Read an aware time; one without a zone is UTC, as everywhere in Airflow.
+
+    :param value: a time, or ISO 8601 text.
+    :raises FsmInputError: naming ``name``.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise FsmInputError(
+                f"{name}: {value!r} is no ISO 8601 time such as 2026-01-31T08:00:00Z"
+            ) from None
+    if not isinstance(value, datetime):
+        raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def read_count(name: str, value: Any) -> int:
+    """Read an integer of at least 1, which may be given as text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
+        raise FsmInputError(f"{name}: {value!r} should be an integer of at least 1")
+    return int(value)
+
+
+def read_names(name: str, value: Any) -> tuple[str, ...]:
+    """Read one name or several.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(one, str) and one.strip() for one in names):
+        raise FsmInputError(f"{name}: {value!r} should be names, none of them empty")
+    return names
+
+
+def read_path(path: Any) -> str:
+    """Check a path that is put behind the base URL.
+
+    :raises FsmInputError: where it would lead elsewhere, or holds a query.
+    """
+    if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
+        raise FsmInputError(f"path: {path!r} should begin with one /: it is put behind the host")
+    if "?" in path or "#" in path:
+        raise FsmInputError("path: should hold no ? and no #: query parameters are given apart")
+    return path

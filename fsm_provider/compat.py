@@ -1,0 +1,32 @@
+"""The one place for differences between Airflow versions that common.compat does not cover."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+def start_of_run(context: Context) -> datetime:
+    """Give the start of the run's data interval, else the time it was to run after.
+
+    A run without a logical date (Airflow 3: triggered by an asset or by hand) has no interval;
+    ``run_after`` exists since Airflow 3, where that is possible.
+    """
+    start: datetime | None = context.get("data_interval_start")
+    if start is not None:
+        return start
+    run_after: datetime = context["dag_run"].run_after
+    return run_after
+
+
+def read_variable(key: str) -> str | None:
+    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3."""
+    default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
+    value: str | None = Variable.get(key, **default)
+    return value

@@ -1,0 +1,33 @@
+"""Operators on assets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fsm_provider.operators.base import FsmBaseOperator, permanent_errors_fail_the_task
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
+    """List the asset dynamic fields, their values and where they are used (4.1).
+
+    :param query_params: query parameters, none of which the specification shows (templated).
+    :param fsm_conn_id: the Airflow connection (templated).
+    :return: the records under the service's own names (2.1), in its order.
+    """
+
+    template_fields = ("fsm_conn_id", "query_params")
+
+    def __init__(self, *, query_params: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.query_params = query_params
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """List the fields."""
+        with permanent_errors_fail_the_task():
+            listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
+            records = [record.as_json() for record in listing]
+        self.log.info("Listed %s asset dynamic fields", len(records))
+        return records

@@ -1,0 +1,133 @@
+"""What the operators share: the connection, and which failures Airflow is to retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+
+from fsm_provider.api.errors import FsmError
+
+if TYPE_CHECKING:
+    from fsm_provider.api.forms import FormFilter, FormsXCom
+    from fsm_provider.hooks.fsm import FsmHook
+
+
+class FsmBaseOperator(BaseOperator):
+    """Base of the operators.
+
+    :param fsm_conn_id: the Airflow connection.
+    """
+
+    ui_color = "#e8f4ea"
+
+    def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.fsm_conn_id = fsm_conn_id
+
+    @cached_property
+    def hook(self) -> FsmHook:
+        """The hook, imported only in a task that runs."""
+        from fsm_provider.hooks.fsm import FsmHook
+
+        return FsmHook(self.fsm_conn_id)
+
+
+FORM_FILTERS = (
+    "property_id",
+    "job_id",
+    "created_since",
+    "updated_since",
+    "form_category",
+    "form_name_id",
+    "created_by_type",
+    "created_by_id",
+)
+
+
+class FsmFormFilterOperator(FsmBaseOperator):
+    """Base of what lists completed forms (4.3). Each form is checked against the filters here too.
+
+    :param property_id: forms of one property.
+    :param job_id: forms of one job.
+    :param created_since: created at or after; ISO 8601 or a time, in UTC where it has no zone.
+    :param updated_since: last updated at or after; likewise.
+    :param form_category: category of the form; only the service can check it.
+    :param form_name_id: identifier of the form's name; only the service can check it.
+    :param created_by_type: type of the creator.
+    :param created_by_id: identifier of the creator.
+    :param query_params: query parameters that the specification does not show.
+    :param xcom: what becomes of each form in XCom: ``references`` (identifiers, name, times), ``ids``,
+        or ``full`` records, which hold the address of the PDF: it may be signed, and XCom is clear text.
+    """
+
+    template_fields: tuple[str, ...] = ("fsm_conn_id", *FORM_FILTERS, "query_params")
+
+    def __init__(
+        self,
+        *,
+        property_id: int | str | None = None,
+        job_id: int | str | None = None,
+        created_since: datetime | str | None = None,
+        updated_since: datetime | str | None = None,
+        form_category: str | None = None,
+        form_name_id: int | str | None = None,
+        created_by_type: str | None = None,
+        created_by_id: int | str | None = None,
+        query_params: dict[str, Any] | None = None,
+        xcom: FormsXCom = "references",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.property_id = property_id
+        self.job_id = job_id
+        self.created_since = created_since
+        self.updated_since = updated_since
+        self.form_category = form_category
+        self.form_name_id = form_name_id
+        self.created_by_type = created_by_type
+        self.created_by_id = created_by_id
+        self.query_params = query_params
+        self.xcom = xcom
+        if xcom not in ("references", "ids", "full"):
+            raise ValueError(f"xcom: {xcom!r} is none of references, ids, full")
+        self.form_filter(only_known=True)
+
+    def form_filter(self, *, only_known: bool = False) -> FormFilter:
+        """Make the filter of the arguments.
+
+        :param only_known: leave out those that hold a template, as when the DAG is parsed.
+        :raises FsmInputError: naming the argument that is not of its type.
+        """
+        from fsm_provider.api.forms import FormFilter
+
+        given = {name: getattr(self, name) for name in FORM_FILTERS}
+        return FormFilter(
+            **{name: value for name, value in given.items() if not only_known or is_known(value)}
+        )
+
+
+@contextmanager
+def permanent_errors_fail_the_task() -> Iterator[None]:
+    """Fail the task without a retry for what no retry could mend; leave the rest to Airflow's retries."""
+    try:
+        yield
+    except FsmError as error:
+        if error.permanent:
+            raise AirflowFailException(str(error)) from error
+        raise
+
+
+def is_known(value: Any) -> bool:
+    """Tell whether a value is what it will be when the task runs: no template, no XCom."""
+    if isinstance(value, str):
+        return "{{" not in value and "{%" not in value
+    if isinstance(value, Mapping):
+        return all(map(is_known, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_known, value))
+    return value is None or isinstance(value, int | float) or not hasattr(value, "resolve")

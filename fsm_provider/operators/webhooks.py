@@ -1,0 +1,102 @@
+"""Operators that register webhooks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import Variable
+
+from fsm_provider.compat import read_variable
+from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.api.models import Webhook
+
+
+class FsmRegisterWebhookOperator(FsmBaseOperator):
+    """Register a webhook (4.4), and keep its signing secret in an Airflow Variable.
+
+    The Variable is written before anything is registered, which proves that it can be: the service
+    may show a secret only once. It maps each registration's id to its secret, as JSON; the secret
+    goes nowhere else. How several event types are passed is the connection's ``event_types_style``.
+
+    Each run registers anew: the service shows no way to look a registration up, or to delete it.
+
+    :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
+    :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
+    :param target_url: the http(s) address that will receive the notifications (templated).
+    :param description: free text (templated).
+    :param secret_variable: name of the Variable; Airflow hides its value where the name contains
+        ``secret``. Default: ``fsm_webhook_secrets_<connection>_<object>`` (templated).
+    :param fsm_conn_id: the Airflow connection (templated).
+    :return: the registrations under the service's own names (2.4), without their secrets: one for
+        each event type with the style ``separate``, else one.
+    """
+
+    template_fields = (
+        "fsm_conn_id",
+        "object",
+        "event_types",
+        "target_url",
+        "description",
+        "secret_variable",
+    )
+
+    def __init__(
+        self,
+        *,
+        object: str,
+        event_types: str | list[str],
+        target_url: str,
+        description: str | None = None,
+        secret_variable: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.object = object
+        self.event_types = event_types
+        self.target_url = target_url
+        self.description = description
+        self.secret_variable = secret_variable
+        if is_known(list(self._webhook().values())):
+            self._check()
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Register the webhook and keep its secret."""
+        with permanent_errors_fail_the_task():
+            self._check()
+            sink = self.secret_variable or f"fsm_webhook_secrets_{self.fsm_conn_id}_{self.object}"
+            secrets = json.loads(read_variable(sink) or "{}")
+            Variable.set(sink, json.dumps(secrets))
+
+            def keep_secret(webhook: Webhook) -> None:
+                self.log.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
+                if webhook.signing_secret is None:
+                    self.log.warning("Webhook %s came without a signing secret", webhook.id)
+                    return
+                secrets[str(webhook.id)] = webhook.signing_secret.get_secret_value()
+                Variable.set(sink, json.dumps(secrets))
+
+            registered = self.hook.register_webhook(self._webhook(), on_registered=keep_secret)
+        return [
+            webhook.model_dump(
+                mode="json", by_alias=True, include=set(type(webhook).model_fields) - {"signing_secret"}
+            )
+            for webhook in registered
+        ]
+
+    def _webhook(self) -> dict[str, Any]:
+        return {
+            "object": self.object,
+            "event_types": self.event_types,
+            "target_url": self.target_url,
+            "description": self.description,
+        }
+
+    def _check(self) -> None:
+        from fsm_provider.api.drafts import WebhookCreate, check
+
+        check(WebhookCreate, self._webhook(), "webhook")

@@ -1,0 +1,162 @@
+"""Sensors that wait for completed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+
+from fsm_provider.compat import start_of_run
+from fsm_provider.operators.base import FsmFormFilterOperator, is_known, permanent_errors_fail_the_task
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.api.forms import FormDemand, FormFilter, Reference
+
+
+class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
+    """Wait for newly completed forms on a property, a job, or the whole account (4.3).
+
+    Done when at least ``minimum_forms`` forms match, and there is one of each of ``form_names``. In
+    poke, reschedule and deferrable mode alike: the same answer, the same timeout, the same errors.
+    The deferrable form looks once on the worker before it defers; ``exponential_backoff`` is for the
+    other two.
+
+    :param since: forms created at or after; ISO 8601 or a time, in UTC where it has no zone. Default:
+        the start of the run's data interval, else the time the run was to start after; never all
+        history. Another name for ``created_since`` (templated).
+    :param minimum_forms: so many forms, at least 1 (templated).
+    :param form_names: only forms of these names count, and each name has to have one (templated).
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks, at least 1.
+
+    The further arguments are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator` and
+    of Airflow's ``BaseSensorOperator``.
+
+    :return: the forms that count, as ``xcom`` says.
+    """
+
+    template_fields = (*FsmFormFilterOperator.template_fields, "since", "minimum_forms", "form_names")
+    ui_color = "#e8f4ea"
+
+    def __init__(
+        self,
+        *,
+        since: datetime | str | None = None,
+        minimum_forms: int | str = 1,
+        form_names: str | list[str] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.since = since
+        self.minimum_forms = minimum_forms
+        self.form_names = form_names
+        self.deferrable = deferrable
+        if self.poke_interval < 1:
+            raise ValueError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
+        if since is not None and self.created_since is not None:
+            raise ValueError("since: is another name for created_since; give one of them")
+        if is_known([minimum_forms, form_names]):
+            self._demand()
+
+    def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Look once; a deferrable sensor defers where the forms are not enough."""
+        counted, result = self._look(context)
+        demand = self._demand()
+        if demand.is_met_by(counted):
+            return PokeReturnValue(is_done=True, xcom_value=result)
+        missing = demand.missing(counted)
+        self.log.info(
+            "%s of %s forms%s; the next look is in %g s",
+            len(counted),
+            max(demand.minimum_forms, len(demand.form_names)),
+            f", none named {', '.join(missing)}" if missing else "",
+            self.poke_interval,
+        )
+        if self.deferrable:
+            self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
+        return False
+
+    def execute_complete(self, context: Context, event: Any = None, deadline: str = "") -> Any:
+        """Take what the trigger found, or raise the error that it met."""
+        if not isinstance(event, dict) or not event.keys() & {"forms", "error"}:
+            raise RuntimeError(f"the trigger fired with an event that is none of its own: {event!r}")
+        if "error" in event:
+            self._take_error(context, event["error"], deadline)
+        references: list[Reference] = event["forms"]
+        self.log.info("%s forms were completed", len(references))
+        match self.xcom:
+            case "references":
+                return references
+            case "ids":
+                return [reference["id"] for reference in references]
+            case "full":
+                return self._look(context)[1]
+
+    def _take_error(self, context: Context, description: dict[str, Any], deadline: str) -> None:
+        from fsm_provider.api.errors import error_from_dict
+
+        error = error_from_dict(description)
+        if self.silent_fail and not error.permanent:
+            self.log.error("Looking for forms failed, and goes on: %s", error)
+            self._wait_in_the_triggerer(context, datetime.fromisoformat(deadline))
+        if self.never_fail:
+            raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
+        with permanent_errors_fail_the_task():
+            raise error
+
+    def _look(self, context: Context) -> tuple[list[Reference], list[Any]]:
+        """Give the forms that count, as references and as they go to XCom."""
+        from fsm_provider.api.forms import for_xcom, reference_to
+
+        with permanent_errors_fail_the_task():
+            filters = self._filters(context).as_dict()
+            forms = {form.id: form for form in self.hook.list_forms(params=self.query_params, **filters)}
+            counted = self._demand().wanted(map(reference_to, forms.values()))
+        return counted, for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
+
+    def _wait_in_the_triggerer(self, context: Context, deadline: datetime) -> None:
+        from fsm_provider.triggers.forms import FsmFormTrigger
+
+        demand = self._demand()
+        self.defer(
+            trigger=FsmFormTrigger(
+                fsm_conn_id=self.fsm_conn_id,
+                filters=self._filters(context).as_dict(),
+                minimum_forms=demand.minimum_forms,
+                form_names=list(demand.form_names),
+                query_params=self.query_params,
+                poll_interval=self.poke_interval,
+            ),
+            method_name="execute_complete",
+            kwargs={"deadline": deadline.isoformat()},
+            timeout=max(deadline - datetime.now(UTC), timedelta(seconds=1)),
+        )
+
+    def _filters(self, context: Context) -> FormFilter:
+        from fsm_provider.api.inputs import read_time
+
+        given = self.form_filter()
+        if self.since is not None:
+            return replace(given, created_since=read_time("since", self.since))
+        if given.created_since is None and given.updated_since is None:
+            return replace(given, created_since=start_of_run(context))
+        return given
+
+    def _demand(self) -> FormDemand:
+        from fsm_provider.api.forms import FormDemand
+        from fsm_provider.api.inputs import read_count, read_names
+
+        return FormDemand(
+            minimum_forms=read_count("minimum_forms", self.minimum_forms),
+            form_names=read_names("form_names", self.form_names or ()),
+        )
