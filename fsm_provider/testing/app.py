@@ -1,0 +1,161 @@
+"""The four endpoints of section 4 as an ASGI application, and the PDF of a form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from fsm_provider.testing import reading, wire
+from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
+from fsm_provider.testing.pdf import blank_pdf
+from fsm_provider.testing.settings import Settings
+from fsm_provider.testing.state import RecordedRequest, ServiceState
+
+
+def create_app(
+    settings: Settings, state: ServiceState, *, base_path: str, stopping: asyncio.Event
+) -> FastAPI:
+    """Make the application.
+
+    :param stopping: ends the delays of requests under way once it is set; an answer hook finds
+        it as ``request.app.state.stopping``.
+    """
+    endpoints = _Endpoints(settings, state)
+    router = APIRouter(prefix=base_path, dependencies=[Depends(endpoints.authorise)])
+    router.get("/assetDynamicFieldValues")(endpoints.list_asset_dynamic_fields)
+    router.post("/properties/{property_id}/jobs")(endpoints.create_job)
+    router.get("/forms")(endpoints.list_forms)
+    router.get("/forms/{form_id}/pdf")(endpoints.form_pdf)
+    router.post("/settings/webhooks")(endpoints.register_webhook)
+
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    app.include_router(router)
+    app.state.stopping = stopping
+
+    @app.middleware("http")
+    async def record(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+        at = datetime.now(UTC)
+        body = await request.body()
+        if settings.answer_hook is None:
+            response = await handle(request)
+        else:
+            response = await settings.answer_hook(request, handle)
+        state.record_request(
+            RecordedRequest(
+                method=request.method,
+                path=request.url.path.removeprefix(base_path),
+                query=tuple(request.query_params.multi_items()),
+                headers=_without_token(request, settings.token),
+                json=reading.parsed_json(body),
+                status=response.status_code,
+                connection=tuple(request.scope["client"]),
+                at=at,
+            )
+        )
+        if settings.latency:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), settings.latency)
+        return response
+
+    return app
+
+
+def _without_token(request: Request, token: str) -> dict[str, str]:
+    headers = dict(request.headers)
+    if "authorization" in headers:
+        right = headers["authorization"] == f"Bearer {token}"
+        headers["authorization"] = "Bearer ***" if right else "***"
+    return headers
+
+
+class _Endpoints:
+    def __init__(self, settings: Settings, state: ServiceState) -> None:
+        self._settings = settings
+        self._state = state
+
+    async def authorise(self, request: Request) -> None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme == "Bearer" and token in self._settings.forbidden_tokens:
+            raise HTTPException(403, "Forbidden")
+        if scheme != "Bearer" or token != self._settings.token:
+            raise HTTPException(401, "Unauthorised", headers={"WWW-Authenticate": "Bearer"})
+
+    async def list_asset_dynamic_fields(self, request: Request) -> Response:
+        with self._state.changed:
+            listing = self._state.asset_dynamic_fields
+            page = self._page(request, "assets", listing, (), lambda _: True)
+            return self._listed("assets", page, list(page.records))
+
+    async def list_forms(self, request: Request) -> Response:
+        query = request.query_params
+        equal = {name: query[name] for name in reading.EQUAL_FILTERS if name in query}
+        at_least = reading.lower_bounds(query)
+        criteria = (*equal.items(), *((name, query[name]) for name in at_least))
+        with self._state.changed:
+            page = self._page(
+                request,
+                "forms",
+                self._state.forms,
+                criteria,
+                lambda form: form.matches(equal, at_least),
+            )
+            return self._listed("forms", page, [form.record for form in page.records])
+
+    async def form_pdf(self, form_id: str) -> Response:
+        try:
+            form = self._state.form(int(form_id))
+        except (ValueError, LookupError) as error:
+            raise HTTPException(404, f"There is no form {form_id}") from error
+        title = f"{form.record['formName']} {form_id} {form.record['lastUpdatedOnDateTime']}"
+        return Response(blank_pdf(title), media_type="application/pdf")
+
+    async def create_job(self, property_id: str, request: Request) -> Response:
+        if not property_id.isdecimal() or not self._state.has_property(int(property_id)):
+            raise HTTPException(404, f"There is no property {property_id}")
+        body = await reading.job_body(request)
+        return JSONResponse(self._state.add_job(int(property_id), body, {}), status_code=201)
+
+    async def register_webhook(self, request: Request) -> Response:
+        query = request.query_params
+        object_ = reading.webhook_object(query)
+        event_types = reading.event_types(query, self._settings.event_types_style, object_)
+        if not query.get("targetURL"):
+            raise HTTPException(409, "targetURL is missing")
+        webhook = self._state.add_webhook(
+            description=query.get("description", ""),
+            object_=object_,
+            event_types=event_types,
+            target_url=query["targetURL"],
+        )
+        return JSONResponse(webhook)
+
+    def _page(
+        self,
+        request: Request,
+        kind: wire.ListingKind,
+        listing: Listing[T],
+        criteria: Criteria,
+        matches: Callable[[T], bool],
+    ) -> Page[T]:
+        settings, query = self._settings, request.query_params
+        try:
+            return listing.page(
+                criteria,
+                matches,
+                cursor=query.get(settings.cursor_param),
+                size=reading.page_size(query, settings.page_size_param, settings.page_size),
+                string_cursors=wire.paginates_in_strings(kind, settings.dialect),
+            )
+        except CursorError as error:
+            raise HTTPException(409, str(error)) from error
+
+    def _listed(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
+        now = datetime.now(UTC)
+        return JSONResponse(wire.envelope(kind, page, records, dialect=self._settings.dialect, now=now))

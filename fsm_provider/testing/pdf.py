@@ -1,0 +1,27 @@
+"""The smallest PDF that a viewer opens, for the address in a form's ``formPDFURL``."""
+
+from __future__ import annotations
+
+import re
+
+
+def blank_pdf(title: str) -> bytes:
+    """Write a PDF of one blank page whose title is the given text."""
+    escaped = re.sub(r"([\\()])", r"\\\1", title)
+    objects = (
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] >>",
+        f"<< /Title ({escaped}) >>",
+    )
+    document = b"%PDF-1.4\n"
+    offsets = []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(document))
+        document += f"{number} 0 obj\n{content}\nendobj\n".encode("latin-1", "replace")
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    return document + (
+        f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
+        f"trailer << /Size {len(objects) + 1} /Root 1 0 R /Info 4 0 R >>\n"
+        f"startxref\n{len(document)}\n%%EOF\n"
+    ).encode("ascii")

@@ -1,0 +1,163 @@
+"""The records of the fake: how a test seeds them and looks at them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fsm_provider.testing.state import ServiceState
+from fsm_provider.testing.wire import Record
+
+DEFAULT_USAGE = {"scope": "standard", "fieldKey": "make", "fieldDescription": "Make"}
+
+
+class FakeRecords:
+    """Records as the service writes them: its field names, every field of section 2.
+
+    What is returned is a copy, so that changing it changes nothing here.
+    """
+
+    def __init__(self, properties: Iterable[int] | None) -> None:
+        self._state = ServiceState(properties)
+
+    @property
+    def jobs(self) -> list[Record]:
+        """Copies of all jobs (section 2.2), oldest first."""
+        with self._state.changed:
+            return copy.deepcopy(list(self._state.jobs.values()))
+
+    @property
+    def forms(self) -> list[Record]:
+        """Copies of all forms (section 2.3), in the order of the listing."""
+        with self._state.changed:
+            return copy.deepcopy([form.record for form in self._state.forms.records])
+
+    @property
+    def webhooks(self) -> list[Record]:
+        """Copies of all webhook registrations (section 2.4), with their signing secrets."""
+        with self._state.changed:
+            return copy.deepcopy(self._state.webhooks)
+
+    @property
+    def asset_dynamic_fields(self) -> list[Record]:
+        """Copies of all asset dynamic fields (section 2.1), in the order of the listing."""
+        with self._state.changed:
+            return copy.deepcopy(self._state.asset_dynamic_fields.records)
+
+    def add_property(self, property_id: int) -> None:
+        """Make a property known, where ``properties`` was given."""
+        self._state.add_property(property_id)
+
+    def add_job(self, property_id: int, **fields: Any) -> Record:
+        """Add a job and return it (section 2.2).
+
+        :param fields: fields of the record by the service's names, e.g. ``status="Closed"``.
+        """
+        return copy.deepcopy(self._state.add_job(property_id, {}, fields))
+
+    def add_form(
+        self,
+        *,
+        job_id: int | None = None,
+        property_id: int | None = None,
+        form_name: str = "Gas Safety Record",
+        created: datetime | None = None,
+        updated: datetime | None = None,
+        category: str | None = None,
+        form_name_id: str | None = None,
+        **fields: Any,
+    ) -> Record:
+        """Add a completed form and return it (section 2.3).
+
+        :param job_id: the job it was completed against, which need not exist; default 1.
+        :param property_id: default: the property of the job, 1 where there is no such job.
+        :param created: aware time, which ``createdOnDateTime[gte]`` is compared with; default now.
+        :param updated: aware time, which ``lastUpdatedOnDateTime[gte]`` is compared with;
+            default ``created``.
+        :param category: what ``formCategory`` is compared with; not shown in the record.
+        :param form_name_id: what ``formNameID`` is compared with; not shown in the record.
+        :param fields: fields of the record by the service's names, of any type, e.g.
+            ``createdByID="7"`` or ``createdOnDateTime="yesterday"``.
+        """
+        if property_id is None:
+            job = self._state.jobs.get(job_id) if job_id is not None else None
+            property_id = job["propertyID"] if job is not None else 1
+        created = created or datetime.now(UTC)
+        return copy.deepcopy(
+            self._state.add_form(
+                job_id=1 if job_id is None else job_id,
+                property_id=property_id,
+                form_name=form_name,
+                created=created,
+                updated=updated or created,
+                category=category,
+                form_name_id=form_name_id,
+                overrides=fields,
+            )
+        )
+
+    def seed_forms(
+        self,
+        count: int,
+        *,
+        property_ids: Sequence[int] = (1,),
+        form_names: Sequence[str] = ("Gas Safety Record",),
+        first_created: datetime | None = None,
+        interval: timedelta = timedelta(seconds=1),
+    ) -> None:
+        """Add many forms, each against a job of its own (numbered from 1, not created).
+
+        :param property_ids: taken in turn.
+        :param form_names: taken in turn.
+        :param first_created: aware time of the first form; default: so that the last is now.
+        :param interval: from one form to the next.
+        """
+        start = first_created or datetime.now(UTC) - interval * (count - 1)
+        for index in range(count):
+            created = start + interval * index
+            self._state.add_form(
+                job_id=index + 1,
+                property_id=property_ids[index % len(property_ids)],
+                form_name=form_names[index % len(form_names)],
+                created=created,
+                updated=created,
+                category=None,
+                form_name_id=None,
+                overrides={},
+            )
+
+    def update_form(self, form_id: int, *, updated: datetime | None = None, **fields: Any) -> Record:
+        """Change a form, which keeps its place in the listing, and return it.
+
+        :param updated: aware time of the change; default now.
+        :param fields: fields of the record by the service's names.
+        :raises LookupError: there is no such form.
+        """
+        updated = updated or datetime.now(UTC)
+        return copy.deepcopy(self._state.update_form(form_id, updated, fields))
+
+    def complete_form(self, job_id: int, form_name: str) -> Record:
+        """Complete a form against a job now and return it (section 2.3).
+
+        :raises LookupError: there is no such job.
+        """
+        return copy.deepcopy(self._state.complete_form(job_id, form_name))
+
+    def add_asset_dynamic_field(
+        self,
+        name: str = "Make",
+        *,
+        values: Sequence[str] = ("Baxi", "Vaillant"),
+        used_by: Sequence[Mapping[str, Any]] = (DEFAULT_USAGE,),
+        **fields: Any,
+    ) -> Record:
+        """Add an asset dynamic field and return it (section 2.1).
+
+        :param values: names of the values, numbered from 1.
+        :param used_by: usage objects as in section 2.1.
+        :param fields: other fields of the record by the service's names, e.g.
+            ``dynamicFieldID=7``.
+        """
+        return copy.deepcopy(self._state.add_asset_dynamic_field(name, values, used_by, fields))

@@ -1,0 +1,195 @@
+"""The fake service as a test or a demonstration uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fsm_provider.testing.app import create_app
+from fsm_provider.testing.engineer import Engineer, EngineerThread
+from fsm_provider.testing.records import FakeRecords
+from fsm_provider.testing.server import BackgroundServer, listen
+from fsm_provider.testing.settings import AnswerHook, Dialect, EventTypesStyle, Settings
+from fsm_provider.testing.state import RecordedRequest
+
+T = TypeVar("T")
+
+
+class FakeFieldService(FakeRecords):
+    """The four endpoints of the field-service API (section 4) on 127.0.0.1, with their state.
+
+    Records are the service's own JSON as dicts, with its field names and every field of
+    section 2. What the specification does not show is a parameter, and ``settings`` changes it
+    while the service runs::
+
+        with FakeFieldService(engineer=Engineer(after=1)) as service:
+            monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
+            dag.test()
+            assert [job["customerReference"] for job in service.jobs] == ["PO-1"]
+
+    :param token: the one accepted bearer token (section 5).
+    :param port: port to listen on; 0 is any free one.
+    :param base_path: path below which the endpoints are, e.g. ``/api/v2``.
+    :param page_size: records a page (section 8: not shown).
+    :param dialect: types of the pagination fields (section 2.5). ``specified``: booleans and
+        integers for assets, strings for forms; ``typed`` or ``string``: the one or the other for
+        both. No next or previous page is null, or ``""`` among strings.
+    :param cursor_param: query parameter that carries a cursor (section 2.5: not shown).
+    :param page_size_param: query parameter that asks for another page size; None: there is none.
+    :param engineer: who completes forms against new jobs; None: nobody.
+    :param latency: seconds between handling a request and answering it.
+    :param properties: the identifiers of the properties there are; None: any integer is one.
+    :param forbidden_tokens: tokens that are answered with 403 (section 5).
+    :param event_types_style: how several event types are read from the query (section 4.5: not
+        shown). ``last``: of a repeated ``eventTypes`` only the last; ``all``: each of them;
+        ``brackets``: each ``eventTypes[]``; ``comma``: the last, split at commas.
+    :param answer_hook: a coroutine function ``(request, handle) -> response`` around every
+        request, as a Starlette HTTP middleware: it may answer instead of ``handle``, or replace
+        what ``await handle(request)`` returned. It runs in the server's event loop; let its delays
+        end when ``request.app.state.stopping``, an ``asyncio.Event``, is set.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str = "fake-token",  # noqa: S107 - a fake's
+        port: int = 0,
+        base_path: str = "",
+        page_size: int = 100,
+        dialect: Dialect = "specified",
+        cursor_param: str = "cursor",
+        page_size_param: str | None = None,
+        engineer: Engineer | None = None,
+        latency: float = 0.0,
+        properties: Iterable[int] | None = None,
+        forbidden_tokens: Iterable[str] = (),
+        event_types_style: EventTypesStyle = "last",
+        answer_hook: AnswerHook | None = None,
+    ) -> None:
+        self.settings = Settings(
+            token=token,
+            forbidden_tokens=frozenset(forbidden_tokens),
+            page_size=page_size,
+            dialect=dialect,
+            cursor_param=cursor_param,
+            page_size_param=page_size_param,
+            event_types_style=event_types_style,
+            latency=latency,
+            answer_hook=answer_hook,
+        )
+        self._port = port
+        self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+        super().__init__(properties)
+        if port:
+            self._state.base_url = self._address()
+        self._server: BackgroundServer | None = None
+        self._engineer: EngineerThread | None = None
+        if engineer is not None:
+            self._engineer = EngineerThread(engineer, self._state.complete_form)
+            self._state.on_job_created.append(self._engineer.job_created)
+
+    def start(self) -> Self:
+        """Serve; returns once connections are accepted.
+
+        After a stop the service comes back on the same port, with its records.
+        """
+        if self._server is None:
+            listener = listen(self._port)
+            self._port = listener.getsockname()[1]
+            self._state.base_url = self._address()
+            stopping = asyncio.Event()
+            app = create_app(self.settings, self._state, base_path=self._base_path, stopping=stopping)
+            self._server = BackgroundServer(app, listener, stopping)
+            self._server.start()
+            if self._engineer is not None:
+                self._engineer.start()
+        return self
+
+    def stop(self) -> None:
+        """Close all connections and cancel forms not completed yet; may be called twice."""
+        if self._engineer is not None:
+            self._engineer.stop()
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def base_url(self) -> str:
+        """The service's address, e.g. ``http://127.0.0.1:49152/api``; known once started.
+
+        With ``port=0`` neither the address nor a record with links can be had before that.
+        """
+        return self._state.base_url
+
+    def _address(self) -> str:
+        return f"http://127.0.0.1:{self._port}{self._base_path}"
+
+    def connection(self) -> dict[str, Any]:
+        """Make the Airflow connection to this service, in Airflow's JSON form."""
+        extra: dict[str, Any] = {}
+        if self.settings.cursor_param != "cursor":
+            extra["cursor_param"] = self.settings.cursor_param
+        if self.settings.page_size_param is not None:
+            extra["page_size_param"] = self.settings.page_size_param
+        return {
+            "conn_type": "fsm",
+            "host": self.base_url,
+            "password": self.settings.token,
+            "extra": extra,
+        }
+
+    def connection_json(self) -> str:
+        """Make the connection as a string, for ``AIRFLOW_CONN_<ID>``."""
+        return json.dumps(self.connection())
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests handled so far, in the order of their answers."""
+        with self._state.changed:
+            return list(self._state.requests)
+
+    def requests_to(self, method: str, path_pattern: str) -> list[RecordedRequest]:
+        """Return the requests to a path, in which ``*`` is anything: ``/properties/*/jobs``."""
+        return [
+            request
+            for request in self.requests
+            if request.method == method and fnmatchcase(request.path, path_pattern)
+        ]
+
+    def clear_requests(self) -> None:
+        """Forget the requests handled so far."""
+        with self._state.changed:
+            self._state.requests.clear()
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float) -> T:
+        """Return what ``predicate`` returns as soon as that is true.
+
+        It is called at once and after every request and every change::
+
+            [form] = service.wait_for(lambda: service.forms, timeout=5)
+
+        :param predicate: looks at this object; must not send a request to it, as the service
+            waits meanwhile.
+        :param timeout: seconds.
+        :raises TimeoutError: it is still false after ``timeout``.
+        """
+        with self._state.changed:
+            result = self._state.changed.wait_for(predicate, timeout)
+        if not result:
+            raise TimeoutError(f"Not the case after {timeout} s")
+        return result

@@ -1,0 +1,241 @@
+"""What the fake knows: its records, the requests it got, and a signal for every change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from fsm_provider.testing import wire
+from fsm_provider.testing.listing import Listing
+from fsm_provider.testing.wire import Record
+
+log = logging.getLogger("fsm_provider.testing")
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """A request that the fake has handled.
+
+    :param method: e.g. ``GET``.
+    :param path: decoded, relative to the base address, e.g. ``/properties/7/jobs``.
+    :param query: decoded (name, value) pairs in the order sent.
+    :param headers: names in lower case; the value of ``authorization`` is ``Bearer ***`` where
+        the token was the right one, otherwise ``***``.
+    :param json: the parsed body; None where there is none or it isn't JSON.
+    :param status: the status answered.
+    :param connection: host and port of the client; as many distinct pairs as TCP connections.
+    :param at: when the request arrived, an aware time in UTC.
+    """
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    json: Any
+    status: int
+    connection: tuple[str, int]
+    at: datetime
+
+
+@dataclass
+class StoredForm:
+    """A form and what it is filtered by, which its record need not show (section 4.3)."""
+
+    record: Record
+    job_id: int
+    property_id: int
+    created: datetime
+    updated: datetime
+    category: str | None
+    form_name_id: str | None
+
+    def matches(self, equal: Mapping[str, str], at_least: Mapping[str, datetime]) -> bool:
+        """Apply filters by equality and lower bounds, both keyed by the parameter's name."""
+        traits = {
+            "createdByType": self.record.get("createdByType"),
+            "createdByID": self.record.get("createdByID"),
+            "formCategory": self.category,
+            "formNameID": self.form_name_id,
+            "propertyID": str(self.property_id),
+            "jobID": str(self.job_id),
+        }
+        times = {
+            "createdOnDateTime[gte]": self.created,
+            "lastUpdatedOnDateTime[gte]": self.updated,
+        }
+        return all(traits[name] == value for name, value in equal.items()) and all(
+            times[name] >= bound for name, bound in at_least.items()
+        )
+
+
+class ServiceState:
+    """The records of one fake. Hold ``changed`` to read them, use the methods to change them."""
+
+    def __init__(self, properties: Iterable[int] | None) -> None:
+        self._base_url: str | None = None
+        self.changed = threading.Condition()
+        self.requests: list[RecordedRequest] = []
+        self.jobs: dict[int, Record] = {}
+        self.forms: Listing[StoredForm] = Listing()
+        self.asset_dynamic_fields: Listing[Record] = Listing()
+        self.webhooks: list[Record] = []
+        self.on_job_created: list[Callable[[int], None]] = []
+        self._properties = None if properties is None else set(properties)
+        # Apart from each other, so that one kind of identifier taken for another is noticed.
+        self._job_ids = count(1001)
+        self._form_ids = count(5001)
+
+    @property
+    def base_url(self) -> str:
+        """The service's address, which the links in records begin with."""
+        if self._base_url is None:
+            raise RuntimeError("The address isn't known yet: start() the service first")
+        return self._base_url
+
+    @base_url.setter
+    def base_url(self, address: str) -> None:
+        self._base_url = address
+
+    def has_property(self, property_id: int) -> bool:
+        """Say whether jobs can be created on this property."""
+        return self._properties is None or property_id in self._properties
+
+    def add_property(self, property_id: int) -> None:
+        """Make a property known; means nothing where every property is."""
+        with self.changed:
+            if self._properties is not None:
+                self._properties.add(property_id)
+
+    def record_request(self, request: RecordedRequest) -> None:
+        """Remember a handled request."""
+        log.info("%s %s %d", request.method, request.path, request.status)
+        with self.changed:
+            self.requests.append(request)
+            self.changed.notify_all()
+
+    def add_job(self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]) -> Record:
+        """Create a job from a request body, some of its fields then replaced."""
+        now = wire.whole_milliseconds(datetime.now(UTC))
+        with self.changed:
+            job_id = next(self._job_ids)
+            job = wire.job_record(job_id, property_id, body, base_url=self.base_url, now=now)
+            job |= overrides
+            self.jobs[job["id"]] = job
+            self.changed.notify_all()
+        for listener in self.on_job_created:
+            listener(job["id"])
+        return job
+
+    def add_form(
+        self,
+        *,
+        job_id: int,
+        property_id: int,
+        form_name: str,
+        created: datetime,
+        updated: datetime,
+        category: str | None,
+        form_name_id: str | None,
+        overrides: Mapping[str, Any],
+    ) -> Record:
+        """Add a form, some fields of its record replaced."""
+        created, updated = wire.whole_milliseconds(created), wire.whole_milliseconds(updated)
+        with self.changed:
+            record = wire.form_record(
+                next(self._form_ids),
+                job_id=job_id,
+                property_id=property_id,
+                form_name=form_name,
+                created=created,
+                updated=updated,
+                base_url=self.base_url,
+            )
+            record |= overrides
+            self.forms.records.append(
+                StoredForm(record, job_id, property_id, created, updated, category, form_name_id)
+            )
+            self.changed.notify_all()
+        return record
+
+    def update_form(self, form_id: int, updated: datetime, overrides: Mapping[str, Any]) -> Record:
+        """Change a form in its place in the listing.
+
+        :raises LookupError: there is no such form.
+        """
+        updated = wire.whole_milliseconds(updated)
+        with self.changed:
+            stored = self.form(form_id)
+            stored.updated = updated
+            stored.record |= {"lastUpdatedOnDateTime": wire.timestamp(updated), **overrides}
+            self.changed.notify_all()
+        return stored.record
+
+    def form(self, form_id: int) -> StoredForm:
+        """Find a form.
+
+        :raises LookupError: there is no such form.
+        """
+        with self.changed:
+            for stored in self.forms.records:
+                if stored.record["id"] == form_id:
+                    return stored
+        raise LookupError(f"There is no form {form_id}")
+
+    def complete_form(self, job_id: int, form_name: str) -> Record:
+        """Add a form completed just now against a job.
+
+        :raises LookupError: there is no such job.
+        """
+        with self.changed:
+            if job_id not in self.jobs:
+                raise LookupError(f"There is no job {job_id}")
+            property_id = self.jobs[job_id]["propertyID"]
+        now = datetime.now(UTC)
+        form = self.add_form(
+            job_id=job_id,
+            property_id=property_id,
+            form_name=form_name,
+            created=now,
+            updated=now,
+            category=None,
+            form_name_id=None,
+            overrides={},
+        )
+        log.info("form %d completed against job %d: %s", form["id"], job_id, form_name)
+        return form
+
+    def add_asset_dynamic_field(
+        self,
+        name: str,
+        values: Sequence[str],
+        used_by: Sequence[Mapping[str, Any]],
+        overrides: Mapping[str, Any],
+    ) -> Record:
+        """Add an asset dynamic field, some of its fields replaced."""
+        with self.changed:
+            fields = self.asset_dynamic_fields.records
+            field = wire.asset_dynamic_field_record(len(fields) + 1, name, values, used_by)
+            fields.append({**field, **overrides})
+            self.changed.notify_all()
+            return fields[-1]
+
+    def add_webhook(
+        self, *, description: str, object_: str, event_types: list[str], target_url: str
+    ) -> Record:
+        """Register a webhook."""
+        with self.changed:
+            webhook = wire.webhook_record(
+                len(self.webhooks) + 1,
+                description=description,
+                object_=object_,
+                event_types=event_types,
+                target_url=target_url,
+            )
+            self.webhooks.append(webhook)
+            self.changed.notify_all()
+        return webhook

@@ -1,0 +1,235 @@
+"""The service's JSON: records with every field of section 2, and the envelope of a listing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+from fsm_provider.testing.listing import Page
+from fsm_provider.testing.settings import Dialect
+
+Record: TypeAlias = dict[str, Any]
+ListingKind: TypeAlias = Literal["assets", "forms"]
+
+WEBHOOK_OBJECTS = ("properties", "assets", "contracts", "opportunities", "jobs", "appointments")
+
+JOB_BODY_TYPES: Mapping[str, type] = {
+    "customerContactID": str,
+    "siteContactID": str,
+    "settingsJobDescriptionID": str,
+    "notes": str,
+    "serviceReminderInstance1ID": int,
+    "serviceReminderInstance2ID": int,
+    "serviceReminderInstance3ID": int,
+    "customerReference": str,
+    "quotedAmount": str,
+    "priority": str,
+    "businessUnitID": int,
+    "userGroupID": int,
+}
+
+
+def whole_milliseconds(moment: datetime) -> datetime:
+    """Cut an aware time to the precision that the service writes."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone")
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def timestamp(moment: datetime) -> str:
+    """Write a time as the service does: UTC, milliseconds and ``Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def contact(id_name: str, contact_id: str) -> Record:
+    """Make the contact object that goes with a contact identifier."""
+    return {
+        id_name: int(contact_id) if contact_id.isdecimal() else 0,
+        "fullName": "",
+        "mobile": "",
+        "telephone": "",
+        "email": "",
+    }
+
+
+def job_record(
+    job_id: int, property_id: int, body: Mapping[str, Any], *, base_url: str, now: datetime
+) -> Record:
+    """Make the Job of section 2.2 that a request body of section 4.2 results in.
+
+    What is not given is empty: ``""``, ``0``, ``[]``, ``False``. Only the times of a completion
+    and a closure that have not happened are None. Fields that section 4.2 does not know are
+    carried over, but never over a field that the service sets.
+    """
+    customer_contact_id = body.get("customerContactID", "")
+    site_contact_id = body.get("siteContactID", "")
+    skills = body.get("skills")
+    address = f"{base_url}/jobs/{job_id}"
+    record: Record = {
+        "id": job_id,
+        "createdOnDateTime": timestamp(now),
+        "createdByType": "User",
+        "createdByUserID": 1,
+        "createdByUser": "API user",
+        "lastUpdatedOnDateTime": timestamp(now),
+        "propertyID": property_id,
+        "customerContactID": customer_contact_id,
+        "customerContact": contact("contactID", customer_contact_id),
+        "siteContactID": site_contact_id,
+        "siteContact": contact("siteContactID", site_contact_id),
+        "description": "",
+        "settingsJobDescriptionID": body.get("settingsJobDescriptionID", ""),
+        "notes": body.get("notes", ""),
+        "jobType": 1,
+        "skills": skills if isinstance(skills, list) else [],
+        "pipelineID": 1,
+        "pipelineName": "Jobs",
+        "stageID": 1,
+        "stageName": "New",
+        "usersCurrentlyAssignedToJob": [],
+        "contractID": 0,
+        "hasRelatedRecall": False,
+        "recallOfParentJobID": 0,
+        "blameUserID": 0,
+        "blameUser": "",
+        "jobReportedDateTime": timestamp(now),
+        "expectedOnsiteDateTime": timestamp(now + timedelta(days=1)),
+        "expectedCompletionDateTime": timestamp(now + timedelta(days=2)),
+        "tags": [],
+        "customerReference": body.get("customerReference", ""),
+        "quotedAmount": body.get("quotedAmount", ""),
+        "priority": body.get("priority", "Not_Important"),
+        "businessUnitID": body.get("businessUnitID", 0),
+        "businessUnit": "",
+        "userGroupID": body.get("userGroupID", 0),
+        "userGroup": "",
+        "status": "Open",
+        "completed": {
+            "completedByID": 0,
+            "completedByUser": "",
+            "completedByType": "",
+            "completedOnDateTime": None,
+        },
+        "closed": {
+            "closedByID": 0,
+            "closedByUser": "",
+            "closedByType": "",
+            "closedOnDateTime": None,
+            "closedOutcome": "",
+            "focReason": "",
+            "focNote": "",
+            "abortReason": "",
+            "abortNote": "",
+        },
+        "isJobOnHold": False,
+        "onHoldReasonID": 0,
+        "onHoldReasonDescription": "",
+        "afterSalesCareFeedback": "",
+        "afterSalesCareComments": "",
+        "hasSLA": False,
+        "SLAType": "",
+        "SLAStatus": "",
+        "links": {
+            "self": address,
+            "property": f"{base_url}/properties/{property_id}",
+            "appointments": f"{address}/appointments",
+        },
+    }
+    for number in (1, 2, 3):
+        name = f"serviceReminderInstance{number}"
+        record[f"{name}ID"] = body.get(f"{name}ID", 0)
+        record[f"{name}Name"] = ""
+    return {**body, **record}
+
+
+def form_record(
+    form_id: int,
+    *,
+    job_id: int,
+    property_id: int,
+    form_name: str,
+    created: datetime,
+    updated: datetime,
+    base_url: str,
+) -> Record:
+    """Make a Form with every field of section 2.3."""
+    return {
+        "id": form_id,
+        "createdOnDateTime": timestamp(created),
+        "lastUpdatedOnDateTime": timestamp(updated),
+        "createdByType": "User",
+        "createdByID": "1",
+        "createdByUser": "Field engineer",
+        "propertyID": str(property_id),
+        "jobDetails": {
+            "jobID": job_id,
+            "jobDescription": "Annual service",
+            "jobAddressLine1": f"{property_id} High Street",
+            "jobAddressLine2": "",
+            "jobAddressLine3": "",
+            "jobTown": "Anytown",
+            "jobProvince": "Anyshire",
+            "jobPostcode": "AN1 1AA",
+        },
+        "formName": form_name,
+        "formPDFURL": f"{base_url}/forms/{form_id}/pdf",
+        "links": {
+            "property": f"{base_url}/properties/{property_id}",
+            "job": f"{base_url}/jobs/{job_id}",
+        },
+    }
+
+
+def asset_dynamic_field_record(
+    field_id: int, name: str, values: Sequence[str], used_by: Sequence[Mapping[str, Any]]
+) -> Record:
+    """Make an asset dynamic field of section 2.1; its values are numbered from 1."""
+    return {
+        "dynamicFieldID": field_id,
+        "dynamicFieldName": name,
+        "usedBy": [dict(usage) for usage in used_by],
+        "values": [{"id": number, "name": value} for number, value in enumerate(values, start=1)],
+    }
+
+
+def webhook_record(
+    webhook_id: int, *, description: str, object_: str, event_types: list[str], target_url: str
+) -> Record:
+    """Make a webhook registration of section 2.4 with a fresh signing secret."""
+    return {
+        "id": webhook_id,
+        "description": description,
+        "object": object_,
+        "eventTypes": event_types,
+        "targetURL": target_url,
+        "signingSecret": secrets.token_urlsafe(32),
+    }
+
+
+def paginates_in_strings(kind: ListingKind, dialect: Dialect) -> bool:
+    """Say whether a listing writes its pagination fields as strings (section 2.5)."""
+    return dialect == "string" or (dialect == "specified" and kind == "forms")
+
+
+def envelope(
+    kind: ListingKind, page: Page[Any], data: list[Record], *, dialect: Dialect, now: datetime
+) -> Record:
+    """Wrap the records of a page as in section 2.5, the pagination fields in the dialect."""
+    pagination: Record = {
+        "hasMore": page.next_cursor is not None,
+        "nextCursor": page.next_cursor,
+        "prevCursor": page.prev_cursor,
+    }
+    if paginates_in_strings(kind, dialect):
+        pagination = {
+            "hasMore": "true" if pagination["hasMore"] else "false",
+            "nextCursor": page.next_cursor or "",
+            "prevCursor": page.prev_cursor or "",
+        }
+    if kind == "forms":
+        meta = {"totalRecords": str(page.total), "serverTime": timestamp(now)}
+    else:
+        meta = {"serverTime": f"{now.astimezone(UTC):%Y-%m-%d %H:%M:%S}"}
+    return {"meta": meta, "pagination": pagination, "data": data}

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+SECTION_2_3 = {
+    "id": int,
+    "createdOnDateTime": str,
+    "lastUpdatedOnDateTime": str,
+    "createdByType": str,
+    "createdByID": str,
+    "createdByUser": str,
+    "propertyID": str,
+    "jobDetails": dict,
+    "formName": str,
+    "formPDFURL": str,
+    "links": dict,
+}
+
+
+def listed(call, **params):
+    response = call("GET", "/forms", params=params)
+    assert response.status_code == 200, response.text
+    return [form["id"] for form in response.json()["data"]]
+
+
+def test_a_form_has_every_field_of_the_specification_in_its_type(call):
+    form = call.service.add_form(job_id=9, property_id=7, category="gas", form_name_id="3")
+
+    assert {name: type(value) for name, value in form.items()} == SECTION_2_3
+    details = form["jobDetails"]
+    assert details.pop("jobID") == 9
+    assert set(details) == {
+        "jobDescription",
+        "jobAddressLine1",
+        "jobAddressLine2",
+        "jobAddressLine3",
+        "jobTown",
+        "jobProvince",
+        "jobPostcode",
+    }
+    assert {type(value) for value in details.values()} == {str}
+    assert set(form["links"]) == {"property", "job"}
+    assert all(link.startswith(call.service.base_url) for link in form["links"].values())
+
+
+def test_a_listed_form_is_the_seeded_one(call):
+    form = call.service.add_form(createdByUser="Ann")
+
+    assert form["createdByUser"] == "Ann"
+    assert call("GET", "/forms").json()["data"] == [form] == call.service.forms
+
+
+@pytest.mark.parametrize(
+    ("params", "seeded"),
+    [
+        ({"propertyID": "7"}, {"property_id": 7}),
+        ({"jobID": "9"}, {"job_id": 9}),
+        ({"createdByType": "Contact"}, {"createdByType": "Contact"}),
+        ({"createdByID": "44"}, {"createdByID": "44"}),
+        ({"formCategory": "gas"}, {"category": "gas"}),
+        ({"formNameID": "3"}, {"form_name_id": "3"}),
+    ],
+)
+def test_a_filter_narrows_the_listing(call, params, seeded):
+    call.service.add_form()
+    wanted = call.service.add_form(**seeded)
+
+    assert listed(call, **params) == [wanted["id"]]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "argument"),
+    [("createdOnDateTime[gte]", "created"), ("lastUpdatedOnDateTime[gte]", "updated")],
+)
+def test_a_lower_bound_includes_the_bound_itself(call, parameter, argument):
+    call.service.add_form(**{"created": NOON - timedelta(days=1), argument: NOON - timedelta(milliseconds=1)})
+    wanted = call.service.add_form(**{"created": NOON - timedelta(days=1), argument: NOON})
+
+    assert listed(call, **{parameter: "2026-03-01T12:00:00.000Z"}) == [wanted["id"]]
+    assert listed(call, **{parameter: "2026-03-01T13:00:00+01:00"}) == [wanted["id"]]
+    assert listed(call, **{parameter: "2026-03-01 12:00:00"}) == [wanted["id"]]
+
+
+def test_a_form_matches_the_time_in_its_own_record(call):
+    form = call.service.add_form(created=NOON.replace(microsecond=123_999))
+
+    assert listed(call, **{"createdOnDateTime[gte]": form["createdOnDateTime"]}) == [form["id"]]
+    assert listed(call, **{"createdOnDateTime[gte]": "2026-03-01T12:00:00.123500Z"}) == []
+
+
+def test_a_time_in_another_zone_is_written_in_utc(call):
+    form = call.service.add_form(created=NOON.astimezone(timezone(timedelta(hours=2))))
+
+    assert form["createdOnDateTime"] == "2026-03-01T12:00:00.000Z"
+
+
+def test_filters_are_applied_together(call):
+    call.service.add_form(property_id=7)
+    call.service.add_form(form_name_id="3")
+    both = call.service.add_form(property_id=7, form_name_id="3")
+
+    assert listed(call, propertyID=7, formNameID=3) == [both["id"]]
+
+
+@pytest.mark.parametrize("name", ["createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]"])
+def test_a_time_that_cannot_be_read_is_refused_by_name(call, name):
+    response = call("GET", "/forms", params={name: "yesterday"})
+
+    assert response.status_code == 400
+    assert name in response.json()["detail"]
+
+
+def test_total_records_counts_what_matches_on_all_pages(serve):
+    call = serve(page_size=2)
+    call.service.seed_forms(5, property_ids=(1, 2))
+
+    assert call("GET", "/forms").json()["meta"]["totalRecords"] == "5"
+    assert call("GET", "/forms", params={"propertyID": 1}).json()["meta"]["totalRecords"] == "3"
+
+
+def test_a_naive_time_is_refused(call):
+    with pytest.raises(ValueError, match="no time zone"):
+        call.service.add_form(created=datetime(2026, 3, 1))
+
+
+def test_seeded_forms_are_distinct_and_in_order_of_time(call):
+    call.service.seed_forms(4, property_ids=(1, 2), form_names=("A", "B", "C"), first_created=NOON)
+
+    forms = call.service.forms
+    assert len({form["id"] for form in forms}) == len({f["jobDetails"]["jobID"] for f in forms}) == 4
+    assert [form["propertyID"] for form in forms] == ["1", "2", "1", "2"]
+    assert [form["formName"] for form in forms] == ["A", "B", "C", "A"]
+    assert [f["createdOnDateTime"][17:19] for f in forms] == ["00", "01", "02", "03"]
+
+
+def test_a_record_may_break_the_specification_without_breaking_the_filters(call):
+    form = call.service.add_form(created=NOON, createdOnDateTime=17, propertyID=None)
+
+    listing = call("GET", "/forms", params={"createdOnDateTime[gte]": "2026-03-01T12:00:00Z"})
+    assert listing.json()["data"] == [form]
+    assert form["createdOnDateTime"] == 17
+
+
+def test_an_updated_form_keeps_its_place_and_its_creation(call):
+    first, second = call.service.add_form(created=NOON), call.service.add_form(created=NOON)
+    later = NOON + timedelta(hours=1)
+
+    call.service.update_form(first["id"], updated=later, formName="Revised")
+
+    assert listed(call) == [first["id"], second["id"]]
+    assert listed(call, **{"lastUpdatedOnDateTime[gte]": "2026-03-01T12:00:01Z"}) == [first["id"]]
+    assert listed(call, **{"createdOnDateTime[gte]": "2026-03-01T12:00:01Z"}) == []
+    assert call.service.forms[0]["formName"] == "Revised"
+
+
+def test_a_form_is_completed_against_the_property_of_its_job(call):
+    job = call("POST", "/properties/7/jobs", json={}).json()
+
+    form = call.service.complete_form(job["id"], "Sign-off")
+
+    assert (form["formName"], form["propertyID"]) == ("Sign-off", "7")
+    assert listed(call, jobID=job["id"], propertyID=7) == [form["id"]]
+    with pytest.raises(LookupError):
+        call.service.complete_form(1, "Sign-off")
+
+
+def test_the_address_of_the_pdf_gives_one_that_differs_by_version(call):
+    form = call.service.add_form(form_name="Record (gas)")
+    path = form["formPDFURL"].removeprefix(call.service.base_url)
+
+    first = call("GET", path)
+    call.service.update_form(form["id"], updated=datetime.now(UTC) + timedelta(hours=1))
+
+    assert first.headers["Content-Type"] == "application/pdf"
+    assert first.content.startswith(b"%PDF-")
+    assert rb"(Record \(gas\) " in first.content
+    assert call("GET", path).content != first.content
+    assert call("GET", "/forms/1/pdf").status_code == 404
+
+
+def test_snapshots_are_copies(call):
+    call.service.add_form()["jobDetails"].clear()
+    call.service.forms[0]["jobDetails"].clear()
+
+    assert call.service.forms[0]["jobDetails"]["jobID"] == 1

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+
+
+def seed(service, path, count):
+    for _ in range(count):
+        service.add_form() if path == "/forms" else service.add_asset_dynamic_field()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "more", "cursor", "nothing"),
+    [
+        ("specified", "/assetDynamicFieldValues", [True, False], int, None),
+        ("specified", "/forms", ["true", "false"], str, ""),
+        ("typed", "/assetDynamicFieldValues", [True, False], int, None),
+        ("typed", "/forms", [True, False], int, None),
+        ("string", "/assetDynamicFieldValues", ["true", "false"], str, ""),
+        ("string", "/forms", ["true", "false"], str, ""),
+    ],
+)
+def test_pagination_fields_have_the_types_of_the_dialect(serve, dialect, path, more, cursor, nothing):
+    call = serve(dialect=dialect, page_size=2)
+    seed(call.service, path, 3)
+
+    first, last = [page["pagination"] for page in call.pages(path)]
+
+    assert [first["hasMore"], last["hasMore"]] == more
+    assert (type(first["nextCursor"]), first["prevCursor"]) == (cursor, nothing)
+    assert (type(last["prevCursor"]), last["nextCursor"]) == (cursor, nothing)
+
+
+def test_each_listing_writes_the_time_in_its_own_form(call):
+    assets = call("GET", "/assetDynamicFieldValues").json()["meta"]
+    forms = call("GET", "/forms").json()["meta"]
+
+    assert [len(part) for part in assets.pop("serverTime").split(" ")] == [10, 8]
+    assert len(forms["serverTime"]) == len("2026-01-02T03:04:05.678Z")
+    assert assets == {}
+    assert forms["totalRecords"] == "0"
+
+
+@pytest.mark.parametrize("path", ["/forms", "/assetDynamicFieldValues"])
+@pytest.mark.parametrize("count", [0, 3, 4, 6, 7])
+def test_every_record_is_listed_once_and_in_order(serve, path, count):
+    call = serve(page_size=3)
+    seed(call.service, path, count)
+    records = call.service.forms if path == "/forms" else call.service.asset_dynamic_fields
+
+    pages = [page["data"] for page in call.pages(path)]
+
+    assert [record for page in pages for record in page] == records
+    assert [len(page) for page in pages[:-1]] == [3] * (len(pages) - 1)
+    assert len(pages) == max(1, -(-count // 3))
+
+
+def test_the_previous_cursor_leads_back_to_the_first_page(serve):
+    call = serve(page_size=2)
+    call.service.seed_forms(6)
+    first, second, third = call.pages("/forms")
+
+    def back(page):
+        return call("GET", "/forms", params={"cursor": page["pagination"]["prevCursor"]}).json()
+
+    assert back(third)["data"] == second["data"]
+    assert back(back(third))["data"] == first["data"]
+    assert back(back(third))["pagination"]["prevCursor"] == ""
+
+
+def test_filters_hold_on_every_page(serve):
+    call = serve(page_size=2)
+    call.service.seed_forms(9, property_ids=(1, 2))
+
+    pages = list(call.pages("/forms", propertyID="2"))
+
+    assert [form["propertyID"] for page in pages for form in page["data"]] == ["2"] * 4
+    assert len(pages) == 2
+
+
+@pytest.mark.parametrize("other", [{}, {"propertyID": "2"}, {"propertyID": "1", "jobID": "1"}])
+def test_a_cursor_sent_with_other_filters_is_a_conflict(serve, other):
+    call = serve(page_size=1)
+    call.service.seed_forms(3)
+    page = call("GET", "/forms", params={"propertyID": "1"}).json()
+    cursor = page["pagination"]["nextCursor"]
+
+    response = call("GET", "/forms", params={**other, "cursor": cursor})
+
+    assert response.status_code == 409
+    assert "filters" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("cursor", ["1", "0", "", "null", "abc"])
+def test_a_cursor_that_was_not_issued_is_a_conflict(serve, cursor):
+    call = serve(page_size=1)
+    call.service.seed_forms(3)
+
+    assert call("GET", "/forms", params={"cursor": cursor}).status_code == 409
+
+
+def test_a_cursor_under_another_name_is_ignored(serve):
+    call = serve(page_size=1, cursor_param="after")
+    call.service.seed_forms(3)
+    first = call("GET", "/forms").json()
+
+    ignored = call("GET", "/forms", params={"cursor": first["pagination"]["nextCursor"]}).json()
+
+    assert ignored["data"] == first["data"]
+    assert len(list(call.pages("/forms"))) == 3
+
+
+def test_a_form_completed_during_a_listing_shifts_no_page(serve):
+    call = serve(page_size=2)
+    call.service.seed_forms(3)
+    pages = call.pages("/forms")
+    first = next(pages)
+    call.service.add_form()
+
+    listed = first["data"] + [form for page in pages for form in page["data"]]
+
+    assert listed == call.service.forms
+
+
+@pytest.mark.parametrize(("asked", "given"), [("2", 2), ("50", 5), (None, 3)])
+def test_the_page_size_can_be_asked_for(serve, asked, given):
+    call = serve(page_size=3, page_size_param="limit")
+    call.service.seed_forms(5)
+
+    assert len(call("GET", "/forms", params={"limit": asked}).json()["data"]) == given
+
+
+def test_a_page_size_that_is_no_positive_integer_is_refused(serve):
+    call = serve(page_size_param="limit")
+
+    assert call("GET", "/forms", params={"limit": "0"}).status_code == 400
+    assert call("GET", "/forms", params={"limit": "many"}).status_code == 400
+
+
+def test_the_page_size_cannot_be_asked_for_by_default(serve):
+    call = serve(page_size=2)
+    call.service.seed_forms(3)
+
+    assert len(call("GET", "/forms", params={"pageSize": 3, "limit": 3}).json()["data"]) == 2
+
+
+def test_an_asset_dynamic_field_is_as_specified(call):
+    usage = {
+        "scope": "assetType",
+        "fieldKey": "k",
+        "fieldDescription": "Make",
+        "assetTypeID": 4,
+        "assetTypeDescription": "Boiler",
+    }
+    call.service.add_asset_dynamic_field("Make", values=("Baxi", "Ideal"), used_by=[usage])
+
+    assert call("GET", "/assetDynamicFieldValues").json()["data"] == [
+        {
+            "dynamicFieldID": 1,
+            "dynamicFieldName": "Make",
+            "usedBy": [usage],
+            "values": [{"id": 1, "name": "Baxi"}, {"id": 2, "name": "Ideal"}],
+        }
+    ]

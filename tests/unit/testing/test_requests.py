@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import requests
+from starlette.responses import JSONResponse
+
+ENDPOINTS = [
+    ("GET", "/assetDynamicFieldValues"),
+    ("POST", "/properties/1/jobs"),
+    ("GET", "/forms"),
+    ("POST", "/settings/webhooks"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
+@pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic fake-token", "fake-token", "Bearer "])
+def test_without_the_token_every_endpoint_answers_401(call, method, path, authorization):
+    response = call(method, path, headers={"Authorization": authorization})
+
+    assert response.status_code == 401
+    assert response.json() == {"detail": "Unauthorised"}
+
+
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
+def test_a_forbidden_token_is_answered_403(serve, method, path):
+    call = serve(forbidden_tokens=["reader"])
+
+    response = call(method, path, headers={"Authorization": "Bearer reader"})
+
+    assert response.status_code == 403
+    assert response.json() == {"detail": "Forbidden"}
+
+
+def test_a_refused_request_changes_nothing(call):
+    call("POST", "/properties/1/jobs", json={}, headers={"Authorization": "Bearer wrong"})
+
+    assert call.service.jobs == []
+
+
+def test_the_token_can_change_while_it_runs(call):
+    call.service.settings.token = "rotated"
+
+    assert call("GET", "/forms").status_code == 401
+    assert call("GET", "/forms", headers={"Authorization": "Bearer rotated"}).status_code == 200
+    assert call.service.connection()["password"] == "rotated"
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/forms/", "/docs", "/openapi.json"])
+def test_an_unknown_path_is_answered_404_in_json(call, path):
+    response = call("GET", path, allow_redirects=False)
+
+    assert response.status_code == 404
+    assert response.json() == {"detail": "Not Found"}
+
+
+def test_a_path_outside_the_base_path_is_unknown(serve):
+    call = serve(base_path="/api")
+    outside = call.service.base_url.removesuffix("/api") + "/forms"
+
+    assert call("GET", "/forms").status_code == 200
+    assert call.session.get(outside, timeout=5).status_code == 404
+
+
+def test_another_method_is_answered_405(call):
+    assert call("DELETE", "/forms").status_code == 405
+    assert call("GET", "/settings/webhooks").status_code == 405
+
+
+def test_a_request_is_recorded_as_it_was_sent(call):
+    before = datetime.now(UTC)
+    call(
+        "POST",
+        "/properties/7/jobs?a=1&b=%5B&a=2",
+        json={"notes": "n"},
+        headers={"X-API-VERSION": "2.0"},
+    )
+
+    [request] = call.service.requests
+    assert (request.method, request.path, request.status) == ("POST", "/properties/7/jobs", 201)
+    assert request.query == (("a", "1"), ("b", "["), ("a", "2"))
+    assert request.json == {"notes": "n"}
+    assert request.headers["x-api-version"] == "2.0"
+    assert request.connection[0] == "127.0.0.1"
+    assert before <= request.at <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("sent", "recorded"),
+    [("Bearer fake-token", "Bearer ***"), ("Bearer other", "***"), ("Basic abc", "***")],
+)
+def test_a_recorded_request_says_whether_the_token_was_right_but_not_what_it_was(call, sent, recorded):
+    call("GET", "/forms", headers={"Authorization": sent})
+
+    assert call.service.requests[0].headers["authorization"] == recorded
+    assert sent not in repr(call.service.requests)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("DELETE", "/forms", 405), ("GET", "/forms?cursor=x", 409)],
+)
+def test_a_refused_request_is_recorded_with_its_status(call, method, path, status):
+    call(method, path)
+
+    assert [request.status for request in call.service.requests] == [status]
+
+
+def test_connections_can_be_counted(call):
+    call("GET", "/forms")
+    call("GET", "/forms")
+    requests.get(f"{call.service.base_url}/forms", headers={"Authorization": "Bearer x"}, timeout=5).close()
+
+    first, second, third = [request.connection for request in call.service.requests]
+    assert first == second != third
+
+
+def test_requests_can_be_selected_and_forgotten(call):
+    call("POST", "/properties/7/jobs", json={})
+    call("GET", "/forms")
+
+    assert [r.path for r in call.service.requests_to("POST", "/properties/*/jobs")] == ["/properties/7/jobs"]
+    assert call.service.requests_to("GET", "/properties/*/jobs") == []
+    call.service.clear_requests()
+    assert call.service.requests == []
+
+
+def test_latency_delays_the_answer_but_not_the_handling(serve):
+    call = serve(latency=5)
+
+    with pytest.raises(requests.ReadTimeout):
+        call.session.post(f"{call.service.base_url}/properties/1/jobs", json={}, timeout=(5, 0.2))
+
+    assert len(call.service.jobs) == len(call.service.requests) == 1
+
+
+def test_an_answer_hook_may_answer_instead_of_the_service(call):
+    async def unavailable(request, handle):
+        return JSONResponse({"down": request.url.path}, status_code=503)
+
+    call.service.settings.answer_hook = unavailable
+    response = call("POST", "/properties/1/jobs", json={})
+
+    assert (response.status_code, response.json()) == (503, {"down": "/properties/1/jobs"})
+    assert call.service.jobs == []
+    assert call.service.requests[0].status == 503
+
+
+def test_an_answer_hook_may_replace_the_answer_of_the_service(serve):
+    async def lost(request, handle):
+        answer = await handle(request)
+        return JSONResponse({"was": answer.status_code}, status_code=502)
+
+    call = serve(answer_hook=lost)
+
+    assert call("POST", "/properties/1/jobs", json={}).json() == {"was": 201}
+    assert len(call.service.jobs) == 1
