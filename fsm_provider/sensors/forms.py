@@ -67,6 +67,8 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
             raise ValueError("since: is another name for created_since; give one of them")
         if is_known([minimum_forms, form_names]):
             self._demand()
+        if since is not None and is_known(since):
+            self._since()
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Look once; a deferrable sensor defers where the forms are not enough."""
@@ -143,14 +145,17 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         )
 
     def _filters(self, context: Context) -> FormFilter:
-        from fsm_provider.api.inputs import read_time
-
         given = self.form_filter()
         if self.since is not None:
-            return replace(given, created_since=read_time("since", self.since))
+            return replace(given, created_since=self._since())
         if given.created_since is None and given.updated_since is None:
             return replace(given, created_since=start_of_run(context))
         return given
+
+    def _since(self) -> datetime:
+        from fsm_provider.api.inputs import read_time
+
+        return read_time("since", self.since)
 
     def _demand(self) -> FormDemand:
         from fsm_provider.api.forms import FormDemand

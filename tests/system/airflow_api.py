@@ -1,0 +1,184 @@
+"""Airflow's REST API, as far as the system tests and the demo use it."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import requests
+
+REPEATED_LOG_FIELDS = frozenset(
+    {"timestamp", "level", "event", "logger", "filename", "lineno"}
+    | {"dag_id", "run_id", "task_id", "try_number", "map_index", "ti_id"}
+)
+FINISHED = frozenset({"success", "failed"})
+POLL_SECONDS = 0.25
+
+
+class LocalAirflowError(Exception):
+    """Airflow did not do what was asked of it; the text says which part of it and why."""
+
+
+class AirflowApi:
+    """``/api/v2`` of an Airflow that gives everybody an admin's token.
+
+    :param base_url: the API server's address
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        self._session = requests.Session()
+        self._session.trust_env = False
+
+    def api(self, method: str, path: str, **arguments: Any) -> Any:
+        """Send one request to ``/api/v2`` and return its JSON; a refusal raises with its text."""
+        if "Authorization" not in self._session.headers:
+            token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
+            token.raise_for_status()
+            self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
+        response = self._session.request(method, f"{self.base_url}/api/v2{path}", timeout=60, **arguments)
+        if not response.ok:
+            raise LocalAirflowError(f"{method} {path}: {response.status_code} {response.text}")
+        return response.json() if response.content else None
+
+    def import_errors(self) -> dict[str, str]:
+        """Each DAG file that cannot be imported, with its stack trace."""
+        errors = self.api("GET", "/importErrors")["import_errors"]
+        return {error["filename"]: error["stack_trace"] for error in errors}
+
+    def wait_for_dag(self, dag_id: str, timeout: float = 60.0) -> None:
+        """Return once the DAG is parsed; raise as soon as any file fails to import."""
+        deadline = time.monotonic() + timeout
+        while not self._has_dag(dag_id):
+            if errors := self.import_errors():
+                raise LocalAirflowError("\n".join(f"{file}:\n{errors[file]}" for file in errors))
+            if time.monotonic() > deadline:
+                raise LocalAirflowError(f"no DAG {dag_id} after {timeout:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    def _has_dag(self, dag_id: str) -> bool:
+        similar = self.api("GET", "/dags", params={"dag_id_pattern": dag_id, "limit": 100})
+        return any(dag["dag_id"] == dag_id for dag in similar["dags"])
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a run, as soon as the DAG is parsed, and return its id."""
+        self.wait_for_dag(dag_id)
+        body = {"logical_date": None, "conf": dict(conf or {})}
+        return str(self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return the state of a run: queued, running, success or failed."""
+        return str(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """Map task id to state; a mapped task instance is named ``task_id[map_index]``."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        instances = self.api("GET", path, params={"limit": 1000})["task_instances"]
+        return {_task_name(task): task["state"] for task in instances}
+
+    def follow(
+        self, dag_id: str, run_id: str, timeout: float = 120.0
+    ) -> Iterator[tuple[str, dict[str, str | None]]]:
+        """Yield the state of the run and of its tasks, again and again until the run is over."""
+        deadline = time.monotonic() + timeout
+        while True:
+            # The run first: a run that is over has no task left to change.
+            run_state = self.run_state(dag_id, run_id)
+            states = self.task_states(dag_id, run_id)
+            yield run_state, states
+            if run_state in FINISHED:
+                return
+            if time.monotonic() > deadline:
+                raise LocalAirflowError(f"{run_id} is {run_state} after {timeout:.0f} s: {states}")
+            time.sleep(POLL_SECONDS)
+
+    def wait_for_run(
+        self,
+        dag_id: str,
+        run_id: str,
+        timeout: float = 120.0,
+        on_change: Callable[[str, str | None], None] | None = None,
+    ) -> str:
+        """Return the run's final state; ``on_change(task_id, state)`` hears of each step."""
+        seen: dict[str, str | None] = {}
+        for _, states in self.follow(dag_id, run_id, timeout):
+            for task_id, state in states.items():
+                if on_change and state != seen.get(task_id):
+                    on_change(task_id, state)
+            seen = states
+        return self.run_state(dag_id, run_id)
+
+    def xcom(
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        key: str = "return_value",
+        map_index: int = -1,
+    ) -> Any:
+        """Return the value that a task pushed."""
+        path = f"{_task_path(dag_id, run_id, task_id)}/xcomEntries/{key}"
+        return self.api("GET", path, params={"map_index": map_index})["value"]
+
+    def task_log(
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        try_number: int | None = None,
+        map_index: int = -1,
+    ) -> str:
+        """Return the log of one try (default: the latest), one line per event."""
+        path = _task_path(dag_id, run_id, task_id)
+        if try_number is None:
+            instance = path if map_index < 0 else f"{path}/{map_index}"
+            try_number = self.api("GET", instance)["try_number"]
+        parameters = {"full_content": True, "map_index": map_index}
+        events = self.api("GET", f"{path}/logs/{try_number}", params=parameters)["content"]
+        return "\n".join(map(_log_line, events))
+
+    def clear(self, dag_id: str, run_id: str, task_ids: Iterable[str]) -> None:
+        """Make the tasks run again in the same run."""
+        body = {
+            "dag_run_id": run_id,
+            "task_ids": list(task_ids),
+            "only_failed": False,
+            "dry_run": False,
+        }
+        self.api("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
+
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark a task as success, failed or skipped, as a user does in the UI."""
+        self.api("PATCH", _task_path(dag_id, run_id, task_id), json={"new_state": state})
+
+    def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """Map the name of each extra link of a task to its address."""
+        path = f"{_task_path(dag_id, run_id, task_id)}/links"
+        return dict(self.api("GET", path)["extra_links"])
+
+    def test_connection(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Press the Test button: the payload is a connection, the answer status and message."""
+        return dict(self.api("POST", "/connections/test", json=dict(payload)))
+
+
+def _task_path(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+
+
+def _task_name(instance: Mapping[str, Any]) -> str:
+    mapped = f"[{instance['map_index']}]" if instance["map_index"] >= 0 else ""
+    return f"{instance['task_id']}{mapped}"
+
+
+def _log_line(event: Mapping[str, Any]) -> str:
+    """Time, level and message, then every other field but those that each line repeats."""
+    head = [event.get(key) for key in ("timestamp", "level", "event")]
+    rest = {key: value for key, value in event.items() if key not in REPEATED_LOG_FIELDS}
+    errors = rest.pop("error_detail", [])
+    line = " ".join([str(part) for part in head if part] + ([json.dumps(rest)] if rest else []))
+    return "\n".join([line, *map(_traceback, errors)])
+
+
+def _traceback(error: Mapping[str, Any]) -> str:
+    frames = [f"  {frame['filename']}:{frame['lineno']} {frame['name']}" for frame in error["frames"]]
+    return "\n".join([*frames, f"{error['exc_type']}: {error['exc_value']}", *error["exc_notes"]])

@@ -1,0 +1,60 @@
+"""One Airflow and one fake service for all system tests; a boot takes about ten seconds."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_provider.testing import Engineer, FakeFieldService
+from tests.system.local_airflow import LocalAirflow
+
+ROOT = Path(__file__).parents[2]
+DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
+TOKEN = "canary-5d0e8c1f-token"
+REFUSED_TOKEN = "canary-91b7aa42-token"
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[FakeFieldService]:
+    """The service behind the connection ``fsm_default``; its engineer completes two forms a job."""
+    engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
+    with FakeFieldService(token=TOKEN, engineer=engineer) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example DAGs and those of the system tests; a test may add files of its own."""
+    folder = tmp_path_factory.mktemp("dags")
+    for name, source in DAGS.items():
+        (folder / name).symlink_to(source, target_is_directory=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def airflow(
+    service: FakeFieldService, dags_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalAirflow]:
+    """A running Airflow, shared: a test leaves all four processes up.
+
+    It logs at DEBUG, and nothing that it wrote by the end of all tests may hold a token.
+    """
+    home = tmp_path_factory.mktemp("airflow")
+    env = {
+        "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+        "AIRFLOW_CONN_FSM_IMPATIENT": _connection(service, extra={"timeout": 2}),
+        "AIRFLOW_CONN_FSM_REFUSED": _connection(service, password=REFUSED_TOKEN),
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
+    }
+    with LocalAirflow(dags_folder, home, env) as running:
+        yield running
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert any(b"GET /forms" in path.read_bytes() for path in written), "the log is not at DEBUG"
+    for token in (TOKEN, REFUSED_TOKEN):
+        assert [path for path in written if token.encode() in path.read_bytes()] == []
+
+
+def _connection(service: FakeFieldService, **changes: Any) -> str:
+    return json.dumps({**service.connection(), **changes})

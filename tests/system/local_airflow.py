@@ -1,0 +1,225 @@
+"""A real Airflow on this machine for as long as a test or the demo needs it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+import requests
+
+from tests.system.airflow_api import POLL_SECONDS, AirflowApi, LocalAirflowError
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "api-server": ("api-server",),
+    # The two log servers would listen on every interface. The API server reads the same files.
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+BOOT_SECONDS = 120.0
+STOP_SECONDS = 30.0
+
+
+class LocalAirflow(AirflowApi):
+    """Runs api-server, scheduler, dag-processor and triggerer as four child processes.
+
+    :param dags_folder: the folder whose DAGs are parsed
+    :param home: an empty folder for the database, the task logs and the log of each process
+    :param env: extra environment, such as ``AIRFLOW_CONN_FSM_DEFAULT``; nothing named
+        ``AIRFLOW*`` is inherited from the caller
+    """
+
+    def __init__(self, dags_folder: Path, home: Path, env: Mapping[str, str] | None = None) -> None:
+        self.home = home.resolve()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        port = _free_port()
+        super().__init__(f"http://127.0.0.1:{port}")
+        self.env = _environment(dags_folder.resolve(), self.home, port) | dict(env or {})
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Create the database, start the four processes and wait until all are healthy."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        try:
+            self._create_database()
+            self._bring_up(*COMMANDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop every process; calling it again does nothing."""
+        self._session.close()
+        processes, self.processes = self.processes, {}
+        # The others end at once while there is an API server to report to, and retry without.
+        last = processes.pop("api-server", None)
+        try:
+            self._terminate(list(processes.values()))
+        finally:
+            self._terminate([last] if last else [])
+
+    def kill(self, name: str) -> None:
+        """End one process and all it started with SIGKILL, as if its machine had died."""
+        _kill_session(self.processes.pop(name))
+
+    def restart(self, name: str) -> None:
+        """Start one process again, stopping it first where it still runs."""
+        running = self.processes.pop(name, None)
+        if running:
+            self._terminate([running])
+        self._bring_up(name)
+
+    def _create_database(self) -> None:
+        migration = self._launch("db-migrate", ("db", "migrate"))
+        try:
+            code = migration.wait(BOOT_SECONDS)
+        finally:
+            _kill_session(migration)
+        if code != 0:
+            raise LocalAirflowError(f"airflow db migrate failed:\n{self._tail('db-migrate')}")
+
+    def _launch(self, name: str, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        airflow = Path(sys.executable).with_name("airflow")
+        with self._log_path(name).open("ab") as log:
+            return subprocess.Popen(
+                [str(airflow), *arguments],
+                env=self.env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _bring_up(self, *names: str) -> None:
+        since = datetime.now(UTC)
+        for name in names:
+            self.processes[name] = self._launch(name, COMMANDS[name])
+        waiting: set[str] = set(names)
+        deadline = time.monotonic() + BOOT_SECONDS
+        while waiting:
+            for name in names:
+                code = self.processes[name].poll()
+                if code is not None:
+                    raise LocalAirflowError(f"airflow {name} ended with code {code}:\n{self._tail(name)}")
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"--- {name}\n{self._tail(name)}" for name in sorted(waiting))
+                raise LocalAirflowError(f"not healthy after {BOOT_SECONDS:.0f} s:\n{tails}")
+            waiting -= self._healthy(since)
+            if waiting:
+                time.sleep(POLL_SECONDS)
+
+    def _healthy(self, since: datetime) -> set[str]:
+        """Which processes have shown life since the given time."""
+        try:
+            response = self._session.get(f"{self.base_url}/api/v2/monitor/health", timeout=10)
+        except requests.ConnectionError:
+            return set()
+        if not response.ok:
+            return set()
+        healthy = {"api-server"}
+        for component, health in response.json().items():
+            heartbeat = health.get(f"latest_{component}_heartbeat")
+            if heartbeat and datetime.fromisoformat(heartbeat) >= since:
+                healthy.add(component.replace("_", "-"))
+        return healthy
+
+    def _terminate(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """SIGTERM all at once; whatever is left at the deadline, or on Ctrl-C, gets SIGKILL."""
+        deadline = time.monotonic() + STOP_SECONDS
+        try:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            for process in processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for process in processes:
+                _kill_session(process)
+
+    def _log_path(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def _tail(self, name: str, lines: int = 30) -> str:
+        text = self._log_path(name).read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _kill_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL whatever is left of the session that the process leads, and reap the leader.
+
+    A running task has a process group of its own, so the group alone would miss it.
+    """
+    while members := [pid for pid in psutil.pids() if _is_alive_in(leader.pid, pid)]:
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        leader.poll()
+        time.sleep(0.01)
+    leader.wait()
+
+
+def _is_alive_in(session: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, PermissionError, psutil.Error):
+        return False
+
+
+def _environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    base_url = f"http://127.0.0.1:{port}"
+    loopback = "127.0.0.1,localhost"
+    return inherited | {
+        "NO_PROXY": loopback,
+        "no_proxy": loopback,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__FERNET_KEY": "bG9jYWwtYWlyZmxvdy1mb3ItdGVzdHMtb25seS0xMjM=",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": base_url,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__SECRET_KEY": "local-airflow-for-tests-only",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "local-airflow-for-tests-only-" * 3,
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        # No log server runs here; nobody must ask one that another Airflow left on the default.
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "1",
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "1",
+    }

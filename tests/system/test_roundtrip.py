@@ -1,0 +1,46 @@
+"""The example DAG on a real Airflow, as it is and with its sensor in the other modes."""
+
+from pathlib import Path
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.system.conftest import DAGS
+from tests.system.local_airflow import LocalAirflow
+
+EXAMPLE = DAGS["examples"] / "work_order_roundtrip.py"
+
+
+@pytest.mark.parametrize("mode", ["deferrable", "poke", "reschedule"])
+def test_a_work_order_becomes_a_job_and_its_forms_close_it(
+    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, mode: str
+) -> None:
+    dag_id = "work_order_roundtrip"
+    if mode != "deferrable":
+        dag_id = f"work_order_roundtrip_{mode}"
+        text = EXAMPLE.read_text().replace("work_order_roundtrip()", f"{dag_id}()")
+        (dags_folder / f"{dag_id}.py").write_text(text.replace("deferrable=True", f"mode={mode!r}"))
+    waiting_states = {"deferrable": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
+    seen: set[tuple[str, str | None]] = set()
+
+    run_id = airflow.trigger(dag_id, {"purchase_order": f"PO-{mode}"})
+    state = airflow.wait_for_run(dag_id, run_id, 180, lambda *step: seen.add(step))
+
+    assert state == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
+    assert ("wait_for_forms", waiting_states[mode]) in seen
+    (job,) = [job for job in service.jobs if job["customerReference"] == f"PO-{mode}"]
+    assert airflow.xcom(dag_id, run_id, "create_job") == {**job, **_as_we_write_times(job)}
+    assert airflow.xcom(dag_id, run_id, "report") == {
+        "purchaseOrder": f"PO-{mode}",
+        "jobID": job["id"],
+        "link": job["links"]["self"],
+        "forms": ["Gas Safety Record", "Job Sign-off"],
+    }
+    assert airflow.extra_links(dag_id, run_id, "create_job") == {"Job": job["links"]["self"]}
+    assert all("formPDFURL" not in form for form in airflow.xcom(dag_id, run_id, "wait_for_forms"))
+
+
+def _as_we_write_times(job: dict) -> dict:
+    from fsm_provider.api import Job
+
+    return Job.model_validate(job).as_json()

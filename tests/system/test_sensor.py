@@ -1,0 +1,73 @@
+"""Timeouts, refusals, soft_fail, marking and clearing: the same in every mode of the sensor."""
+
+import time
+from itertools import count
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.system.dags.sensors import MODES
+from tests.system.local_airflow import LocalAirflow
+
+WAITING = {"poke": "running", "reschedule": "up_for_reschedule", "deferrable": "deferred"}
+job_ids = count(700_001)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sensors_end_alike(airflow: LocalAirflow, mode: str) -> None:
+    dag_id = f"sensor_ends_{mode}"
+    run_id = airflow.trigger(dag_id)
+
+    airflow.wait_for_run(dag_id, run_id)
+
+    assert airflow.task_states(dag_id, run_id) == {
+        "times_out": "failed",
+        "times_out_softly": "skipped",
+        "is_refused": "failed",
+        "is_refused_softly": "skipped",
+    }
+    tasks = airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+    assert {task["task_id"]: task["try_number"] for task in tasks} == dict.fromkeys(
+        airflow.task_states(dag_id, run_id), 1
+    )
+    assert "GET /forms was answered 401" in airflow.task_log(dag_id, run_id, "is_refused")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancelled_sensor_stops_asking_and_a_cleared_one_starts_anew(
+    airflow: LocalAirflow, service: FakeFieldService, mode: str
+) -> None:
+    dag_id, job_id = f"sensor_waits_{mode}", next(job_ids)
+
+    def looks() -> int:
+        asked = ("jobID", str(job_id))
+        return sum(asked in request.query for request in service.requests_to("GET", "/forms"))
+
+    run_id = airflow.trigger(dag_id, {"job_id": job_id})
+    for _, states in airflow.follow(dag_id, run_id):
+        if states == {"wait": WAITING[mode]} and looks() > 1:
+            break
+
+    airflow.set_task_state(dag_id, run_id, "wait", "failed")
+
+    assert airflow.wait_for_run(dag_id, run_id) == "failed"
+    wait_until_quiet(looks)
+
+    airflow.clear(dag_id, run_id, ["wait"])
+    before = looks()
+    service.wait_for(lambda: looks() > before, timeout=60)
+    form = service.add_form(job_id=job_id)
+
+    assert airflow.wait_for_run(dag_id, run_id) == "success"
+    (reference,) = airflow.xcom(dag_id, run_id, "wait")
+    assert reference["id"] == form["id"]
+
+
+def wait_until_quiet(looks, *, quiet_for: float = 4.0, deadline: float = 60.0) -> None:
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        before = looks()
+        time.sleep(quiet_for)
+        if looks() == before:
+            return
+    pytest.fail(f"the sensor still asks, {deadline:g} s after it was marked as failed")

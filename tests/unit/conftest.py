@@ -1,0 +1,47 @@
+"""The fake service behind the connection ``fsm_default``."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fsm_provider.api import FsmClient, Settings
+from fsm_provider.testing import FakeFieldService
+
+TOKEN = "canary-token-7f3a/9+b="
+
+
+@pytest.fixture
+def service() -> Iterator[FakeFieldService]:
+    with FakeFieldService(token=TOKEN, page_size=10) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Point ``fsm_default`` at a service, with ``extra`` settings."""
+
+    def point(service: FakeFieldService, **extra: Any) -> None:
+        connection = service.connection()
+        connection["extra"] = {**connection["extra"], **extra}
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
+
+    return point
+
+
+@pytest.fixture
+def make_client() -> Iterator[Callable[..., FsmClient]]:
+    """Make clients of a service that do not really wait, closed after the test."""
+    made: list[FsmClient] = []
+
+    def make(service: FakeFieldService, *, sleep: Callable[[float], None] = lambda _: None, **settings: Any):
+        extra = {**service.connection()["extra"], **settings}
+        token = extra.pop("token", service.settings.token)
+        checked = Settings.checked({"base_url": service.base_url, "token": token, **extra})
+        made.append(FsmClient(checked, sleep=sleep))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()

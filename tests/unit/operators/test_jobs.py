@@ -1,0 +1,129 @@
+"""Creating a job, from the DAG file to the wire."""
+
+from decimal import Decimal
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.api import FsmInputError, JobCreate
+from fsm_provider.operators.jobs import FsmCreateJobOperator
+
+
+def create(**kwargs):
+    return FsmCreateJobOperator(task_id="create", **{"property_id": 7, "job": {}, **kwargs})
+
+
+def test_the_result_is_the_job_under_the_services_names(service, connect):
+    connect(service)
+
+    job = create(job={"customer_reference": "PO-1", "quotedAmount": Decimal("99.50")}).execute({})
+
+    (stored,) = service.jobs
+    assert job["id"] == stored["id"]
+    assert job["propertyID"] == 7
+    assert job["customerReference"] == "PO-1"
+    assert job["quotedAmount"] == "99.50"
+    assert job["links"]["self"] == stored["links"]["self"]
+
+
+def test_the_body_holds_what_was_given_and_nothing_else(service, connect):
+    connect(service)
+
+    create(job={"notes": "Ring first", "businessUnitID": "3", "priority": None}).execute({})
+    create(job={"skills": None, "extra_fields": {"newField": [1]}}).execute({})
+
+    bodies = [request.json for request in service.requests]
+    assert bodies == [
+        {"notes": "Ring first", "businessUnitID": 3},
+        {"skills": None, "newField": [1]},
+    ]
+
+
+@pytest.mark.parametrize(("version", "sent"), [({}, "2.0"), ({"api_version": "3.1"}, "3.1")])
+def test_the_api_version_is_sent(service, connect, version, sent):
+    connect(service, **version)
+
+    create().execute({})
+
+    assert service.requests[0].headers["x-api-version"] == sent
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_api_version_sends_none(service, connect, empty):
+    connect(service, api_version=empty)
+
+    create().execute({})
+
+    assert "x-api-version" not in service.requests[0].headers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"property_id": ""}, "propertyID"),
+        ({"property_id": None}, "propertyID"),
+        ({"property_id": ".."}, "propertyID"),
+        ({"property_id": True}, "propertyID"),
+        ({"job": {"quotedAmount": "12,50"}}, "job.quotedAmount"),
+        ({"job": {"quotedAmount": "-1"}}, "job.quotedAmount"),
+        ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount"),
+        ({"job": {"notes": 5}}, "job.notes"),
+        ({"job": {"businessUnitID": "north"}}, "job.businessUnitID"),
+        ({"job": {"custmerReference": "PO"}}, "job.custmerReference"),
+        ({"job": {"extra_fields": {"notes": "x"}}}, "job.extra_fields"),
+        ({"job": "PO-1"}, "job"),
+    ],
+)
+def test_a_bad_draft_is_refused_when_the_dag_is_parsed(arguments, field):
+    with pytest.raises(FsmInputError, match=rf"^{field}: "):
+        create(**arguments)
+
+
+def test_a_template_hides_only_its_own_field_from_the_check():
+    with pytest.raises(FsmInputError, match=r"^job\.unknown: (?!.*quotedAmount)"):
+        create(property_id="{{ params.p }}", job={"quotedAmount": "{{ params.q }}", "unknown": 1})
+
+
+def test_what_a_template_gave_is_checked_before_anything_is_sent(service, connect):
+    connect(service)
+    operator = create(property_id="{{ property }}", job={"quotedAmount": "{{ amount }}"})
+    operator.render_template_fields({"property": 7, "amount": "a lot"})
+
+    with pytest.raises(AirflowFailException, match=r"job\.quotedAmount"):
+        operator.execute({})
+    assert service.requests == []
+
+
+def test_a_template_that_found_nothing_is_no_property(service, connect):
+    connect(service)
+    operator = create(property_id="{{ nothing }}")
+    operator.render_template_fields({"nothing": None})
+
+    with pytest.raises(AirflowFailException, match="propertyID: is the text 'None'"):
+        operator.execute({})
+    assert service.requests == []
+
+
+def test_a_draft_may_be_a_model(service, connect):
+    connect(service)
+
+    job = create(job=JobCreate(notes="Ring first")).execute({})
+
+    assert job["notes"] == "Ring first"
+
+
+def test_an_identifier_is_quoted_in_the_path(service, connect):
+    connect(service)
+
+    with pytest.raises(AirflowFailException, match="404"):
+        create(property_id="7/jobs?x=1#").execute({})
+    assert service.jobs == []
+
+
+def test_a_property_that_is_not_there_fails_the_task_without_a_retry(connect):
+    from fsm_provider.testing import FakeFieldService
+
+    with FakeFieldService(properties={1}) as service:
+        connect(service)
+        with pytest.raises(AirflowFailException, match="POST /properties/7/jobs was answered 404"):
+            create().execute({})

@@ -1,0 +1,246 @@
+"""The form sensor gives the same answer in poke, reschedule and deferrable mode."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
+
+from fsm_provider.api import FsmInputError, FsmServerError
+from fsm_provider.sensors.forms import FsmFormSensor
+from tests.unit.sensors.conftest import START
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service, max_retries=0)
+
+
+def test_a_form_that_is_there_ends_the_wait_at_the_first_look(service, run):
+    form = service.add_form(job_id=11, property_id=2, form_name="Sign-off")
+
+    (reference,) = run(job_id=11)
+
+    assert reference == {
+        "id": form["id"],
+        "formName": "Sign-off",
+        "propertyID": "2",
+        "jobID": 11,
+        "createdOnDateTime": reference["createdOnDateTime"],
+        "lastUpdatedOnDateTime": reference["lastUpdatedOnDateTime"],
+    }
+    assert len(service.requests) == 1
+    assert run.deferrals == []
+
+
+def test_a_form_that_is_completed_later_ends_the_wait(service, run, soon):
+    soon(service.add_form, job_id=11, id=900)
+
+    assert run(job_id=11, xcom="ids") == [900]
+    assert len(service.requests) == 2 + len(run.deferrals)
+
+
+@pytest.mark.parametrize("filters", [{"property_id": 2}, {"job_id": 11}, {}])
+def test_property_job_or_whole_account(service, run, filters):
+    service.add_form(job_id=10, property_id=1, form_name="Other")
+    wanted = service.add_form(job_id=11, property_id=2)
+
+    assert run(xcom="ids", form_names="Gas Safety Record", **filters) == [wanted["id"]]
+
+
+def test_minimum_forms_waits_for_so_many(service, run, soon):
+    first = service.add_form(job_id=11)
+    soon(service.add_form, job_id=11, id=900)
+
+    assert run(job_id=11, minimum_forms="2", xcom="ids") == [first["id"], 900]
+
+
+def test_form_names_waits_for_one_of_each_and_ignores_others(service, run, soon):
+    service.add_form(job_id=11, form_name="Photo")
+    record = service.add_form(job_id=11, form_name="Gas Safety Record")
+    soon(service.add_form, job_id=11, form_name="Sign-off", id=900)
+
+    assert run(job_id=11, form_names=["Sign-off", "Gas Safety Record"], xcom="ids") == [record["id"], 900]
+
+
+def test_full_records_on_request(service, run, soon):
+    soon(service.add_form, job_id=11, id=900)
+
+    (full,) = run(job_id=11, xcom="full")
+
+    assert full["formPDFURL"] == service.forms[0]["formPDFURL"]
+
+
+@pytest.mark.parametrize("early", ["created", "updated"])
+def test_forms_from_before_the_bound_do_not_count(service, run, soon, early):
+    bound = {"created": "since", "updated": "updated_since"}[early]
+    service.add_form(job_id=11, **{early: START - timedelta(milliseconds=1)})
+    soon(service.add_form, job_id=11, id=900, created=START, updated=START)
+
+    assert run(job_id=11, xcom="ids", **{bound: START.isoformat()}) == [900]
+
+
+def created_after(service):
+    return {dict(request.query).get("createdOnDateTime[gte]") for request in service.requests}
+
+
+def test_the_default_bound_is_the_start_of_the_data_interval(service, run):
+    service.add_form(job_id=11)
+
+    run(job_id=11)
+
+    assert created_after(service) == {"2026-03-01T00:00:00.000Z"}
+
+
+def test_a_run_without_a_data_interval_is_bound_by_its_run_after_time(service, run, soon):
+    soon(service.add_form, job_id=11)
+    run_after = datetime(2026, 4, 1, tzinfo=UTC)
+
+    run(job_id=11, context={"data_interval_start": None, "dag_run": SimpleNamespace(run_after=run_after)})
+
+    assert created_after(service) == {"2026-04-01T00:00:00.000Z"}
+
+
+def test_another_bound_replaces_the_default(service, run):
+    service.add_form(job_id=11)
+
+    run(job_id=11, updated_since="2026-03-05")
+
+    assert created_after(service) == {None}
+
+
+def test_a_timeout_fails_the_sensor(run):
+    with pytest.raises(AirflowSensorTimeout):
+        run(job_id=11, timeout=1)
+
+
+def test_a_timeout_skips_under_soft_fail(run):
+    with pytest.raises(AirflowSkipException):
+        run(job_id=11, timeout=1, soft_fail=True)
+
+
+def go_down(service):
+    service.settings.token = "rotated"
+
+
+def test_a_permanent_error_fails_the_task_without_a_retry(service, run, soon):
+    soon(go_down, service)
+
+    with pytest.raises(AirflowFailException, match="GET /forms was answered 401"):
+        run(job_id=11)
+
+
+def test_a_permanent_error_skips_under_soft_fail(service, run, soon):
+    soon(go_down, service)
+
+    with pytest.raises(AirflowSkipException):
+        run(job_id=11, soft_fail=True)
+
+
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_a_passing_error_is_left_to_airflows_retries_also_under_soft_fail(service, run, soon, soft_fail):
+    from fsm_provider.testing import faults
+
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+
+    with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
+        run(job_id=11, soft_fail=soft_fail)
+
+
+def test_any_error_skips_under_never_fail(service, run, soon):
+    soon(go_down, service)
+
+    with pytest.raises(AirflowSkipException):
+        run(job_id=11, never_fail=True)
+
+
+def test_silent_fail_goes_on_after_a_passing_error(service, run, soon):
+    from fsm_provider.testing import faults
+
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+    soon(service.add_form, job_id=11, id=900)
+
+    assert run(job_id=11, silent_fail=True, xcom="ids") == [900]
+
+
+def test_silent_fail_does_not_prolong_the_timeout(service, deferred_run, soon):
+    from fsm_provider.testing import faults
+
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+
+    with pytest.raises(AirflowSensorTimeout):
+        deferred_run(job_id=11, silent_fail=True, timeout=3)
+    first, second = deferred_run.deferrals
+    assert second.timeout < first.timeout - timedelta(seconds=0.4)
+
+
+def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soon):
+    def rotate():
+        service.settings.token = "rotated"
+        connect(service, max_retries=0)
+        service.add_form(job_id=11, id=900)
+
+    soon(rotate)
+
+    assert deferred_run(job_id=11, xcom="ids") == [900]
+    assert 401 in {request.status for request in service.requests}
+
+
+@pytest.mark.parametrize("event", [None, {}, {"status": "success"}, "done"])
+def test_an_event_that_is_none_of_its_own_is_refused(event):
+    with pytest.raises(RuntimeError, match="none of its own"):
+        FsmFormSensor(task_id="wait").execute_complete({}, event)
+
+
+def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
+    soon(service.add_form, job_id=11)
+
+    deferred_run(job_id=11, since=START, form_names=["Gas Safety Record"])
+
+    (deferral,) = deferred_run.deferrals
+    classpath, kwargs = deferral.trigger.serialize()
+    assert classpath == "fsm_provider.triggers.forms.FsmFormTrigger"
+    assert kwargs == {
+        "fsm_conn_id": "fsm_default",
+        "filters": {"job_id": "11", "created_since": "2026-03-01T00:00:00+00:00"},
+        "minimum_forms": 1,
+        "form_names": ["Gas Safety Record"],
+        "query_params": None,
+        "poll_interval": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        ({"poke_interval": 0.5}, "poke_interval"),
+        ({"since": "2026-03-01", "created_since": "2026-03-01"}, "since"),
+        ({"since": "yesterday"}, "since"),
+        ({"created_since": "yesterday"}, "created_since"),
+        ({"minimum_forms": 0}, "minimum_forms"),
+        ({"minimum_forms": True}, "minimum_forms"),
+        ({"form_names": ["Sign-off", ""]}, "form_names"),
+        ({"job_id": ""}, "job_id"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
+    with pytest.raises(ValueError, match=rf"^{field}: "):
+        FsmFormSensor(task_id="wait", **argument)
+
+
+def test_a_template_that_found_nothing_does_not_wait_for_ever(service):
+    sensor = FsmFormSensor(task_id="wait", job_id="{{ nothing }}")
+    sensor.render_template_fields({"nothing": None})
+
+    with pytest.raises(AirflowFailException, match="job_id: is the text 'None'"):
+        sensor.execute({"data_interval_start": START})
+    assert service.requests == []
+
+
+def test_a_bad_argument_is_an_input_error():
+    with pytest.raises(FsmInputError):
+        FsmFormSensor(task_id="wait", minimum_forms=-1)
