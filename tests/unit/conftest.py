@@ -35,10 +35,11 @@ def make_client() -> Iterator[Callable[..., FsmClient]]:
     """Make clients of a service that do not really wait, closed after the test."""
     made: list[FsmClient] = []
 
-    def make(service: FakeFieldService, *, sleep: Callable[[float], None] = lambda _: None, **settings: Any):
-        extra = {**service.connection()["extra"], **settings}
-        token = extra.pop("token", service.settings.token)
-        checked = Settings.checked({"base_url": service.base_url, "token": token, **extra})
+    def make(
+        service: FakeFieldService, *, sleep: Callable[[float], None] = lambda _: None, **settings: Any
+    ) -> FsmClient:
+        address = {"base_url": service.base_url, "token": service.settings.token}
+        checked = Settings.checked({**address, **service.connection()["extra"], **settings})
         made.append(FsmClient(checked, sleep=sleep))
         return made[-1]
 

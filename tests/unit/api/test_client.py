@@ -1,0 +1,370 @@
+"""What the client does where the service misbehaves, over a real socket."""
+
+import logging
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fsm_provider.api import (
+    FsmApiError,
+    FsmConnectionError,
+    FsmError,
+    FsmForbiddenError,
+    FsmPaginationError,
+    FsmRateLimitedError,
+    FsmRedirectError,
+    FsmResponseError,
+    FsmServerError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.testing import FakeFieldService, faults
+from tests.unit.conftest import TOKEN
+
+JOBS = "/properties/7/jobs"
+
+LOST_AFTER_SENDING = {
+    "read timeout": faults.Stall(),
+    "reset before handling": faults.Reset(),
+    "reset after handling": faults.Reset(after_handling=True),
+    "truncated answer": faults.Truncated(),
+    "no HTTP": faults.MalformedResponse(),
+    "503": faults.Status(503, {"error": "later"}),
+    "500 of HTML": faults.Status(500, "<h1>Oops</h1>", content_type="text/html"),
+    "broken JSON": faults.Body(b'{"id": 1'),
+    "HTML": faults.Body(b"<html>signed in?</html>", content_type="text/html"),
+    "no body": faults.Body(b""),
+    "a list": faults.Body(b"[]"),
+    "no id": faults.Body(b'{"notes": "x"}'),
+}
+
+
+@pytest.fixture
+def waits():
+    return []
+
+
+@pytest.fixture
+def client(make_client, service, waits):
+    return make_client(service, sleep=waits.append, timeout=1, max_retries=2)
+
+
+@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
+def test_a_write_that_may_have_happened_is_never_repeated(service, client, waits, fault):
+    service.fail("POST", JOBS, fault)
+    before = datetime.now(UTC).replace(microsecond=0)
+
+    with pytest.raises(FsmUncertainWriteError) as raised:
+        client.create_job(7, {"customerReference": "PO-1"})
+
+    assert len(service.requests) == 1
+    assert waits == []
+    error = raised.value
+    assert (error.method, error.path) == ("POST", JOBS)
+    assert error.subject == {"propertyID": 7, "customerReference": "PO-1"}
+    assert before <= datetime.fromisoformat(error.attempted_at) <= datetime.now(UTC)
+    assert "propertyID 7, customerReference 'PO-1'" in str(error)
+
+
+@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
+def test_a_read_is_tried_again_and_then_whole(service, client, waits, fault):
+    form = service.add_form(job_id=1)
+    service.fail("GET", "/forms", fault, calls=(1, 2))
+
+    assert [found.id for found in client.list_forms()] == [form["id"]]
+
+    assert len(service.requests) == 3
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
+def test_a_read_that_keeps_failing_is_a_typed_error(service, client, waits, fault):
+    service.fail("GET", "/forms", fault, every=True)
+
+    with pytest.raises((FsmResponseError, FsmServerError), match="GET /forms"):
+        list(client.list_forms())
+
+    assert len(service.requests) == 3
+    assert len(waits) == 2
+
+
+def test_only_the_failing_page_is_read_again(service, client):
+    service.seed_forms(35)
+    service.fail("GET", "/forms", faults.Status(502), call=3)
+
+    ids = [form.id for form in client.list_forms()]
+
+    assert ids == [form["id"] for form in service.forms]
+    assert len(service.requests) == 5
+
+
+@pytest.mark.parametrize("send", ["list_forms", "create_job"])
+def test_a_refused_connection_is_tried_again(service, client, waits, send):
+    with service.refuse_connections(), pytest.raises(FsmConnectionError, match="was not reached"):
+        client.create_job(7, {}) if send == "create_job" else list(client.list_forms())
+
+    assert len(waits) == 2
+    assert service.requests == []
+
+
+def test_a_write_that_was_refused_at_first_is_sent_once(service, make_client):
+    refusal = service.refuse_connections()
+    refusal.__enter__()
+    client = make_client(service, sleep=lambda _: refusal.__exit__(None, None, None))
+
+    job = client.create_job(7, {})
+
+    assert [stored["id"] for stored in service.jobs] == [job.id]
+
+
+def test_a_host_that_does_not_exist_is_a_connection_error(service, make_client):
+    client = make_client(service, base_url="https://no-such-host.invalid", max_retries=0)
+
+    with pytest.raises(FsmConnectionError, match=r"https://no-such-host\.invalid was not reached"):
+        client.create_job(7, {})
+
+
+def test_tls_that_fails_sends_nothing(service, make_client):
+    client = make_client(service, base_url=service.base_url.replace("http:", "https:"), max_retries=0)
+
+    with pytest.raises(FsmConnectionError, match="was not reached"):
+        client.create_job(7, {})
+    assert service.requests == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_429_is_tried_again_when_retry_after_says(service, client, waits, method):
+    path = {"GET": "/forms", "POST": JOBS}[method]
+    service.fail(method, path, faults.Status(429, "slow down", retry_after=17))
+
+    client.create_job(7, {}) if method == "POST" else list(client.list_forms())
+
+    assert waits == [17.0]
+    assert len(service.requests) == 2
+
+
+def test_retry_after_may_be_a_date(service, client, waits):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=datetime.now(UTC) + timedelta(seconds=40)))
+
+    list(client.list_forms())
+
+    assert waits == [pytest.approx(40, abs=2)]
+
+
+@pytest.mark.parametrize(("given", "waited"), [("-5", 0), ("Wed, 01 Jan 2020 00:00:00 GMT", 0)])
+def test_a_retry_after_that_has_passed_does_not_wait(service, client, waits, given, waited):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=given))
+
+    list(client.list_forms())
+
+    assert waits == [waited]
+
+
+@pytest.mark.parametrize("given", ["soon", "", "1e9", "nan"])
+def test_a_retry_after_that_cannot_be_read_backs_off(service, client, waits, given):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=given))
+
+    list(client.list_forms())
+
+    assert len(waits) == 1
+    assert 0 <= waits[0] <= 0.5
+
+
+def test_a_retry_after_past_the_budget_raises_at_once(service, client, waits):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=86_400))
+
+    with pytest.raises(FsmRateLimitedError) as raised:
+        list(client.list_forms())
+    assert raised.value.retry_after == 86_400
+    assert waits == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 422])
+@pytest.mark.parametrize(
+    "body", [b"", b"plain text", b"<p>HTML</p>", b'{"message": "no"}', b"\xff\xfe"], ids=repr
+)
+def test_a_refusal_is_raised_once_whatever_its_body(service, client, waits, status, body):
+    service.fail("*", "*", faults.Status(status, body), every=True)
+
+    for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
+        service.clear_requests()
+        with pytest.raises(FsmApiError) as raised:
+            send()
+        assert raised.value.status == status
+        assert len(service.requests) == 1
+    assert waits == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(service, client, status):
+    with FakeFieldService(token=TOKEN) as other:
+        service.fail("*", "*", faults.Redirect(to=other.base_url + "/forms", status=status), every=True)
+
+        for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
+            with pytest.raises(FsmRedirectError, match="redirects are not followed"):
+                send()
+        assert other.requests == []
+    assert len(service.requests) == 2
+
+
+def test_an_error_carries_its_facts(service, client):
+    fault = faults.Status(403, "no  access\n to forms", headers={"X-Request-ID": "r-1"})
+    service.fail("GET", "/forms", fault)
+
+    with pytest.raises(FsmForbiddenError) as raised:
+        list(client.list_forms())
+
+    error = raised.value
+    assert (error.method, error.path, error.request_id) == ("GET", "/forms", "r-1")
+    assert error.body_excerpt == "no access to forms"
+
+
+@pytest.mark.parametrize("echo", [TOKEN, TOKEN.replace("/", "\\/"), "canary-token-7f3a%2F9%2Bb%3D"])
+def test_a_token_that_the_service_echoes_is_taken_out(service, client, echo):
+    service.fail("GET", "/forms", faults.Status(400, f"bad header: Bearer {echo}"))
+
+    with pytest.raises(FsmApiError) as raised:
+        list(client.list_forms())
+    assert raised.value.body_excerpt == "bad header: Bearer ***"
+
+
+def test_a_target_address_that_the_service_echoes_is_taken_out(service, client):
+    target = "https://hooks.example.com/unguessable"
+    service.fail("POST", "/settings/webhooks", faults.Status(409, f"{target} is taken"))
+
+    with pytest.raises(FsmApiError) as raised:
+        client.register_webhook({"object": "jobs", "event_types": "jobs.created", "target_url": target})
+    assert "unguessable" not in repr(raised.value) + str(raised.value)
+
+
+@pytest.mark.parametrize("cursors", ["cursor", "after", "page[next]"])
+@pytest.mark.parametrize("dialect", ["specified", "typed", "string"])
+def test_every_form_once_over_one_connection(make_client, dialect, cursors):
+    with FakeFieldService(page_size=10, dialect=dialect, cursor_param=cursors) as service:
+        service.seed_forms(45)
+
+        ids = [form.id for form in make_client(service).list_forms()]
+
+        assert ids == [form["id"] for form in service.forms]
+        assert len(service.requests) == 5
+        assert len({request.connection for request in service.requests}) == 1
+
+
+def test_pages_are_read_when_they_are_needed(service, client):
+    service.seed_forms(45)
+    forms = client.list_forms()
+    assert service.requests == []
+
+    for _ in range(11):
+        next(forms)
+
+    assert len(service.requests) == 2
+
+
+def test_a_cursor_that_the_service_ignores_is_found_within_two_requests(make_client):
+    with FakeFieldService(page_size=10, cursor_param="after") as service:
+        service.seed_forms(45)
+        forms = make_client(service, cursor_param="cursor").list_forms()
+
+        with pytest.raises(FsmPaginationError, match=r"'cursor'.*set cursor_param"):
+            list(forms)
+        assert len(service.requests) == 2
+
+
+@pytest.mark.parametrize("cursor", ["", None, "null"])
+def test_more_without_a_cursor_is_found_at_once(service, client, cursor):
+    service.seed_forms(45)
+
+    def lose_the_cursor(page):
+        return {**page, "pagination": {**page["pagination"], "nextCursor": cursor}}
+
+    service.fail("GET", "/forms", faults.Rewrite(lose_the_cursor))
+
+    with pytest.raises(FsmPaginationError, match="gives no nextCursor"):
+        list(client.list_forms())
+    assert len(service.requests) == 1
+
+
+def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(service, client, caplog):
+    other = service.add_form(job_id=1)
+    service.fail(
+        "GET",
+        "/forms",
+        faults.Rewrite(lambda page: {**page, "data": [*page["data"], other]}),
+    )
+    mine = service.add_form(job_id=2)
+
+    assert [form.id for form in client.list_forms(job_id=2)] == [mine["id"]]
+    assert "1 forms of the listing did not match the filter (job_id=2)" in caplog.text
+
+
+def test_the_page_size_is_sent_where_it_is_named(service, make_client):
+    service.settings.page_size_param = "limit"
+    service.seed_forms(9)
+
+    list(make_client(service, page_size_param="limit", page_size=4).list_forms())
+
+    assert [dict(request.query)["limit"] for request in service.requests] == ["4", "4", "4"]
+
+
+def test_a_rate_is_kept_over_all_clients(service, make_client):
+    waited = []
+    clients = [make_client(service, sleep=waited.append, max_requests_per_second=0.5) for _ in range(2)]
+
+    for client in clients:
+        list(client.list_forms())
+
+    assert waited == [0, pytest.approx(2, abs=0.5)]
+
+
+def test_the_token_is_in_no_error_log_repr_or_address(service, make_client, caplog):
+    caplog.set_level(logging.DEBUG)
+    client = make_client(service, timeout=1, max_retries=1)
+    raised = []
+    for fault in [
+        *LOST_AFTER_SENDING.values(),
+        faults.Status(401, f"who is {TOKEN}"),
+        faults.Redirect(to=f"https://evil.example/?token={TOKEN}"),
+        None,
+    ]:
+        if fault:
+            service.fail("*", "*", fault, calls=(1, 2, 3))
+        for send in (
+            lambda: client.create_job(7, {}),
+            lambda: list(client.list_forms()),
+            lambda: client.request("PUT", "/jobs/1", json={"a": 1}),
+        ):
+            try:
+                send()
+            except FsmError as error:
+                raised.append(error)
+        service.clear_faults()
+
+    assert len(raised) > 20
+    texts = [repr(error) + str(error) + repr(error.__cause__) + repr(error.as_dict()) for error in raised]
+    texts += [repr(client), repr(client.settings), repr(client.__dict__), caplog.text]
+    texts += [f"{request.path} {request.query}" for request in service.requests]
+    assert "/forms HTTP/1.1" in caplog.text
+    assert not any("canary-token" in text for text in texts)
+
+
+@pytest.fixture
+def silent_port():
+    """A port whose listener never accepts: its queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+        for filler in fillers:
+            filler.close()
+
+
+def test_a_connect_timeout_sends_nothing(service, make_client, silent_port):
+    client = make_client(service, base_url=f"http://127.0.0.1:{silent_port}", timeout=0.3, max_retries=1)
+
+    with pytest.raises(FsmConnectionError, match="timed out"):
+        client.create_job(7, {})

@@ -1,0 +1,183 @@
+"""From an Airflow connection, in each of its forms, to the service."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from airflow.providers.common.compat.sdk import Connection
+
+from fsm_provider.api import FsmInputError, FsmUnauthorisedError
+from fsm_provider.hooks.fsm import FsmHook, settings_of
+from fsm_provider.provider_info import get_provider_info
+from tests.unit.conftest import TOKEN
+
+
+def connection(**fields):
+    given = {"host": "https://api.example.com/v1", "password": "secret-token", **fields}
+    extra = given.pop("extra", None)
+    text = extra if extra is None or isinstance(extra, str) else json.dumps(extra)
+    return Connection(conn_id="fsm_default", conn_type="fsm", extra=text, **given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "base_url"),
+    [
+        ({}, "https://api.example.com/v1"),
+        ({"host": "https://api.example.com/v1/"}, "https://api.example.com/v1"),
+        ({"host": "api.example.com"}, "https://api.example.com"),
+        ({"host": "api.example.com/v1", "port": 8443}, "https://api.example.com:8443/v1"),
+        ({"host": "127.0.0.1", "schema": "http", "port": 80}, "http://127.0.0.1:80"),
+        ({"host": "http://api.example.com", "extra": {"allow_http": True}}, "http://api.example.com"),
+    ],
+)
+def test_the_host_gives_the_base_url(fields, base_url):
+    assert settings_of(connection(**fields)).base_url == base_url
+
+
+def test_the_uri_form_gives_the_same_as_the_json_form(monkeypatch):
+    extra = {"page_size": "50", "page_size_param": "limit", "verify_ssl": "false"}
+    uri = "fsm://:secret-token@https%3A%2F%2Fapi.example.com%2Fv1/?" + "&".join(
+        f"{name}={value}" for name, value in extra.items()
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", uri)
+
+    settings = settings_of(FsmHook.get_connection("fsm_default"))
+
+    assert settings == settings_of(connection(extra=extra))
+    assert (settings.page_size, settings.verify_ssl) == (50, False)
+    assert settings.token.get_secret_value() == "secret-token"
+
+
+def test_a_form_field_left_empty_has_its_default():
+    fields = get_provider_info()["connection-types"][0]["conn-fields"]
+    empty = dict.fromkeys(fields.keys() - {"api_version"})
+
+    assert settings_of(connection(extra=empty)) == settings_of(connection())
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_an_emptied_api_version_sends_none(empty):
+    assert settings_of(connection(extra={"api_version": empty})).api_version == ""
+    assert settings_of(connection()).api_version == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"host": None}, ["host"]),
+        ({"host": "ftp://api.example.com"}, ["host"]),
+        ({"host": "https://u:p@api.example.com"}, ["host"]),
+        ({"host": "http://api.example.com"}, ["host", "allow_http"]),
+        ({"password": None}, ["password"]),
+        ({"password": "two words"}, ["password"]),
+        ({"password": "line\nbreak"}, ["password"]),
+        ({"extra": "not json"}, ["extra"]),
+        ({"extra": "[1]"}, ["extra"]),
+        (
+            {"extra": {"page_size": 0, "timeout": -1, "max_retries": "many"}},
+            ["page_size", "timeout", "max_r"],
+        ),
+        ({"extra": {"event_types_style": "semicolon"}}, ["event_types_style"]),
+        ({"extra": {"server_timezone": "Mars/Olympus"}}, ["server_timezone"]),
+        ({"extra": {"page_size": 5}}, ["page_size", "page_size_param"]),
+        ({"extra": {"cursor_parm": "next"}}, ["cursor_parm", "cursor_param"]),
+    ],
+)
+def test_each_bad_field_is_named(fields, names):
+    with pytest.raises(FsmInputError) as refused:
+        settings_of(connection(**fields))
+
+    message = str(refused.value)
+    assert message.startswith("connection 'fsm_default': ")
+    assert all(f"{name}" in message for name in names)
+    assert str(fields.get("password") or "secret-token") not in message
+
+
+def test_nothing_is_read_before_it_is_used():
+    FsmHook("there_is_no_such_connection")
+
+
+def test_a_token_changed_in_the_connection_is_used_after_a_401(service, connect):
+    connect(service)
+    hook = FsmHook()
+    assert list(hook.list_forms()) == []
+    service.settings.token = "rotated"
+    connect(service)
+
+    assert list(hook.list_forms()) == []
+
+    assert [request.status for request in service.requests] == [200, 401, 200]
+
+
+def test_an_unchanged_token_is_not_tried_again(service, connect):
+    connect(service)
+    service.settings.token = "rotated"
+
+    with pytest.raises(FsmUnauthorisedError):
+        list(FsmHook().list_forms())
+    assert len(service.requests) == 1
+
+
+def test_the_client_is_the_hooks_connection(connect, service):
+    connect(service)
+    hook = FsmHook()
+
+    assert hook.get_conn() is hook.client
+
+
+@pytest.mark.parametrize(
+    ("forms", "says"),
+    [(3, "All 3 forms fit one page, so whether the cursor parameter 'cursor'"), (30, "the second page")],
+)
+def test_a_good_connection_passes(service, connect, forms, says):
+    service.seed_forms(forms)
+    connect(service)
+
+    passed, message = FsmHook().test_connection()
+
+    assert passed, message
+    assert says in message
+    assert len(service.requests) <= 2
+
+
+def test_a_cursor_parameter_that_the_service_ignores_is_named(service, connect):
+    service.seed_forms(30)
+    service.settings.cursor_param = "after"
+    connect(service, cursor_param="next")
+
+    passed, message = FsmHook().test_connection()
+
+    assert not passed
+    assert "'next'" in message
+    assert "cursor_param" in message
+
+
+def test_a_refused_token_fails_the_test(service, connect):
+    connect(service)
+    service.settings.token = "rotated"
+
+    passed, message = FsmHook().test_connection()
+
+    assert not passed
+    assert "401" in message
+    assert TOKEN not in message
+
+
+def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
+    widgets = ModuleType("flask_appbuilder.fieldwidgets")
+    widgets.BS3TextFieldWidget = object
+    monkeypatch.setitem(sys.modules, "flask_appbuilder", ModuleType("flask_appbuilder"))
+    monkeypatch.setitem(sys.modules, "flask_appbuilder.fieldwidgets", widgets)
+
+    fields = FsmHook.get_connection_form_widgets()
+
+    declared = get_provider_info()["connection-types"][0]["conn-fields"]
+    kinds = {name: field.field_class.__name__ for name, field in fields.items()}
+    assert fields.keys() == declared.keys()
+    assert kinds["page_size"] == "IntegerField"
+    assert kinds["verify_ssl"] == "BooleanField"
+    assert kinds["cursor_param"] == kinds["timeout"] == "StringField"
+    behaviour = FsmHook.get_ui_field_behaviour()
+    assert behaviour["relabeling"]["password"] == "API token"
+    assert "login" in behaviour["hidden_fields"]

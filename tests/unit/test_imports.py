@@ -1,0 +1,57 @@
+"""A DAG file is parsed often: what it imports of ours is light."""
+
+import subprocess
+import sys
+import textwrap
+
+MODULES = [
+    "fsm_provider.operators.assets",
+    "fsm_provider.operators.forms",
+    "fsm_provider.operators.generic",
+    "fsm_provider.operators.jobs",
+    "fsm_provider.operators.webhooks",
+    "fsm_provider.sensors.forms",
+    "fsm_provider.triggers.forms",
+]
+
+
+def python(code: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    return result.stdout.strip().splitlines()[-1]
+
+
+def test_a_dag_file_loads_no_http_library():
+    loaded = python(f"""
+        import sys, {", ".join(MODULES)}
+        from fsm_provider.operators.jobs import FsmCreateJobOperator
+        from fsm_provider.sensors.forms import FsmFormSensor
+        from fsm_provider.api import FsmError, JobCreate, WebhookCreate
+        FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
+        FsmFormSensor(task_id="wait", job_id=7, since="2026-01-01", form_names=["x"])
+        print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
+    """)
+
+    assert loaded == "[]"
+
+
+def test_our_modules_add_few_to_what_airflow_loads():
+    added = python(f"""
+        import sys, airflow.sdk
+        before = set(sys.modules)
+        import {", ".join(MODULES)}
+        print(len(set(sys.modules) - before))
+    """)
+
+    assert int(added) <= 40
+
+
+def test_the_protocol_needs_no_airflow():
+    loaded = python("""
+        import sys
+        import fsm_provider.api.client, fsm_provider.testing
+        print([name for name in sys.modules if name.partition(".")[0] == "airflow"])
+    """)
+
+    assert loaded == "[]"

@@ -1,0 +1,65 @@
+"""What Airflow is told about the package holds: against its own schema, and against the code."""
+
+import json
+from importlib import import_module, metadata
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import fsm_provider
+from fsm_provider.api import Settings
+from fsm_provider.provider_info import get_provider_info
+
+INFO = get_provider_info()
+(CONNECTION_TYPE,) = INFO["connection-types"]
+
+
+def import_string(dotted: str):
+    module, _, name = dotted.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def test_it_follows_airflows_schema():
+    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+
+    jsonschema.validate(INFO, schema)
+
+
+def test_the_entry_point_leads_to_it():
+    ours = metadata.distribution(INFO["package-name"]).entry_points
+    (entry_point,) = ours.select(group="apache_airflow_provider")
+
+    assert entry_point.load() is get_provider_info
+    assert metadata.version(INFO["package-name"]) == fsm_provider.__version__
+
+
+@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "triggers"])
+def test_every_module_of_a_kind_is_listed(kind):
+    folder = Path(fsm_provider.__file__).parent / kind
+    modules = {f"fsm_provider.{kind}.{path.stem}" for path in folder.glob("*.py")}
+
+    (listed,) = INFO[kind]
+
+    assert set(listed["python-modules"]) == modules - {
+        f"fsm_provider.{kind}.__init__",
+        f"fsm_provider.{kind}.base",
+    }
+
+
+def test_named_classes_exist():
+    for dotted in (CONNECTION_TYPE["hook-class-name"], *INFO["extra-links"]):
+        assert isinstance(import_string(dotted), type)
+
+
+def test_the_connection_form_is_the_settings():
+    fields = CONNECTION_TYPE["conn-fields"]
+
+    assert ["base_url", "token", *fields] == list(Settings.model_fields)
+    for name, field in fields.items():
+        default = Settings.model_fields[name].default
+        shown = field["schema"].get("default")
+        assert shown == (str(default) if name == "server_timezone" else default), name
+        assert field["label"]
+        assert field["description"].endswith(".")
