@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from pydantic import SecretStr
 
@@ -23,7 +23,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
-from fsm_provider.api.forms import FormFilter
+from fsm_provider.api.forms import FormFilter, FormFilters
 from fsm_provider.api.inputs import read_path
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
@@ -80,7 +80,7 @@ class FsmClient:
         *,
         params: Params | None = None,
         max_pages: int = DEFAULT_MAX_PAGES,
-        **filters: Any,
+        **filters: Unpack[FormFilters],
     ) -> Iterator[Form]:
         """List completed forms page by page, in the service's order (4.3).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -40,6 +41,8 @@ def _integer_to_text(value: Any) -> Any:
 
 
 def _amount_to_text(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError("should be text or Decimal: a float is not exact")
     if isinstance(value, Decimal):
         return format(value, "f")
     return _integer_to_text(value)
@@ -47,7 +50,9 @@ def _amount_to_text(value: Any) -> Any:
 
 IntegerID = Annotated[int, BeforeValidator(_refuse_boolean)]
 TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
-Amount = Annotated[StrictStr, StringConstraints(pattern=r"^\d+(\.\d+)?$"), BeforeValidator(_amount_to_text)]
+Amount = Annotated[
+    StrictStr, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$"), BeforeValidator(_amount_to_text)
+]
 
 
 class JobCreate(_Draft):
@@ -77,7 +82,8 @@ class JobCreate(_Draft):
     @field_validator("extra_fields")
     @classmethod
     def _extra_fields_are_unknown(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        known = {field.alias for field in cls.model_fields.values()} & extra.keys()
+        names = {name for attribute, field in cls.model_fields.items() for name in (attribute, field.alias)}
+        known = names & extra.keys()
         if known:
             raise ValueError(f"{', '.join(sorted(map(str, known)))} belongs beside it, not in it")
         return extra
@@ -117,10 +123,9 @@ class WebhookCreate(_Draft):
     def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
         watched = info.data.get("object")
         for event_type in value:
-            of, dot, event = event_type.partition(".")
-            if not (of and dot and event):
+            if not re.fullmatch(r"[^\s.,]+\.[^\s,]+", event_type):
                 raise ValueError(f"{event_type!r} is not of the form <object>.<event>")
-            if watched and of != watched:
+            if watched and not event_type.startswith(f"{watched}."):
                 raise ValueError(f"{event_type!r} is not an event of {watched!r}")
         if len(set(value)) < len(value):
             raise ValueError("an event type is given twice")
@@ -130,7 +135,12 @@ class WebhookCreate(_Draft):
     @classmethod
     def _target_is_an_address(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or not value.isprintable()
+            or " " in value
+        ):
             raise ValueError("is not an absolute http(s) address")
         return value
 

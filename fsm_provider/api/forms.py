@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.inputs import read_identifier, read_time
@@ -15,6 +15,19 @@ Reference = dict[str, Any]
 """``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
 
 FormsXCom = Literal["references", "ids", "full"]
+
+
+class FormFilters(TypedDict, total=False):
+    """The arguments of :class:`FormFilter`, for ``**filters``."""
+
+    property_id: int | str | None
+    job_id: int | str | None
+    created_since: datetime | str | None
+    updated_since: datetime | str | None
+    form_category: str | None
+    form_name_id: int | str | None
+    created_by_type: str | None
+    created_by_id: int | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +84,16 @@ class FormFilter:
             and _at_or_after(form.last_updated_on_date_time, self.updated_since)
         )
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> FormFilters:
         """Give the filters that are set, as JSON values; ``FormFilter(**...)`` undoes it."""
-        return {
-            field.name: value.isoformat() if isinstance(value, datetime) else str(value)
-            for field in fields(self)
-            if (value := getattr(self, field.name)) is not None
-        }
+        return cast(
+            FormFilters,
+            {
+                field.name: value.isoformat() if isinstance(value, datetime) else str(value)
+                for field in fields(self)
+                if (value := getattr(self, field.name)) is not None
+            },
+        )
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
 
@@ -46,9 +47,10 @@ def read_count(name: str, value: Any) -> int:
 
     :raises FsmInputError: naming ``name``.
     """
-    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise FsmInputError(f"{name}: {value!r} should be an integer of at least 1")
-    return int(value)
+    return int(text)
 
 
 def read_names(name: str, value: Any) -> tuple[str, ...]:
@@ -56,10 +58,10 @@ def read_names(name: str, value: Any) -> tuple[str, ...]:
 
     :raises FsmInputError: naming ``name``.
     """
-    names = (value,) if isinstance(value, str) else tuple(value)
-    if not all(isinstance(one, str) and one.strip() for one in names):
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) and one.strip() for one in names):
         raise FsmInputError(f"{name}: {value!r} should be names, none of them empty")
-    return names
+    return tuple(names)
 
 
 def read_path(path: Any) -> str:
@@ -71,4 +73,7 @@ def read_path(path: Any) -> str:
         raise FsmInputError(f"path: {path!r} should begin with one /: it is put behind the host")
     if "?" in path or "#" in path:
         raise FsmInputError("path: should hold no ? and no #: query parameters are given apart")
+    plain = unquote(path)
+    if not plain.isprintable() or " " in path or "\\" in plain or {".", ".."} & set(plain.split("/")):
+        raise FsmInputError(f"path: {path!r} should hold no blank, no backslash, no . and no ..")
     return path

@@ -6,9 +6,19 @@ but the identifier may be absent, and unknown fields are kept.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+)
 
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
@@ -25,7 +35,6 @@ class Record(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=wire_name,
-        validate_by_name=True,
         extra="allow",
         coerce_numbers_to_str=True,
         cache_strings="keys",
@@ -248,11 +257,23 @@ class Webhook(Record):
     target_url: str | None = Field(default=None, repr=False)
     signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """Give the record without its secret."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"signing_secret"}, warnings=False)
+
+
+def _in_server_timezone(moment: datetime, info: ValidationInfo) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=(info.context or {}).get("timezone", UTC))
+
 
 class Meta(Record):
-    """A listing's ``meta`` (2.5). A time without a zone is read in the connection's."""
+    """A listing's ``meta`` (2.5).
 
-    server_time: AwareDatetime | None = None
+    The asset listing gives its time without a zone: it is read in that of the validation context's
+    ``timezone``, else in UTC.
+    """
+
+    server_time: Annotated[datetime, AfterValidator(_in_server_timezone)] | None = None
     total_records: str | None = None
 
 
@@ -260,8 +281,8 @@ class Pagination(Record):
     """A listing's ``pagination`` (2.5), uninterpreted: the two listings differ in their types."""
 
     has_more: bool | int | str | None = None
-    next_cursor: int | str | None = None
-    prev_cursor: int | str | None = None
+    next_cursor: bool | int | str | None = None
+    prev_cursor: bool | int | str | None = None
 
 
 ItemT = TypeVar("ItemT")

@@ -50,7 +50,7 @@ class CursorPaginator:
         cursor = page.pagination.next_cursor if page.pagination else None
         if cursor is None or cursor in ("", "null"):
             raise self._error("says that there is more, but gives no nextCursor")
-        if not isinstance(cursor, int | str):
+        if isinstance(cursor, bool) or not isinstance(cursor, int | str):
             raise self._error("gives a nextCursor that is neither text nor integer")
         if str(cursor) in self._cursors:
             raise self._error("gives a nextCursor that the listing had before")
@@ -78,6 +78,8 @@ class CursorPaginator:
 
 
 def _identity(item: Any) -> Any:
-    if isinstance(item, Record):
-        return item.identity
-    return item.get("id", item) if isinstance(item, dict) else item
+    """Give what tells a record from another: its identifier, or all of it where it has none."""
+    identifier = (
+        item.identity if isinstance(item, Record) else item.get("id") if isinstance(item, dict) else None
+    )
+    return item if identifier is None else identifier

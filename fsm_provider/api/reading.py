@@ -40,7 +40,7 @@ def read_page(body: bytes, model: type[Record] | None, *, number: int, timezone:
     :raises FsmResponseError: where it is no page, or a record has no usable identifier.
     """
     try:
-        return _page_adapter(model).validate_json(body)
+        return _page_adapter(model).validate_json(body, context={"timezone": timezone})
     except ValidationError:
         pass
     page = parse_json(body)
@@ -52,7 +52,7 @@ def read_page(body: bytes, model: type[Record] | None, *, number: int, timezone:
         records
         if model is None
         else [
-            read_record(record, model, timezone=timezone, where=f"page {number}, record {index}")
+            read_record(record, model, timezone=timezone, where=f"page {number}, index {index}")
             for index, record in enumerate(records)
         ]
     )
@@ -79,7 +79,7 @@ def read_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str 
     set_aside: dict[Path, Any] = {}
     while True:
         try:
-            record = model.model_validate(raw)
+            record = model.model_validate(raw, context={"timezone": timezone})
             break
         except ValidationError as error:
             outermost_first = sorted(error.errors(), key=lambda detail: len(detail["loc"]))
@@ -112,7 +112,9 @@ def _amend(
         holder[name] = _DATE_TIME.validate_python(holder[name]).replace(tzinfo=timezone)
         return
     set_aside[path] = holder.pop(name)
-    _warn_once(model.__name__, ".".join(step for step in path if isinstance(step, str)), detail)
+    _warn_once(
+        model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str)), detail
+    )
 
 
 def _innermost_field(raw: Any, loc: Path) -> tuple[dict[str | int, Any], Path]:

@@ -55,7 +55,7 @@ class RetryPolicy:
             return None
         asked = error.retry_after if isinstance(error, FsmApiError) else None
         if asked is None:
-            bound = min(self.cap, self.base * 2 ** (attempt - 1))
+            bound = min(self.cap, self.base * 2.0 ** min(attempt - 1, 60))
             delay = bound * (random.random() if draw is None else draw)  # noqa: S311
         else:
             delay = asked

@@ -19,8 +19,8 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from fsm_provider.api.drafts import EventTypesStyle
@@ -65,25 +65,24 @@ class Settings(BaseModel):
     max_requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     verify_ssl: bool = True
     ca_bundle: str | None = None
-    allow_http: bool = False
+    allow_http: bool = Field(default=False, validate_default=True)
 
     @field_validator("base_url")
     @classmethod
     def _is_a_plain_address(cls, value: str) -> str:
         try:
             parts = urlsplit(value)
-            hostname = parts.hostname
-            _ = parts.port
-        except ValueError as error:
-            raise ValueError(f"is not an address: {error}") from None
-        if parts.scheme not in ("http", "https") or not hostname:
+            hostname, _ = parts.hostname, parts.port
+        except ValueError:
+            hostname = None
+        if not hostname or parts.scheme not in ("http", "https"):
             raise ValueError("should be an address such as https://api.example.com/v1")
-        if parts.username is not None or parts.password is not None:
+        if "@" in parts.netloc:
             raise ValueError("should hold no user or password")
-        if parts.query or parts.fragment:
+        if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
-        if any(character.isspace() for character in value):
-            raise ValueError("should hold no blanks")
+        if not value.isprintable() or " " in value or "\\" in value:
+            raise ValueError("should hold no blanks and no backslash")
         return value.rstrip("/")
 
     @field_validator("token")
@@ -103,23 +102,29 @@ class Settings(BaseModel):
             raise ValueError("should be printable ASCII")
         return value.strip()
 
+    @field_validator("page_size")
+    @classmethod
+    def _page_size_has_a_name(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("page_size_param", "unreadable") is None:
+            raise ValueError("is sent nowhere unless page_size_param names its query parameter")
+        return value
+
     @field_validator("ca_bundle")
     @classmethod
-    def _bundle_exists(cls, value: str | None) -> str | None:
+    def _bundle_is_there_and_of_use(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not info.data.get("verify_ssl", True):
+            raise ValueError("has no effect while verify_ssl is off")
         if value is not None and not Path(value).exists():
             raise ValueError(f"there is no file or folder {value!r} on this machine")
         return value
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Settings:
-        parts = urlsplit(self.base_url)
-        if parts.scheme == "http" and not self.allow_http and not _is_loopback(parts.hostname):
+    @field_validator("allow_http")
+    @classmethod
+    def _http_is_allowed(cls, value: bool, info: ValidationInfo) -> bool:
+        parts = urlsplit(info.data.get("base_url", ""))
+        if parts.scheme == "http" and not value and not _is_loopback(parts.hostname):
             raise ValueError("host: http would send the token in the clear: use https, or set allow_http")
-        if self.page_size is not None and self.page_size_param is None:
-            raise ValueError("page_size: is sent nowhere unless page_size_param names its query parameter")
-        if self.ca_bundle is not None and not self.verify_ssl:
-            raise ValueError("ca_bundle: has no effect while verify_ssl is off")
-        return self
+        return value
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
@@ -147,7 +152,7 @@ def _message(field: str, kind: str, text: str) -> str:
         known = ", ".join(name for name in Settings.model_fields if name not in _SHOWN_AS)
         return f"{field}: is not a setting; these are: {known}"
     text = "is missing" if kind == "missing" else text.removeprefix("Value error, ")
-    return f"{_SHOWN_AS.get(field, field)}: {text}" if field else text
+    return text if text.startswith("host: ") else f"{_SHOWN_AS.get(field, field)}: {text}"
 
 
 def _is_loopback(hostname: str | None) -> bool:

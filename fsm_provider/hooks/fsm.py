@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
     from fsm_provider.api.drafts import JobCreate, WebhookCreate
-    from fsm_provider.api.models import AssetDynamicField, Form, Job, Webhook
+    from fsm_provider.api.forms import FormFilters
+    from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
 
 
 class FsmHook(BaseHook):
@@ -53,13 +55,21 @@ class FsmHook(BaseHook):
     def _settings(self) -> Settings:
         return settings_of(self.get_connection(self.fsm_conn_id))
 
-    def list_forms(self, **filters: Any) -> Iterator[Form]:
+    def list_forms(
+        self,
+        *,
+        params: Mapping[str, Any] | None = None,
+        max_pages: int = DEFAULT_MAX_PAGES,
+        **filters: Unpack[FormFilters],
+    ) -> Iterator[Form]:
         """List completed forms; see :meth:`fsm_provider.api.FsmClient.list_forms`."""
-        return self.client.list_forms(**filters)
+        return self.client.list_forms(params=params, max_pages=max_pages, **filters)
 
-    def list_asset_dynamic_fields(self, **kwargs: Any) -> Iterator[AssetDynamicField]:
+    def list_asset_dynamic_fields(
+        self, *, params: Mapping[str, Any] | None = None, max_pages: int = DEFAULT_MAX_PAGES
+    ) -> Iterator[AssetDynamicField]:
         """List asset dynamic fields; see :meth:`fsm_provider.api.FsmClient.list_asset_dynamic_fields`."""
-        return self.client.list_asset_dynamic_fields(**kwargs)
+        return self.client.list_asset_dynamic_fields(params=params, max_pages=max_pages)
 
     def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
         """Create a job on a property; see :meth:`fsm_provider.api.FsmClient.create_job`."""
@@ -75,10 +85,15 @@ class FsmHook(BaseHook):
         return self.client.register_webhook(webhook, on_registered=on_registered)
 
     def paginate(
-        self, path: str, params: Mapping[str, Any] | None = None, model: Any = None, **kwargs: Any
+        self,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        model: type[Record] | None = None,
+        *,
+        max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Iterator[Any]:
         """List the records of any path; see :meth:`fsm_provider.api.FsmClient.paginate`."""
-        return self.client.paginate(path, params, model, **kwargs)
+        return self.client.paginate(path, params, model, max_pages=max_pages)
 
     def request(
         self,
@@ -86,10 +101,11 @@ class FsmHook(BaseHook):
         path: str,
         params: Mapping[str, Any] | None = None,
         json: Any = None,
-        **kwargs: Any,
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Send any request; see :meth:`fsm_provider.api.FsmClient.request`."""
-        return self.client.request(method, path, params, json, **kwargs)
+        return self.client.request(method, path, params, json, headers=headers)
 
     def test_connection(self) -> tuple[bool, str]:
         """List one page of forms, and the next where there is one, which proves the cursor."""
@@ -121,15 +137,16 @@ class FsmHook(BaseHook):
 
         widgets = {}
         for name, field in _connection_type()["conn-fields"].items():
-            kind = field["schema"]["type"][0]
-            about = {"description": field["description"], "default": field["schema"].get("default")}
+            kind, default = field["schema"]["type"][0], field["schema"].get("default")
+            about = {"label": field["label"], "description": field["description"]}
             if kind == "boolean":
-                widgets[name] = BooleanField(field["label"], **about)
+                widgets[name] = BooleanField(**about, default=default)
+                continue
+            about |= {"validators": [Optional()], "widget": BS3TextFieldWidget()}
+            if kind == "integer":
+                widgets[name] = IntegerField(**about, default=default)
             else:
-                field_class = IntegerField if kind == "integer" else StringField
-                widgets[name] = field_class(
-                    field["label"], validators=[Optional()], widget=BS3TextFieldWidget(), **about
-                )
+                widgets[name] = StringField(**about, default=None if default is None else str(default))
         return widgets
 
 

@@ -81,12 +81,7 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
                 Variable.set(sink, json.dumps(secrets))
 
             registered = self.hook.register_webhook(self._webhook(), on_registered=keep_secret)
-        return [
-            webhook.model_dump(
-                mode="json", by_alias=True, include=set(type(webhook).model_fields) - {"signing_secret"}
-            )
-            for webhook in registered
-        ]
+        return [webhook.as_json() for webhook in registered]
 
     def _webhook(self) -> dict[str, Any]:
         return {

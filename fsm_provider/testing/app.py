@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,17 +15,11 @@ from fsm_provider.testing import reading, wire
 from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
 from fsm_provider.testing.pdf import blank_pdf
 from fsm_provider.testing.settings import Settings
-from fsm_provider.testing.state import RecordedRequest, ServiceState
+from fsm_provider.testing.state import ServiceState
 
 
-def create_app(
-    settings: Settings, state: ServiceState, *, base_path: str, stopping: asyncio.Event
-) -> FastAPI:
-    """Make the application.
-
-    :param stopping: ends the delays of requests under way once it is set; an answer hook finds
-        it as ``request.app.state.stopping``.
-    """
+def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> FastAPI:
+    """Make the application, which knows of no faults."""
     endpoints = _Endpoints(settings, state)
     router = APIRouter(prefix=base_path, dependencies=[Depends(endpoints.authorise)])
     router.get("/assetDynamicFieldValues")(endpoints.list_asset_dynamic_fields)
@@ -37,42 +30,7 @@ def create_app(
 
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.include_router(router)
-    app.state.stopping = stopping
-
-    @app.middleware("http")
-    async def record(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
-        at = datetime.now(UTC)
-        body = await request.body()
-        if settings.answer_hook is None:
-            response = await handle(request)
-        else:
-            response = await settings.answer_hook(request, handle)
-        state.record_request(
-            RecordedRequest(
-                method=request.method,
-                path=request.url.path.removeprefix(base_path),
-                query=tuple(request.query_params.multi_items()),
-                headers=_without_token(request, settings.token),
-                json=reading.parsed_json(body),
-                status=response.status_code,
-                connection=tuple(request.scope["client"]),
-                at=at,
-            )
-        )
-        if settings.latency:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), settings.latency)
-        return response
-
     return app
-
-
-def _without_token(request: Request, token: str) -> dict[str, str]:
-    headers = dict(request.headers)
-    if "authorization" in headers:
-        right = headers["authorization"] == f"Bearer {token}"
-        headers["authorization"] = "Bearer ***" if right else "***"
-    return headers
 
 
 class _Endpoints:
@@ -94,7 +52,8 @@ class _Endpoints:
             return self._listed("assets", page, list(page.records))
 
     async def list_forms(self, request: Request) -> Response:
-        query = request.query_params
+        # Without any query no filter is seen.
+        query = QueryParams() if self._settings.ignore_filters else request.query_params
         equal = {name: query[name] for name in reading.EQUAL_FILTERS if name in query}
         at_least = reading.lower_bounds(query)
         criteria = (*equal.items(), *((name, query[name]) for name in at_least))
@@ -149,9 +108,10 @@ class _Endpoints:
             return listing.page(
                 criteria,
                 matches,
-                cursor=query.get(settings.cursor_param),
+                cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
                 size=reading.page_size(query, settings.page_size_param, settings.page_size),
                 string_cursors=wire.paginates_in_strings(kind, settings.dialect),
+                cursors_from_zero=settings.cursors_from_zero,
             )
         except CursorError as error:
             raise HTTPException(409, str(error)) from error

@@ -30,6 +30,7 @@ class Page(Generic[T]):
 class _Bookmark:
     cursor: int | str
     criteria: Criteria
+    number: int
     start: int
     total: int
     previous: int | str | None
@@ -44,7 +45,7 @@ class Listing(Generic[T]):
 
     def __init__(self) -> None:
         self.records: list[T] = []
-        self._bookmarks: dict[str, _Bookmark] = {}
+        self._bookmarks: dict[tuple[str, Criteria], _Bookmark] = {}
 
     def page(
         self,
@@ -54,14 +55,16 @@ class Listing(Generic[T]):
         cursor: str | None,
         size: int,
         string_cursors: bool,
+        cursors_from_zero: bool,
     ) -> Page[T]:
         """Read the page at ``cursor``, or the first one.
 
+        :param cursors_from_zero: whether cursors count the pages after the first, from 0.
         :raises CursorError: the cursor is unknown or belongs to other ``criteria``.
         """
         if cursor is None:
             total = sum(map(matches, self.records))
-            here = _Bookmark(_new_cursor(string_cursors), criteria, 0, total, previous=None)
+            here = _Bookmark(_new_cursor(string_cursors), criteria, 0, 0, total, previous=None)
         else:
             here = self._bookmark(cursor, criteria)
         positions = (
@@ -70,9 +73,10 @@ class Listing(Generic[T]):
         found = list(islice(positions, size + 1))
         next_cursor = None
         if len(found) > size:
-            next_cursor = _new_cursor(string_cursors)
-            there = _Bookmark(next_cursor, criteria, found[size], here.total, here.cursor)
-            self._bookmarks |= {str(here.cursor): here, str(there.cursor): there}
+            next_cursor = _new_cursor(string_cursors, here.number if cursors_from_zero else None)
+            there = _Bookmark(next_cursor, criteria, here.number + 1, found[size], here.total, here.cursor)
+            for bookmark in (here, there):
+                self._bookmarks[str(bookmark.cursor), criteria] = bookmark
         return Page(
             records=tuple(self.records[position] for position in found[:size]),
             total=here.total,
@@ -81,13 +85,15 @@ class Listing(Generic[T]):
         )
 
     def _bookmark(self, cursor: str, criteria: Criteria) -> _Bookmark:
-        bookmark = self._bookmarks.get(cursor)
-        if bookmark is None:
-            raise CursorError(f"The cursor {cursor!r} was not issued by this listing")
-        if bookmark.criteria != criteria:
+        bookmark = self._bookmarks.get((cursor, criteria))
+        if bookmark is not None:
+            return bookmark
+        if any(issued == cursor for issued, _ in self._bookmarks):
             raise CursorError(f"The cursor {cursor!r} was issued for other filters")
-        return bookmark
+        raise CursorError(f"The cursor {cursor!r} was not issued by this listing")
 
 
-def _new_cursor(as_string: bool) -> int | str:
+def _new_cursor(as_string: bool, number: int | None = None) -> int | str:
+    if number is not None:
+        return str(number) if as_string else number
     return secrets.token_urlsafe(12) if as_string else secrets.randbits(48)

@@ -5,18 +5,33 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from typing import Any, TypeVar, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from fsm_provider.testing.connection import Connection, Connections
+
+T = TypeVar("T")
+
 START_TIMEOUT = 10.0
+BACKLOG = 2048
 GRACE = 0.5
 """Seconds that requests under way have to end in when the server stops."""
 
 
 def listen(port: int) -> socket.socket:
     """Listen on 127.0.0.1; port 0 is any free one."""
+    listener = bind(port)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def bind(port: int) -> socket.socket:
+    """Take a port of 127.0.0.1; until somebody listens there, connections are refused."""
     # Only where the protocol is named does asyncio set TCP_NODELAY, without which an answer's
     # body waits for the acknowledgement of its head: 40 ms each.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -26,7 +41,6 @@ def listen(port: int) -> socket.socket:
     except OSError:
         listener.close()
         raise
-    listener.listen(2048)
     return listener
 
 
@@ -40,7 +54,7 @@ class BackgroundServer:
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -65,6 +79,30 @@ class BackgroundServer:
         self._server.stop()
         self._thread.join()
 
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Refuse connections, without giving up the port."""
+        reserved = self._server.run_in_loop(self._server.stop_listening())
+        try:
+            yield
+        finally:
+            if self._thread.is_alive():
+                self._server.run_in_loop(self._server.startup([reserved]))
+            else:
+                reserved.close()
+
+    @contextmanager
+    def resetting(self, count: int | None, *, at_accept: bool) -> Iterator[list[tuple[str, int]]]:
+        """Reset so many connections, None: all."""
+        connections = self._server.connections
+        connections.was_reset = []
+        connections.reset_at_accept = at_accept
+        connections.resets_left = inf if count is None else count
+        try:
+            yield connections.was_reset
+        finally:
+            connections.resets_left = 0
+
 
 class _Server(uvicorn.Server):
     """Uvicorn's own loop looks ten times a second whether to stop, and waits for idle clients.
@@ -74,6 +112,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
+        self.server_state = self.connections = Connections()
         self._stopping = stopping
         self.accepting = threading.Event()
 
@@ -86,6 +125,21 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self.accepting.set()
+
+    def run_in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop of the server, from another thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(START_TIMEOUT)
+
+    async def stop_listening(self) -> socket.socket:
+        """Close the listener and what is idle; return a socket that keeps the port."""
+        [server] = self.servers
+        _, port = server.sockets[0].getsockname()
+        server.close()
+        reserved = bind(port)
+        for connection in list(self.connections.connections):
+            cast(Connection, connection).close_when_idle()
+        await asyncio.sleep(0)  # The transports close their sockets.
+        return reserved
 
     async def main_loop(self) -> None:
         # Tick 0 is one that renews the Date header.

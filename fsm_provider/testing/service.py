@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fsm_provider.testing.app import create_app
 from fsm_provider.testing.engineer import Engineer, EngineerThread
+from fsm_provider.testing.failing import FakeFaults
+from fsm_provider.testing.front import Front
 from fsm_provider.testing.records import FakeRecords
+from fsm_provider.testing.script import matches
 from fsm_provider.testing.server import BackgroundServer, listen
-from fsm_provider.testing.settings import AnswerHook, Dialect, EventTypesStyle, Settings
+from fsm_provider.testing.settings import Dialect, EventTypesStyle, Settings
 from fsm_provider.testing.state import RecordedRequest
 
 T = TypeVar("T")
 
 
-class FakeFieldService(FakeRecords):
+class FakeFieldService(FakeRecords, FakeFaults):
     """The four endpoints of the field-service API (section 4) on 127.0.0.1, with their state.
 
     Records are the service's own JSON as dicts, with its field names and every field of
@@ -30,6 +32,8 @@ class FakeFieldService(FakeRecords):
             monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
             dag.test()
             assert [job["customerReference"] for job in service.jobs] == ["PO-1"]
+
+    :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`.
 
     :param token: the one accepted bearer token (section 5).
     :param port: port to listen on; 0 is any free one.
@@ -47,10 +51,6 @@ class FakeFieldService(FakeRecords):
     :param event_types_style: how several event types are read from the query (section 4.5: not
         shown). ``last``: of a repeated ``eventTypes`` only the last; ``all``: each of them;
         ``brackets``: each ``eventTypes[]``; ``comma``: the last, split at commas.
-    :param answer_hook: a coroutine function ``(request, handle) -> response`` around every
-        request, as a Starlette HTTP middleware: it may answer instead of ``handle``, or replace
-        what ``await handle(request)`` returned. It runs in the server's event loop; let its delays
-        end when ``request.app.state.stopping``, an ``asyncio.Event``, is set.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class FakeFieldService(FakeRecords):
         properties: Iterable[int] | None = None,
         forbidden_tokens: Iterable[str] = (),
         event_types_style: EventTypesStyle = "last",
-        answer_hook: AnswerHook | None = None,
     ) -> None:
         self.settings = Settings(
             token=token,
@@ -79,11 +78,11 @@ class FakeFieldService(FakeRecords):
             page_size_param=page_size_param,
             event_types_style=event_types_style,
             latency=latency,
-            answer_hook=answer_hook,
         )
         self._port = port
         self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
-        super().__init__(properties)
+        FakeRecords.__init__(self, properties)
+        FakeFaults.__init__(self, self._state.changed)
         if port:
             self._state.base_url = self._address()
         self._server: BackgroundServer | None = None
@@ -102,8 +101,16 @@ class FakeFieldService(FakeRecords):
             self._port = listener.getsockname()[1]
             self._state.base_url = self._address()
             stopping = asyncio.Event()
-            app = create_app(self.settings, self._state, base_path=self._base_path, stopping=stopping)
-            self._server = BackgroundServer(app, listener, stopping)
+            app = create_app(self.settings, self._state, base_path=self._base_path)
+            front = Front(
+                app,
+                self.settings,
+                self._state,
+                self._script,
+                base_path=self._base_path,
+                stopping=stopping,
+            )
+            self._server = BackgroundServer(front, listener, stopping)
             self._server.start()
             if self._engineer is not None:
                 self._engineer.start()
@@ -164,11 +171,16 @@ class FakeFieldService(FakeRecords):
             return list(self._state.requests)
 
     def requests_to(self, method: str, path_pattern: str) -> list[RecordedRequest]:
-        """Return the requests to a path, in which ``*`` is anything: ``/properties/*/jobs``."""
+        """Return the requests to a path.
+
+        :param method: e.g. ``GET``; ``*`` is any.
+        :param path_pattern: relative to the base address, in which ``*`` is anything:
+            ``/properties/*/jobs``.
+        """
         return [
             request
             for request in self.requests
-            if request.method == method and fnmatchcase(request.path, path_pattern)
+            if matches(request.method, request.path, method_pattern=method, path_pattern=path_pattern)
         ]
 
     def clear_requests(self) -> None:
@@ -179,7 +191,7 @@ class FakeFieldService(FakeRecords):
     def wait_for(self, predicate: Callable[[], T], timeout: float) -> T:
         """Return what ``predicate`` returns as soon as that is true.
 
-        It is called at once and after every request and every change::
+        It is called at once and after every request, every change and every fault::
 
             [form] = service.wait_for(lambda: service.forms, timeout=5)
 

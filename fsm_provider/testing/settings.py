@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 Dialect: TypeAlias = Literal["specified", "typed", "string"]
 EventTypesStyle: TypeAlias = Literal["last", "all", "brackets", "comma"]
-AnswerHook: TypeAlias = Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]
 
 
 @dataclass
@@ -31,10 +26,11 @@ class Settings:
         shown). ``last``: of a repeated ``eventTypes`` only the last; ``all``: each of them;
         ``brackets``: each ``eventTypes[]``; ``comma``: the last, split at commas.
     :param latency: seconds between handling a request and answering it.
-    :param answer_hook: a coroutine function ``(request, handle) -> response`` around every
-        request, as a Starlette HTTP middleware: it may answer instead of ``handle``, or replace
-        what ``await handle(request)`` returned. It runs in the server's event loop; let its delays
-        end when ``request.app.state.stopping``, an ``asyncio.Event``, is set.
+    :param ignore_cursor: a listing is read from its beginning whatever the cursor, and each page
+        promises another cursor.
+    :param ignore_filters: every form is listed whatever the filters.
+    :param cursors_from_zero: the next cursor of a first page is 0, of a second 1, instead of an
+        opaque one.
     """
 
     token: str
@@ -45,7 +41,9 @@ class Settings:
     page_size_param: str | None
     event_types_style: EventTypesStyle
     latency: float
-    answer_hook: AnswerHook | None = None
+    ignore_cursor: bool = False
+    ignore_filters: bool = False
+    cursors_from_zero: bool = False
 
     def __post_init__(self) -> None:
         if self.page_size < 1:

@@ -19,7 +19,7 @@ log = logging.getLogger("fsm_provider.testing")
 
 @dataclass(frozen=True)
 class RecordedRequest:
-    """A request that the fake has handled.
+    """A request that the fake has read.
 
     :param method: e.g. ``GET``.
     :param path: decoded, relative to the base address, e.g. ``/properties/7/jobs``.
@@ -27,7 +27,7 @@ class RecordedRequest:
     :param headers: names in lower case; the value of ``authorization`` is ``Bearer ***`` where
         the token was the right one, otherwise ``***``.
     :param json: the parsed body; None where there is none or it isn't JSON.
-    :param status: the status answered.
+    :param status: the status answered; None where a fault sent none.
     :param connection: host and port of the client; as many distinct pairs as TCP connections.
     :param at: when the request arrived, an aware time in UTC.
     """
@@ -37,7 +37,7 @@ class RecordedRequest:
     query: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
     json: Any
-    status: int
+    status: int | None
     connection: tuple[str, int]
     at: datetime
 
@@ -113,7 +113,7 @@ class ServiceState:
 
     def record_request(self, request: RecordedRequest) -> None:
         """Remember a handled request."""
-        log.info("%s %s %d", request.method, request.path, request.status)
+        log.info("%s %s %s", request.method, request.path, request.status or "not answered")
         with self.changed:
             self.requests.append(request)
             self.changed.notify_all()

@@ -225,8 +225,8 @@ def envelope(
     if paginates_in_strings(kind, dialect):
         pagination = {
             "hasMore": "true" if pagination["hasMore"] else "false",
-            "nextCursor": page.next_cursor or "",
-            "prevCursor": page.prev_cursor or "",
+            "nextCursor": "" if page.next_cursor is None else page.next_cursor,
+            "prevCursor": "" if page.prev_cursor is None else page.prev_cursor,
         }
     if kind == "forms":
         meta = {"totalRecords": str(page.total), "serverTime": timestamp(now)}

@@ -13,16 +13,20 @@ from fsm_provider.api.errors import FsmError, FsmUnauthorisedError
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.forms import Reference
+    from fsm_provider.api.forms import FormFilters, Reference
     from fsm_provider.api.settings import Settings
 
 
 class FsmFormTrigger(BaseTrigger):
     """Look for completed forms at an interval until they are enough.
 
-    The client runs in a thread, and never waits there: what it would sleep through, the trigger
-    sleeps through on the event loop. Fires once, with ``{"forms": [...references...]}`` or
-    ``{"error": {...}}`` (:meth:`fsm_provider.api.FsmError.as_dict`).
+    The worker has looked just before it deferred, so the first look comes after one interval. It must
+    not come at once: Airflow fails a task that resumes before the scheduler has noted its deferral
+    ("state attribute is queued"). The client runs in a thread, and never waits there: what it would
+    sleep through, the trigger sleeps through on the event loop.
+
+    Fires once, with ``{"forms": [...references...]}`` or ``{"error": {...}}``
+    (:meth:`fsm_provider.api.FsmError.as_dict`).
 
     :param fsm_conn_id: the Airflow connection.
     :param filters: as :meth:`fsm_provider.api.forms.FormFilter.as_dict` gives them.
@@ -36,7 +40,7 @@ class FsmFormTrigger(BaseTrigger):
         self,
         *,
         fsm_conn_id: str,
-        filters: dict[str, Any],
+        filters: FormFilters,
         minimum_forms: int,
         form_names: list[str],
         query_params: dict[str, Any] | None,
@@ -82,7 +86,9 @@ class FsmFormTrigger(BaseTrigger):
         attempts = Attempts(policy)
         client = FsmClient(settings, retry_policy=RetryPolicy(max_retries=0))
         try:
+            pause = self.poll_interval
             while True:
+                await asyncio.sleep(pause)
                 try:
                     found = await asyncio.to_thread(self._look, client)
                 except FsmUnauthorisedError:
@@ -91,14 +97,14 @@ class FsmFormTrigger(BaseTrigger):
                         raise
                     client.close()
                     client = FsmClient(settings, retry_policy=RetryPolicy(max_retries=0))
+                    pause = 0
                 except FsmError as error:
-                    await asyncio.sleep(attempts.delay_after(error))
+                    pause = attempts.delay_after(error)
                 else:
-                    attempts = Attempts(policy)
                     counted = demand.wanted(found)
                     if demand.is_met_by(counted):
                         return counted
-                    await asyncio.sleep(self.poll_interval)
+                    attempts, pause = Attempts(policy), self.poll_interval
         finally:
             client.close()
 

@@ -39,7 +39,8 @@ def airflow(
 ) -> Iterator[LocalAirflow]:
     """A running Airflow, shared: a test leaves all four processes up.
 
-    It logs at DEBUG, and nothing that it wrote by the end of all tests may hold a token.
+    It logs at DEBUG, and nothing that it wrote by the end of all tests may hold a token or a
+    signing secret.
     """
     home = tmp_path_factory.mktemp("airflow")
     env = {
@@ -52,8 +53,8 @@ def airflow(
         yield running
     written = [path for path in home.rglob("*") if path.is_file()]
     assert any(b"GET /forms" in path.read_bytes() for path in written), "the log is not at DEBUG"
-    for token in (TOKEN, REFUSED_TOKEN):
-        assert [path for path in written if token.encode() in path.read_bytes()] == []
+    for secret in (TOKEN, REFUSED_TOKEN, *(webhook["signingSecret"] for webhook in service.webhooks)):
+        assert [path for path in written if secret.encode() in path.read_bytes()] == []
 
 
 def _connection(service: FakeFieldService, **changes: Any) -> str:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from fsm_provider.api import FsmClient, Settings
+from fsm_provider.api import FsmClient, Settings, reading
 from fsm_provider.testing import FakeFieldService
 
 TOKEN = "canary-token-7f3a/9+b="
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field of an unexpected type is warned of once per process: here, once per test."""
+    monkeypatch.setattr(reading, "_warned", set())
 
 
 @pytest.fixture

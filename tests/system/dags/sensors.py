@@ -8,7 +8,9 @@ from fsm_provider.sensors.forms import FsmFormSensor
 
 MODES = {
     "poke": {"mode": "poke"},
-    "reschedule": {"mode": "reschedule"},
+    # Airflow fails a task that comes back before the scheduler has noted that it left: within a second
+    # or two, "state attribute is queued".
+    "reschedule": {"mode": "reschedule", "poke_interval": 5},
     "deferrable": {"deferrable": True},
 }
 NO_JOB = 1
@@ -39,7 +41,7 @@ def ends(mode, arguments):
 def waits(mode, arguments):
     @dag(dag_id=f"sensor_waits_{mode}", schedule=None, params={"job_id": NO_JOB})
     def sensors():
-        FsmFormSensor(task_id="wait", job_id="{{ params.job_id }}", poke_interval=1, **arguments)
+        FsmFormSensor(task_id="wait", job_id="{{ params.job_id }}", **{"poke_interval": 1, **arguments})
 
     return sensors()
 

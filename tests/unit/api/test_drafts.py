@@ -138,7 +138,7 @@ def test_extra_fields_are_merged_in():
     assert job_body(notes="x", extra_fields=extra) == {"notes": "x", **extra}
 
 
-@pytest.mark.parametrize("name", [*BODY, "extra_fields"])
+@pytest.mark.parametrize("name", [*BODY, "business_unit_id", "extra_fields"])
 def test_extra_fields_shadow_no_specified_one(name):
     with pytest.raises(FsmInputError, match=rf"^job\.extra_fields: {name} belongs beside it"):
         job_body(extra_fields={"jobType": 2, name: "x"})
@@ -164,8 +164,24 @@ def test_an_amount_is_sent_as_digits(amount, sent):
     "amount",
     [
         *[1.5, True, -1, [5]],
-        *["", " 5", "5 ", "-1", "+1", "1,50", "1,000", "1.", ".5", "1.2.3", "1e3", "£5", "NaN", "Infinity"],
-        *["5\n", "5.5\n", "5\r\n"],
+        *[
+            "",
+            " 5",
+            "5 ",
+            "-1",
+            "+1",
+            "1,50",
+            "1,000",
+            "1.",
+            ".5",
+            "1.2.3",
+            "1e3",
+            "£5",
+            "NaN",
+            "Infinity",
+            "٣",
+        ],
+        *["5\n", "5.5\n", "5\r\n", "٣"],
         *map(Decimal, ["-1", "NaN", "sNaN", "Infinity", "-0"]),
     ],
 )
@@ -194,11 +210,11 @@ def test_the_six_objects_can_be_registered(watched):
         ({"eventTypes": ["jobs.created", "jobs.created"]}, "eventTypes"),
         *[
             ({"eventTypes": value}, "eventTypes")
-            for value in ([], "", "jobs", ["jobs."], [".created"], None, [1])
+            for value in ([], "", "jobs", ["jobs."], [".created"], ["jobs.a\n"], ["jobs.a,jobs.b"], None, [1])
         ],
         *[
             ({"targetURL": value}, "targetURL")
-            for value in ("", "canary", "ftp://canary", "https://", None, 5)
+            for value in ("", "canary", "ftp://canary", "https://", "https://x y/", "https://x/\n", None, 5)
         ],
         ({"description": 5}, "description"),
         ({"signingSecret": "canary"}, "signingSecret"),
@@ -237,6 +253,11 @@ def test_each_style_passes_event_types_in_its_way(style, registrations):
 
     others = [(name, WEBHOOK[name]) for name in ("description", "object", "targetURL")]
     assert [sorted(query) for query in queries] == [sorted(events + others) for events in registrations]
+
+
+@pytest.mark.parametrize("target", ["http://10.0.0.1:8080/fsm", "https://hooks.example.com"])
+def test_the_target_may_be_any_web_address(target):
+    assert ("targetURL", target) in webhook(targetURL=target).query("separate")
 
 
 def test_no_description_sends_none():

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fsm_provider.api import reading
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import FormDemand, FormFilter, for_xcom, format_time, job_id_of, reference_to
 from fsm_provider.api.models import Form
@@ -24,11 +23,6 @@ WIRE = {
     "created_by_type": ("User", "createdByType", "User"),
     "created_by_id": ("71", "createdByID", "71"),
 }
-
-
-@pytest.fixture(autouse=True)
-def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_warned", set())
 
 
 def form(**changes: Any) -> Form:
@@ -168,6 +162,10 @@ def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
 
     assert FormFilter(**{name: EIGHT}).matches(unreadable)
     assert not FormFilter(**{name: EIGHT}, job_id=22).matches(unreadable)
+
+
+def test_a_filter_is_described_by_what_is_set():
+    assert str(FormFilter(property_id=7, form_category="Gas")) == "property_id=7, form_category=Gas"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_count_may_be_given_as_text(value, read):
     assert read_count("minimum_forms", value) == read
 
 
-@pytest.mark.parametrize("value", [0, "0", -1, True, 1.5, "1.5", "", " 1", "one", None])
+@pytest.mark.parametrize("value", [0, "0", -1, True, 1.5, "1.5", "", " 1", "one", "٣", None])
 def test_what_is_no_count_is_refused_by_name(value):
     with pytest.raises(FsmInputError, match=r"^minimum_forms: "):
         read_count("minimum_forms", value)
@@ -63,7 +63,7 @@ def test_one_name_is_as_good_as_several(value, read):
     assert read_names("form_names", value) == read
 
 
-@pytest.mark.parametrize("value", ["", " ", ["Gas", ""], [1], ["Gas", None]])
+@pytest.mark.parametrize("value", ["", " ", ["Gas", ""], [1], ["Gas", None], None, 5, {"Gas": 1}])
 def test_an_empty_name_is_refused(value):
     with pytest.raises(FsmInputError, match=r"^form_names: "):
         read_names("form_names", value)
@@ -76,7 +76,10 @@ def test_a_path_begins_with_one_slash(path):
 
 @pytest.mark.parametrize(
     "path",
-    ["", "forms", "//evil.example.com", "https://evil.example.com/", "/forms?a=b", "/forms#a", None, 5],
+    [
+        *["", "forms", "//evil.example.com", "https://evil.example.com/", "/forms?a=b", "/forms#a", None, 5],
+        *["/../admin", "/a/..", "/./a", "/%2e%2e/admin", "/a b", "/a\n", "/a%0ab", "/a\\b"],
+    ],
 )
 def test_a_path_that_leads_elsewhere_or_holds_a_query_is_refused(path):
     with pytest.raises(FsmInputError, match=r"^path: "):

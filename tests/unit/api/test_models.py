@@ -247,6 +247,13 @@ def test_an_identifier_of_either_type_gets_the_specified_one(model, name, specif
     assert written == type(specified)(number)
 
 
+@pytest.mark.parametrize("scope", ["standard", "assetType", "assetGroup"])
+def test_a_usage_has_one_of_the_three_scopes(scope):
+    assert Usage.model_validate({"scope": scope}).scope == scope
+    with pytest.raises(ValidationError, match="scope"):
+        Usage.model_validate({"scope": scope.upper()})
+
+
 @EVERY_RECORD
 def test_unknown_fields_are_kept(model, record):
     unknown = {"newText": "x", "newObject": {"deep": [1, None]}, "newNull": None}

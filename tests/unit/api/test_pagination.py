@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmPaginationError
-from fsm_provider.api.models import AssetDynamicField, Form, Page
+from fsm_provider.api.models import AssetDynamicField, Form, Page, Record
 from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.reading import read_page
 
@@ -126,6 +126,18 @@ def test_the_records_of_the_page_before_are_an_error_with_a_fresh_cursor_too(pag
     assert "same records" in refusal(paginator, last("b", 1, 2, model=model))
 
 
+@pytest.mark.parametrize("model", [Form, None])
+def test_records_are_the_same_by_their_identifiers_even_when_one_was_changed(paginator, model):
+    first, second = more("a", 1, 2, model=model), more("b", 1, 2, model=model)
+    if model is None:
+        second.data[0]["formName"] = "renamed meanwhile"
+    else:
+        second.data[0].form_name = "renamed meanwhile"
+    paginator.advance(first)
+
+    assert "same records" in refusal(paginator, second)
+
+
 def test_pages_that_share_only_some_records_are_fine(paginator):
     paginator.advance(more("a", 1, 2))
     paginator.advance(more("b", 2, 3))
@@ -187,3 +199,27 @@ def test_every_error_names_the_page_and_the_setting_with_its_present_value(has_m
     assert text.startswith("page 2 of the listing")
     assert "cursor_param" in text
     assert "'page[after]'" in text
+
+
+class Property(Record):
+    property_id: int
+
+
+@pytest.mark.parametrize("model", [None, Property])
+def test_records_without_an_identifier_are_told_apart_by_all_of_them(paginator, model):
+    def page(number: int) -> Page[Any]:
+        body = {
+            "data": [{"id": None, "propertyID": number}],
+            "pagination": {"hasMore": True, "nextCursor": number},
+        }
+        return read_page(json.dumps(body).encode(), model, number=number, timezone=UTC)
+
+    paginator.advance(page(1))
+    paginator.advance(page(2))
+
+    with pytest.raises(FsmPaginationError, match="same records"):
+        paginator.advance(page(2))
+
+
+def test_a_boolean_is_no_cursor(paginator):
+    assert "neither text nor integer" in refusal(paginator, more(True, 1))

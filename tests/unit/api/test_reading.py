@@ -8,18 +8,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from fsm_provider.api import reading
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.models import AssetDynamicField, Form, Job
 from fsm_provider.api.reading import parse_json, read_page, read_record
 
 SECRET = "canary-value"
 LONDON = ZoneInfo("Europe/London")
-
-
-@pytest.fixture(autouse=True)
-def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_warned", set())
 
 
 def read_forms(page: Any, *, timezone: Any = UTC) -> Any:
@@ -163,16 +157,22 @@ def test_a_time_without_a_zone_is_in_the_given_one(text, hour, caplog):
     assert not caplog.records
 
 
+def test_the_servers_own_time_is_in_the_given_zone_even_where_all_else_is_as_specified():
+    page = read_forms({"meta": {"serverTime": "2026-07-01 12:00:00"}, "data": [{"id": 1}]}, timezone=LONDON)
+
+    assert page.meta.server_time == datetime(2026, 7, 1, 11, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"formName": SECRET}, "page 3, record 1 has no usable 'id'"),
-        ({"id": None, "formName": SECRET}, "page 3, record 1 has no usable 'id'"),
-        ({"id": SECRET}, "page 3, record 1 has no usable 'id'"),
-        ({"id": {"x": SECRET}, "propertyID": []}, "page 3, record 1 has no usable 'id'"),
-        (SECRET, "page 3, record 1 is not an object"),
-        ([SECRET], "page 3, record 1 is not an object"),
-        (None, "page 3, record 1 is not an object"),
+        ({"formName": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": None, "formName": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": {"x": SECRET}, "propertyID": []}, "page 3, index 1 has no usable 'id'"),
+        (SECRET, "page 3, index 1 is not an object"),
+        ([SECRET], "page 3, index 1 is not an object"),
+        (None, "page 3, index 1 is not an object"),
     ],
 )
 def test_a_record_that_cannot_be_identified_is_an_error_that_says_where(bad, said):
@@ -183,7 +183,7 @@ def test_a_record_that_cannot_be_identified_is_an_error_that_says_where(bad, sai
 
 
 def test_the_identifier_of_an_asset_dynamic_field_is_named():
-    with pytest.raises(FsmResponseError, match=r"^page 1, record 0 has no usable 'dynamicFieldID'"):
+    with pytest.raises(FsmResponseError, match=r"^page 1, index 0 has no usable 'dynamicFieldID'"):
         read_page(b'{"data": [{"id": 1}]}', AssetDynamicField, number=1, timezone=UTC)
 
 
@@ -221,3 +221,13 @@ def test_an_unexpected_envelope_loses_no_record(caplog):
 
     assert present(page.as_json()) == {"meta": "m", "pagination": [], "data": [{"id": 1}], "new": 1}
     assert len(caplog.records) == 2
+
+
+def test_an_unknown_field_named_like_an_attribute_is_kept_as_one():
+    body = b'{"pagination": {"hasMore": false}, "data": [{"id": 1, "form_name": [], "job_type": 3}]}'
+
+    (form,) = read_page(body, Form, number=1, timezone=UTC).data
+
+    assert form.form_name is None
+    assert form.as_json()["form_name"] == []
+    assert form.as_json()["job_type"] == 3

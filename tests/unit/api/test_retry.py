@@ -104,11 +104,18 @@ def test_a_retry_after_past_the_budget_raises_at_once_and_says_how_long():
 
 
 def test_delays_add_up_to_the_budget():
-    attempts, asked = Attempts(POLICY), answered(429, retry_after=8)
+    attempts, asked = Attempts(POLICY), answered(429, retry_after=10)
 
-    assert [attempts.delay_after(asked) for _ in range(2)] == [8, 8]
+    assert [attempts.delay_after(asked) for _ in range(2)] == [10, 10]
     with pytest.raises(FsmRateLimitedError):
         attempts.delay_after(asked)
+
+
+def test_a_wait_is_said_with_its_reason(caplog):
+    Attempts(POLICY).delay_after(answered(503, retry_after=7))
+
+    assert "GET /forms was answered 503" in caplog.text
+    assert "7.0 s" in caplog.text
 
 
 def test_attempts_are_counted_over_errors_of_different_kinds():

@@ -41,7 +41,7 @@ BAD = [
     ],
     *[
         ("base_url", f"https://host{rest}")
-        for rest in ("?a=b", "/v1?a", "#a", "/v1#a", " ", "\n", "/a b", ":x")
+        for rest in ("?a=b", "/v1?a", "#a", "/v1#a", "?", "/v1#", " ", "\n", "/a b", "\\a", ":x")
     ],
     *[("token", value) for value in (None, 5, "", "a b", "a\n", "é", "\x7f")],
     *[("api_version", value) for value in (None, 2.0, "2.0\n", "é")],
@@ -73,6 +73,21 @@ def test_every_bad_value_is_named_in_one_message():
 
     named = [problem.split(": ")[0] for problem in str(raised.value).split("; ")]
     assert sorted(named) == ["host", "page_size", "password", "timeout", "verify_ssl"]
+
+
+def test_bad_values_are_named_beside_those_that_do_not_agree():
+    with pytest.raises(FsmInputError) as raised:
+        settings(base_url="http://api.example.com", token="", page_size=3, ca_bundle="/tmp", verify_ssl=False)
+
+    named = [problem.split(": ")[0] for problem in str(raised.value).split("; ")]
+    assert sorted(named) == ["ca_bundle", "host", "page_size", "password"]
+
+
+def test_an_address_that_cannot_be_read_is_not_quoted():
+    with pytest.raises(FsmInputError) as raised:
+        settings(base_url="https://user:canary/x@api.example.com")
+
+    assert "canary" not in str(raised.value)
 
 
 def test_missing_values_are_named():
@@ -131,8 +146,13 @@ def test_values_may_be_text_as_in_a_connection_uri(field, text, read):
     assert getattr(settings(**{field: text}), field) == read
 
 
+@pytest.mark.parametrize(("field", "value"), [("max_retries", 0), ("timeout", 0.1), ("ca_bundle", None)])
+def test_the_least_value_is_allowed(field, value):
+    assert getattr(settings(**{field: value}), field) == value
+
+
 def test_a_page_size_needs_the_name_of_its_parameter():
-    assert settings(page_size="50", page_size_param="limit").page_size == 50
+    assert settings(page_size="1", page_size_param="limit").page_size == 1
     with pytest.raises(FsmInputError, match=r"^page_size: .*page_size_param"):
         settings(page_size=50)
 

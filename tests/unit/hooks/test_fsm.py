@@ -178,6 +178,7 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     assert kinds["page_size"] == "IntegerField"
     assert kinds["verify_ssl"] == "BooleanField"
     assert kinds["cursor_param"] == kinds["timeout"] == "StringField"
+    assert fields["timeout"].kwargs["default"] == "30"
     behaviour = FsmHook.get_ui_field_behaviour()
     assert behaviour["relabeling"]["password"] == "API token"
     assert "login" in behaviour["hidden_fields"]

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 import requests
-from starlette.responses import JSONResponse
 
 ENDPOINTS = [
     ("GET", "/assetDynamicFieldValues"),
@@ -133,26 +132,3 @@ def test_latency_delays_the_answer_but_not_the_handling(serve):
         call.session.post(f"{call.service.base_url}/properties/1/jobs", json={}, timeout=(5, 0.2))
 
     assert len(call.service.jobs) == len(call.service.requests) == 1
-
-
-def test_an_answer_hook_may_answer_instead_of_the_service(call):
-    async def unavailable(request, handle):
-        return JSONResponse({"down": request.url.path}, status_code=503)
-
-    call.service.settings.answer_hook = unavailable
-    response = call("POST", "/properties/1/jobs", json={})
-
-    assert (response.status_code, response.json()) == (503, {"down": "/properties/1/jobs"})
-    assert call.service.jobs == []
-    assert call.service.requests[0].status == 503
-
-
-def test_an_answer_hook_may_replace_the_answer_of_the_service(serve):
-    async def lost(request, handle):
-        answer = await handle(request)
-        return JSONResponse({"was": answer.status_code}, status_code=502)
-
-    call = serve(answer_hook=lost)
-
-    assert call("POST", "/properties/1/jobs", json={}).json() == {"was": 201}
-    assert len(call.service.jobs) == 1

@@ -1,0 +1,134 @@
+"""One request and what becomes of it: what faults are written in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Send
+
+from fsm_provider.testing.connection import Connection
+from fsm_provider.testing.settings import Settings
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status, headers and a whole body.
+
+    :param headers: names in lower case; ``content-length`` is not among them but made from the body.
+    """
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Exchange:
+    """A request that was read, and the means to answer it rightly, wrongly or not at all.
+
+    The request is recorded once, before the first byte of an answer leaves or the connection
+    breaks: who has seen either finds it among the service's requests.
+
+    :param request: the request, its body read.
+    :param settings: those of the service.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        settings: Settings,
+        *,
+        handle: Callable[[], Awaitable[Answer]],
+        send: Send,
+        record: Callable[[int | None], None],
+        stopping: asyncio.Event,
+    ) -> None:
+        self.request = request
+        self.settings = settings
+        self._handle = handle
+        self._send = send
+        self._record = record
+        self._recorded = False
+        self._stopping = stopping
+        self._connection: Connection = request.scope["state"]["connection"]
+
+    async def handle(self) -> Answer:
+        """Do what is asked, e.g. store the job, and return the right answer without sending it."""
+        return await self._handle()
+
+    def record(self, status: int | None) -> None:
+        """Record the request, unless that was done before.
+
+        :param status: None where none is sent.
+        """
+        if not self._recorded:
+            self._recorded = True
+            self._record(status)
+
+    async def answer(self, answer: Answer, *, after: float = 0.0) -> None:
+        """Send a whole answer, ``after`` seconds and the service's latency."""
+        self.record(answer.status)
+        if delay := after + self.settings.latency:
+            await self.pause(delay)
+        await self._begin(answer)
+        await self._send_body(answer.body, more=False)
+
+    async def answer_in_part(self, answer: Answer, at: int | None, *, chunked: bool = False) -> None:
+        """Send the headers of the whole answer and its body up to ``at``.
+
+        :param at: bytes; default: half of them; negative: all but so many.
+        :param chunked: with chunked encoding instead of ``Content-Length``.
+        """
+        self.record(answer.status)
+        await self._begin(answer, chunked=chunked)
+        await self.send_part(answer.body[: len(answer.body) // 2 if at is None else at])
+
+    async def send_part(self, part: bytes) -> None:
+        """Send more of the body of an answer sent in part."""
+        await self._send_body(part, more=True)
+
+    async def end(self) -> None:
+        """End an answer sent in part; the connection stays."""
+        await self._send_body(b"", more=False)
+
+    async def pause(self, seconds: float | None = None) -> None:
+        """Wait so long, None: forever. Ends when the service stops."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes that need not be HTTP, instead of an answer."""
+        self.record(None)
+        self._connection.write(data)
+
+    def close(self) -> None:
+        """Close the connection in order (FIN), after what was sent."""
+        self.record(None)
+        self._connection.close()
+
+    def reset(self) -> None:
+        """Reset the connection (RST)."""
+        self.record(None)
+        self._connection.reset()
+
+    async def _begin(self, answer: Answer, *, chunked: bool = False) -> None:
+        headers = dict(answer.headers)
+        if answer.status not in (204, 304) and not chunked:
+            headers["content-length"] = str(len(answer.body))
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": [
+                    (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+                ],
+            }
+        )
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
+        await self._send(message)

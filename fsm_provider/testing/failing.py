@@ -1,0 +1,99 @@
+"""How a test makes the fake fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+
+from fsm_provider.testing.faults import Fault
+from fsm_provider.testing.script import Script, ScriptedFault
+from fsm_provider.testing.server import BackgroundServer
+
+
+class FakeFaults:
+    """Faults by endpoint and call, and outages of the whole service."""
+
+    _server: BackgroundServer | None
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._script = Script(changed)
+
+    def fail(
+        self,
+        method: str,
+        path_pattern: str,
+        fault: Fault,
+        *,
+        call: int | None = None,
+        calls: Container[int] | None = None,
+        every: bool = False,
+    ) -> ScriptedFault:
+        """Play a fault instead of the right answer, by default at the first matching call.
+
+        Calls are counted from 1 and from now on, for each scripted fault by itself. Of several
+        faults for one call the one scripted last is played::
+
+            service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
+            service.fail("GET", "/forms", faults.Status(503), calls=(1, 2))
+            service.fail("*", "*", faults.Status(429, retry_after=1), every=True)
+
+        :param method: e.g. ``GET``; ``*`` is any.
+        :param path_pattern: relative to the base address, in which ``*`` is anything.
+        :param fault: one of :mod:`fsm_provider.testing.faults`, or one's own.
+        :param call: the one call that fails.
+        :param calls: the calls that fail, e.g. ``(1, 3)`` or ``range(2, 5)``.
+        :param every: whether every call fails.
+        :return: the scripted fault, whose ``hits`` says how often it was played.
+        """
+        if isinstance(fault, type):
+            raise TypeError(f"{fault.__name__} is the class of a fault; give one of its objects")
+        if sum((call is not None, calls is not None, every)) > 1:
+            raise ValueError("Only one of call, calls and every can be given")
+        if call is not None and call < 1:
+            raise ValueError(f"call is counted from 1, not {call}")
+        if not every and calls is None:
+            calls = (1 if call is None else call,)
+        scripted = ScriptedFault(method, path_pattern, fault, calls)
+        self._script.add(scripted)
+        return scripted
+
+    def clear_faults(self) -> None:
+        """Forget all scripted faults; one that is being played plays on."""
+        self._script.clear()
+
+    @contextmanager
+    def refuse_connections(self) -> Iterator[None]:
+        """Refuse connections (ECONNREFUSED) within a ``with`` block; the records stay.
+
+        Kept-alive connections are closed at the beginning, those with a request under way after
+        its answer. At the end the service is back on the same port.
+        """
+        with self._running().refusing():
+            yield
+
+    @contextmanager
+    def reset_connections(
+        self, count: int | None = None, *, at_accept: bool = False
+    ) -> Iterator[list[tuple[str, int]]]:
+        """Reset connections within a ``with`` block, before a request is read.
+
+        A connection, new or kept alive, is reset (RST) at the first bytes of a request. None of
+        these requests is recorded, as none was read::
+
+            with service.reset_connections(1) as was_reset:
+                hook.list_forms()
+            assert len(was_reset) == 1
+
+        :param count: how many; None: all.
+        :param at_accept: whether a new connection is reset as soon as it is accepted. A client may
+            then see the reset when it connects, when it sends or when it reads, as it happens.
+        :return: a list that receives the client's host and port of each connection.
+        """
+        with self._running().resetting(count, at_accept=at_accept) as was_reset:
+            yield was_reset
+
+    def _running(self) -> BackgroundServer:
+        if self._server is None:
+            raise RuntimeError("The service does not run: start() it first")
+        return self._server

@@ -1,0 +1,130 @@
+"""Answers that are late, broken off or never come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsm_provider.testing.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Reset:
+    """The connection is reset (RST) after the request was read, before a byte of the answer.
+
+    :param after_handling: whether the request is handled first, e.g. the job stored.
+    """
+
+    after_handling: bool = False
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle or not, then reset."""
+        if self.after_handling:
+            await exchange.handle()
+        exchange.reset()
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """The request is handled, and its answer ends (FIN) in the middle of the body.
+
+    :param at: bytes of the body that are sent; default: half of them; negative: all but so many.
+    :param chunked: whether the body is chunked, rather than of a ``Content-Length``.
+    """
+
+    at: int | None = None
+    chunked: bool = False
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, answer in part and close."""
+        await exchange.answer_in_part(await exchange.handle(), self.at, chunked=self.chunked)
+        exchange.close()
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Silence: the connection stays open, and nothing or no more comes.
+
+    :param seconds: after which the connection is closed; None: never before the service stops.
+    :param after_handling: whether the request is handled first, e.g. the job stored.
+    :param headers_first: whether the headers and a part of the body are sent before the silence.
+    :param at: bytes of the body that are sent then; default: half of them.
+    """
+
+    seconds: float | None = None
+    after_handling: bool = True
+    headers_first: bool = False
+    at: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.headers_first and not self.after_handling:
+            raise ValueError("headers_first needs after_handling: there is no answer to begin without it")
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle or not, answer in part or not, wait and close."""
+        if self.headers_first:
+            await exchange.answer_in_part(await exchange.handle(), self.at)
+        elif self.after_handling:
+            await exchange.handle()
+        exchange.record(None)
+        await exchange.pause(self.seconds)
+        exchange.close()
+
+
+@dataclass(frozen=True)
+class Delay:
+    """The request is handled at once, and its whole answer comes late.
+
+    :param seconds: from the one to the other.
+    """
+
+    seconds: float
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, wait and answer."""
+        await exchange.answer(await exchange.handle(), after=self.seconds)
+
+
+@dataclass(frozen=True)
+class Trickle:
+    """The request is handled at once, and the body of its answer comes bit by bit.
+
+    No single read of the client waits long, all together do.
+
+    :param seconds: from the headers to the end of the body.
+    :param pieces: of the body.
+    """
+
+    seconds: float
+    pieces: int = 20
+
+    def __post_init__(self) -> None:
+        if self.pieces < 1:
+            raise ValueError(f"pieces must be at least 1, not {self.pieces}")
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, and answer in pieces."""
+        right = await exchange.handle()
+        size = max(1, -(-len(right.body) // self.pieces))
+        await exchange.answer_in_part(right, 0)
+        for start in range(0, len(right.body), size):
+            await exchange.pause(self.seconds / self.pieces)
+            await exchange.send_part(right.body[start : start + size])
+        await exchange.end()
+
+
+@dataclass(frozen=True)
+class MalformedResponse:
+    """Bytes that are no HTTP, then the end of the connection.
+
+    :param after_handling: whether the request is handled first, e.g. the job stored.
+    """
+
+    data: bytes = b"220 mail.example.test ESMTP\r\n"
+    after_handling: bool = True
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle or not, write the bytes and close."""
+        if self.after_handling:
+            await exchange.handle()
+        exchange.write(self.data)
+        exchange.close()

@@ -1,0 +1,122 @@
+"""Listings that go wrong: what a page says, and what follows from page to page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from fsm_provider.testing.exchange import Exchange
+from fsm_provider.testing.faults.answers import Rewrite, answer_rewritten
+
+
+class _Absent(Enum):
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+ABSENT = _Absent.ABSENT
+"""As the value of a field: it is left out."""
+
+
+def pagination(**fields: Any) -> Rewrite:
+    """Replace pagination fields of a page (section 2.5) by values of any type.
+
+    For example ``pagination(hasMore="maybe")``, ``pagination(hasMore=True, nextCursor=None)`` or
+    ``pagination(hasMore=ABSENT)``.
+    """
+
+    def rewritten(page: Any) -> Any:
+        return {**page, "pagination": _replaced(page["pagination"], fields)}
+
+    return Rewrite(rewritten)
+
+
+def record(index: int, **fields: Any) -> Rewrite:
+    """Replace or add fields of one record of a page by values of any type.
+
+    For example ``record(0, id=ABSENT)`` or ``record(-1, propertyID=["7"], unknown=1)``. What shall
+    hold for every answer is simpler said where the record is added:
+    ``service.add_form(propertyID=["7"])``.
+
+    :param index: of the record in the page; negative: from its end.
+    """
+
+    def rewritten(page: Any) -> Any:
+        records = list(page["data"])
+        records[index] = _replaced(records[index], fields)
+        return {**page, "data": records}
+
+    return Rewrite(rewritten)
+
+
+def _replaced(record: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**record, **fields}.items() if value is not ABSENT}
+
+
+@dataclass(frozen=True)
+class RepeatedCursor:
+    """A listing without end, since its cursors repeat; to be played at every call.
+
+    Each page is the right one for the cursor it was asked with. Of a listing read for the second
+    time nothing is left over from the first, but two at once are not told apart.
+
+    :param cycle: cursors before the first comes again; 1: a page's next cursor is its own. The
+        listing must have more pages than that.
+    """
+
+    cycle: int = 1
+    _issued: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.cycle < 1:
+            raise ValueError(f"cycle must be at least 1, not {self.cycle}")
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, and answer with the next cursor of the cycle."""
+
+        def rewritten(page: Any) -> Any:
+            _forget_at_first_page(exchange, self._issued)
+            fields = page["pagination"]
+            if len(self._issued) >= self.cycle:
+                more = "true" if isinstance(fields["hasMore"], str) else True
+                fields = {**fields, "hasMore": more, "nextCursor": self._issued[-self.cycle]}
+            self._issued.append(fields["nextCursor"])
+            return {**page, "pagination": fields}
+
+        await answer_rewritten(exchange, rewritten)
+
+
+@dataclass(frozen=True)
+class RepeatedRecords:
+    """Pages that overlap: each begins with the last records of the one before.
+
+    To be played at every call; as to listings at once or in turn, see :class:`RepeatedCursor`.
+
+    :param count: records that are repeated.
+    """
+
+    count: int = 1
+    _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, not {self.count}")
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, and answer with some records more."""
+
+        def rewritten(page: Any) -> Any:
+            _forget_at_first_page(exchange, self._last)
+            overlapping = {**page, "data": [*self._last, *page["data"]]}
+            self._last[:] = page["data"][-self.count :]
+            return overlapping
+
+        await answer_rewritten(exchange, rewritten)
+
+
+def _forget_at_first_page(exchange: Exchange, remembered: list[Any]) -> None:
+    if exchange.settings.cursor_param not in exchange.request.query_params:
+        remembered.clear()

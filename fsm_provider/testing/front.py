@@ -1,0 +1,104 @@
+"""In front of the application: reads each request, plays its fault or handles it, and records it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fsm_provider.testing import reading
+from fsm_provider.testing.exchange import Answer, Exchange
+from fsm_provider.testing.faults import RightAnswer
+from fsm_provider.testing.script import Script
+from fsm_provider.testing.settings import Settings
+from fsm_provider.testing.state import RecordedRequest, ServiceState
+
+
+class Front:
+    """An ASGI application around the one that handles requests.
+
+    :param stopping: ends pauses in requests under way once it is set.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        state: ServiceState,
+        script: Script,
+        *,
+        base_path: str,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._state = state
+        self._script = script
+        self._base_path = base_path
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Play one request."""
+        at = datetime.now(UTC)
+        request = Request(scope, receive)
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return
+        path = request.url.path.removeprefix(self._base_path)
+
+        def record(status: int | None) -> None:
+            self._state.record_request(
+                RecordedRequest(
+                    method=request.method,
+                    path=path,
+                    query=tuple(request.query_params.multi_items()),
+                    headers=_without_token(request, self._settings.token),
+                    json=reading.parsed_json(body),
+                    status=status,
+                    connection=tuple(scope["client"]),
+                    at=at,
+                )
+            )
+
+        exchange = Exchange(
+            request,
+            self._settings,
+            handle=lambda: _handled(self._app, scope, body),
+            send=send,
+            record=record,
+            stopping=self._stopping,
+        )
+        fault = self._script.next_fault(request.method, path) or RightAnswer()
+        try:
+            await fault.play(exchange)
+        except Exception:
+            exchange.record(500)
+            raise
+
+
+async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
+    """Have the application handle a request that was read, and collect its answer."""
+    messages: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    await app({**scope}, receive, send)
+    start, *parts = messages
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    headers.pop("content-length", None)
+    return Answer(start["status"], b"".join(part.get("body", b"") for part in parts), headers)
+
+
+def _without_token(request: Request, token: str) -> dict[str, str]:
+    headers = dict(request.headers)
+    if "authorization" in headers:
+        right = headers["authorization"] == f"Bearer {token}"
+        headers["authorization"] = "Bearer ***" if right else "***"
+    return headers

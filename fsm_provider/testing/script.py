@@ -1,0 +1,71 @@
+"""Which fault is played at which call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container
+from fnmatch import fnmatchcase
+
+from fsm_provider.testing.faults.base import Fault
+
+
+def matches(method: str, path: str, *, method_pattern: str, path_pattern: str) -> bool:
+    """Compare a request with patterns, in which ``*`` is anything: ``/properties/*/jobs``."""
+    return fnmatchcase(method, method_pattern.upper()) and fnmatchcase(path, path_pattern)
+
+
+class ScriptedFault:
+    """A fault and the calls it is played at.
+
+    :param hits: how often it was played so far.
+    """
+
+    def __init__(self, method: str, path: str, fault: Fault, calls: Container[int] | None) -> None:
+        self.fault = fault
+        self.hits = 0
+        self._method = method
+        self._path = path
+        self._calls = calls
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<{self._method} {self._path}: {self.fault}, {self.hits} hits in {self._count} calls>"
+
+    def counts(self, method: str, path: str) -> bool:
+        """Count a request that matches, and say whether it is to fail."""
+        if not matches(method, path, method_pattern=self._method, path_pattern=self._path):
+            return False
+        self._count += 1
+        return self._calls is None or self._count in self._calls
+
+
+class Script:
+    """The scripted faults of a service.
+
+    :param changed: is held while calls are counted, and notified of each fault played.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._faults: list[ScriptedFault] = []
+
+    def add(self, fault: ScriptedFault) -> None:
+        """Script a fault, which goes before those scripted so far."""
+        with self._changed:
+            self._faults.insert(0, fault)
+
+    def clear(self) -> None:
+        """Forget all faults."""
+        with self._changed:
+            self._faults.clear()
+
+    def next_fault(self, method: str, path: str) -> Fault | None:
+        """Count a request and return its fault, if any."""
+        with self._changed:
+            # A list, since each of them counts the call.
+            due = [fault for fault in self._faults if fault.counts(method, path)]
+            if not due:
+                return None
+            due[0].hits += 1
+            self._changed.notify_all()
+            return due[0].fault

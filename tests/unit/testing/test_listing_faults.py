@@ -1,0 +1,170 @@
+"""Listings that go wrong from page to page."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from fsm_provider.testing import faults
+
+LISTINGS = ["/forms", "/assetDynamicFieldValues"]
+
+
+@pytest.fixture
+def listing(serve):
+    """A client of a service with three pages of two records in either listing."""
+    call = serve(page_size=2)
+    call.service.seed_forms(6)
+    for _ in range(6):
+        call.service.add_asset_dynamic_field()
+    return call
+
+
+def ids(pages):
+    return [[record.get("id") for record in page["data"]] for page in pages]
+
+
+def cursors(pages):
+    return [page["pagination"]["nextCursor"] for page in pages]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hasMore": "maybe"},
+        {"hasMore": 1, "nextCursor": None},
+        {"hasMore": None},
+        {"hasMore": [True]},
+        {"nextCursor": {"a": 1}},
+        {"unknown": 3},
+    ],
+)
+@pytest.mark.parametrize("path", LISTINGS)
+def test_pagination_fields_may_have_any_value(listing, path, fields):
+    right = listing("GET", path).json()
+    listing.service.fail("GET", path, faults.pagination(**fields))
+
+    page = listing("GET", path).json()
+
+    assert page["data"] == right["data"]
+    assert fields.items() <= page["pagination"].items()
+    assert page["pagination"].keys() == right["pagination"].keys() | fields.keys()
+
+
+def test_a_pagination_field_may_be_absent(listing):
+    listing.service.fail("GET", "/forms", faults.pagination(hasMore=faults.ABSENT))
+
+    assert listing("GET", "/forms").json()["pagination"].keys() == {"nextCursor", "prevCursor"}
+
+
+def test_fields_of_one_record_may_be_wrong_absent_or_unknown(listing):
+    wrong = faults.record(-1, id=faults.ABSENT, propertyID=["7"], unknown={"a": 1})
+    listing.service.fail("GET", "/forms", wrong)
+
+    first, last = listing("GET", "/forms").json()["data"]
+
+    right = listing.service.forms
+    assert first == right[0]
+    assert last == {k: v for k, v in right[1].items() if k != "id"} | {
+        "propertyID": ["7"],
+        "unknown": {"a": 1},
+    }
+    assert listing("GET", "/forms").json()["data"] == right[:2]
+
+
+@pytest.mark.parametrize("path", LISTINGS)
+def test_a_cursor_may_repeat_at_once(listing, path):
+    listing.service.fail("GET", path, faults.RepeatedCursor(), every=True)
+    right = listing.service.forms if path == "/forms" else listing.service.asset_dynamic_fields
+
+    pages = list(islice(listing.pages(path), 4))
+
+    assert len(set(cursors(pages))) == 1
+    assert [page["data"] for page in pages] == [right[:2], right[2:4], right[2:4], right[2:4]]
+    assert [page["pagination"]["hasMore"] for page in pages] == ["true" if path == "/forms" else True] * 4
+
+
+def test_cursors_may_repeat_in_a_cycle(listing):
+    listing.service.fail("GET", "/forms", faults.RepeatedCursor(cycle=2), every=True)
+
+    pages = list(islice(listing.pages("/forms"), 6))
+
+    one, two, *_ = cursors(pages)
+    assert one != two
+    assert cursors(pages) == [one, two] * 3
+    assert ids(pages) == [[5001, 5002], [5003, 5004], [5005, 5006], [5003, 5004], [5005, 5006], [5003, 5004]]
+
+
+def test_a_cycle_begins_again_with_each_listing(listing):
+    listing.service.fail("GET", "/forms", faults.RepeatedCursor(), every=True)
+    first, second = (list(islice(listing.pages("/forms"), 3)) for _ in range(2))
+
+    assert ids(first) == ids(second)
+    assert set(cursors(first)).isdisjoint(cursors(second))
+
+
+def test_pages_may_overlap(listing):
+    listing.service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
+
+    for _ in range(2):
+        assert ids(listing.pages("/forms")) == [[5001, 5002], [5002, 5003, 5004], [5004, 5005, 5006]]
+
+
+def test_a_form_may_be_updated_during_a_listing(listing):
+    service = listing.service
+    service.fail("GET", "/forms", faults.Before(lambda: service.update_form(5001, formName="New")), call=2)
+    pages = listing.pages("/forms")
+    before = next(pages)
+    after = list(pages)
+
+    assert before["data"][0]["formName"] != "New"
+    assert ids([before, *after]) == [[5001, 5002], [5003, 5004], [5005, 5006]]
+    assert service.forms[0]["formName"] == "New"
+
+
+@pytest.mark.parametrize("path", LISTINGS)
+def test_an_ignored_cursor_leads_to_the_first_page_and_another_cursor(listing, path):
+    listing.service.settings.ignore_cursor = True
+
+    pages = list(islice(listing.pages(path), 4))
+
+    assert all(page["data"] == pages[0]["data"] for page in pages)
+    assert len(set(cursors(pages))) == 4
+
+
+def test_ignored_filters_filter_nothing(listing):
+    listing.service.settings.ignore_filters = True
+    filters = {"propertyID": "99", "lastUpdatedOnDateTime[gte]": "no time"}
+
+    assert ids(listing.pages("/forms", **filters)) == [[5001, 5002], [5003, 5004], [5005, 5006]]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/forms", ["0", "1", ""]), ("/assetDynamicFieldValues", [0, 1, None])]
+)
+def test_cursors_may_count_from_zero(listing, path, expected):
+    listing.service.settings.cursors_from_zero = True
+
+    for _ in range(2):
+        assert cursors(listing.pages(path)) == expected
+    assert [len(page["data"]) for page in listing.pages(path)] == [2, 2, 2]
+
+
+def test_cursors_that_count_do_not_mix_up_filters(listing):
+    listing.service.settings.cursors_from_zero = True
+    everything = listing.pages("/forms")
+    of_a_property = listing.pages("/forms", propertyID="1")
+
+    pairs = list(zip(everything, of_a_property, strict=True))
+
+    assert all(page["data"] == filtered["data"] for page, filtered in pairs)
+    assert listing("GET", "/forms", params={"cursor": "0", "jobID": "1"}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"), [(faults.RepeatedCursor, "cycle"), (faults.RepeatedRecords, "count")]
+)
+def test_nothing_can_be_repeated_less_than_once(fault, named):
+    with pytest.raises(ValueError, match=named):
+        fault(0)

@@ -1,0 +1,93 @@
+"""What a client sees of a connection, byte by byte."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+
+from fsm_provider.testing import FakeFieldService
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Bytes received and how they ended: ``complete``, ``closed``, ``reset`` or ``silence``.
+
+    Complete is an answer of the length it promised; whether the connection is then closed isn't
+    waited for.
+    """
+
+    data: bytes
+    end: str
+    seconds: float
+
+    @property
+    def head(self) -> bytes:
+        return self.data.partition(b"\r\n\r\n")[0]
+
+    @property
+    def status(self) -> int:
+        return int(self.head.split()[1])
+
+    @property
+    def promised(self) -> int:
+        return int(self.header("content-length"))
+
+    @property
+    def body(self) -> bytes:
+        return self.data.partition(b"\r\n\r\n")[2]
+
+    def header(self, name: str) -> str | None:
+        for line in self.head.decode("latin-1").splitlines()[1:]:
+            key, _, value = line.partition(": ")
+            if key.lower() == name:
+                return value
+        return None
+
+
+class RawConnection:
+    """A TCP connection to the service."""
+
+    def __init__(self, service: FakeFieldService) -> None:
+        self.token = service.settings.token
+        host, _, port = service.base_url.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=5)
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, method: str, path: str, body: bytes = b"{}") -> None:
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: fake\r\nAuthorization: Bearer {self.token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.socket.sendall(head.encode() + body)
+
+    def see(self, patience: float = 5) -> Seen:
+        began = time.monotonic()
+        self.socket.settimeout(patience)
+        data = b""
+        end = "closed"
+        try:
+            while piece := self.socket.recv(65536):
+                data += piece
+                answer = Seen(data, "complete", time.monotonic() - began)
+                if answer.header("content-length") == str(len(answer.body)):
+                    return answer
+        except ConnectionResetError:
+            end = "reset"
+        except TimeoutError:
+            end = "silence"
+        return Seen(data, end, time.monotonic() - began)
+
+
+def see(
+    service: FakeFieldService, method: str = "POST", path: str = "/properties/1/jobs", *, patience: float = 5
+) -> Seen:
+    """Send one request on a connection of its own."""
+    with RawConnection(service) as connection:
+        connection.send(method, path)
+        return connection.see(patience)
