@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.sdk import Variable, mask_secret
 
 from fsm_provider.compat import read_variable
 from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
@@ -21,7 +21,9 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
 
     The Variable is written before anything is registered, which proves that it can be: the service
     may show a secret only once. It maps each registration's id to its secret, as JSON; the secret
-    goes nowhere else. How several event types are passed is the connection's ``event_types_style``.
+    goes nowhere else. Airflow 3.3 itself logs at DEBUG, on the worker, every Variable that a task
+    sets: register at INFO. How several event types are passed is the connection's
+    ``event_types_style``.
 
     Each run registers anew: the service shows no way to look a registration up, or to delete it.
 
@@ -77,7 +79,9 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
                 if webhook.signing_secret is None:
                     self.log.warning("Webhook %s came without a signing secret", webhook.id)
                     return
-                secrets[str(webhook.id)] = webhook.signing_secret.get_secret_value()
+                secret = webhook.signing_secret.get_secret_value()
+                mask_secret(secret)
+                secrets[str(webhook.id)] = secret
                 Variable.set(sink, json.dumps(secrets))
 
             registered = self.hook.register_webhook(self._webhook(), on_registered=keep_secret)

@@ -3,6 +3,8 @@
 That it is in no log, XCom or database file either is checked when the shared Airflow stops.
 """
 
+import json
+
 from fsm_provider.testing import FakeFieldService
 from tests.system.local_airflow import LocalAirflow
 
@@ -15,5 +17,5 @@ def test_the_secret_goes_to_the_variable_alone(airflow: LocalAirflow, service: F
     assert [webhook["id"] for webhook in registered] == [webhook["id"] for webhook in service.webhooks]
     assert all("signingSecret" not in webhook for webhook in registered)
     variable = airflow.api("GET", "/variables/fsm_webhook_secrets_fsm_default_jobs")
-    assert variable["value"] == "***"
+    assert json.loads(variable["value"]) == {str(webhook["id"]): "***" for webhook in registered}
     assert variable["is_encrypted"] is True

@@ -1,5 +1,7 @@
 """A job creation whose outcome is unknown: one POST, no retry, and a log that says what is uncertain."""
 
+import json
+
 from fsm_provider.testing import FakeFieldService, faults
 from tests.system.dags.writes import PROPERTIES
 from tests.system.local_airflow import LocalAirflow
@@ -15,6 +17,15 @@ FAULTS = {
 def test_an_uncertain_write_is_sent_once_and_reported(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
+    airflow.api(
+        "POST",
+        "/connections",
+        json={
+            **service.connection(),
+            "connection_id": "fsm_impatient",
+            "extra": json.dumps({"timeout": 2}),
+        },
+    )
     for task_id, fault in FAULTS.items():
         service.fail("POST", f"/properties/{PROPERTIES[task_id]}/jobs", fault)
 
