@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar, Unpack
 
 from pydantic import SecretStr
@@ -92,23 +93,11 @@ class FsmClient:
         :raises FsmError: from the iteration.
         """
         wanted = FormFilter(**filters)
-        return self._matching_forms(wanted, {**(params or {}), **wanted.params()}, max_pages)
-
-    def _matching_forms(self, wanted: FormFilter, params: Params, max_pages: int) -> Iterator[Form]:
-        others = 0
         listing = endpoints.LIST_FORMS
-        for form in self._list(listing.path, listing.response, params, max_pages):
-            if wanted.matches(form):
-                yield form
-            else:
-                others += 1
-        if others:
-            logger.warning(
-                "%s forms of the listing did not match the filter (%s) and were left out: "
-                "the service ignores a part of it",
-                others,
-                wanted,
-            )
+        pages = self.pages(
+            listing.path, listing.response, {**(params or {}), **wanted.params()}, max_pages=max_pages
+        )
+        return chain.from_iterable(_matching(pages, wanted))
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
@@ -120,7 +109,8 @@ class FsmClient:
         :raises FsmError: from the iteration.
         """
         listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
-        return self._list(listing.path, listing.response, params, max_pages)
+        pages = self.pages(listing.path, listing.response, params, max_pages=max_pages)
+        return chain.from_iterable(page.data for page in pages)
 
     def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
         """Create a job on a property (4.2). Sent again only where nothing can have happened.
@@ -189,7 +179,8 @@ class FsmClient:
         :raises FsmInputError: at once, for a path of another form.
         :raises FsmError: from the iteration.
         """
-        return self._list(read_path(path), model, params, max_pages)
+        pages = self.pages(read_path(path), model, params, max_pages=max_pages)
+        return chain.from_iterable(page.data for page in pages)
 
     def request(
         self,
@@ -229,28 +220,21 @@ class FsmClient:
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Iterator[Page[Any]]:
         """List page by page; what :meth:`paginate` takes its records from."""
+        settings = self.settings
         sent = dict(params or {})
-        if self.settings.page_size_param and self.settings.page_size:
-            sent.setdefault(self.settings.page_size_param, self.settings.page_size)
-        paginator = CursorPaginator(self.settings.cursor_param, max_pages=max_pages)
+        if settings.page_size_param and settings.page_size:
+            sent.setdefault(settings.page_size_param, settings.page_size)
+        paginator = CursorPaginator(
+            settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
+        )
+        listing = self._transport.prepared(Call("GET", path, sent))
         while not paginator.finished:
-            page: Page[Any] = self._send(
-                Call("GET", path, {**sent, **paginator.params}),
-                partial(
-                    read_page,
-                    model=model,
-                    number=paginator.page_number,
-                    timezone=self.settings.server_timezone,
-                ),
+            read = partial(
+                read_page, model=model, number=paginator.page_number, timezone=settings.server_timezone
             )
+            page: Page[Any] = self._send(listing.with_query(paginator.params), read)
             paginator.advance(page)
             yield page
-
-    def _list(
-        self, path: str, model: type[Record] | None, params: Params | None, max_pages: int
-    ) -> Iterator[Any]:
-        for page in self.pages(path, model, params, max_pages=max_pages):
-            yield from page.data
 
     def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
         attempts, reloaded = Attempts(self._retry_policy), False
@@ -300,4 +284,22 @@ def _compare(registration: Webhook, *, asked: list[str]) -> None:
             f"webhook {registration.id} was registered for {registration.event_types} instead of {asked}: "
             "set event_types_style on the connection to what the service reads, and delete this one there",
             webhook_id=registration.id,
+        )
+
+
+def _matching(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
+    if not wanted.as_dict():
+        yield from (page.data for page in pages)
+        return
+    others = 0
+    for page in pages:
+        matching = [form for form in page.data if wanted.matches(form)]
+        others += len(page.data) - len(matching)
+        yield matching
+    if others:
+        logger.warning(
+            "%s forms of the listing did not match the filter (%s) and were left out: "
+            "the service ignores a part of it",
+            others,
+            wanted,
         )

@@ -1,4 +1,4 @@
-"""The cursor of one listing, as a state machine: no requests, no records kept but their identifiers.
+"""The cursor of one listing, as a state machine: no requests, no records kept but the last page's.
 
 The specification does not show how a cursor is passed (2.5), so its parameter is a setting; a wrong
 one shows as a listing that never moves, and is found on the second page.
@@ -18,12 +18,19 @@ class CursorPaginator:
     """Lead one listing from its first page to its end, or to a :class:`FsmPaginationError`.
 
     :param cursor_param: the query parameter that carries the cursor.
+    :param start: the cursor to start from, where not at the beginning.
     :param max_pages: a listing longer than this is taken for an endless one.
     """
 
-    def __init__(self, cursor_param: str, *, max_pages: int = DEFAULT_MAX_PAGES) -> None:
+    def __init__(
+        self,
+        cursor_param: str,
+        *,
+        start: int | str | None = None,
+        max_pages: int = DEFAULT_MAX_PAGES,
+    ) -> None:
         self.page_number = 1
-        self.cursor: int | str | None = None
+        self.cursor = start
         self.finished = False
         self._cursor_param = cursor_param
         self._max_pages = max_pages
@@ -40,10 +47,9 @@ class CursorPaginator:
 
         :raises FsmPaginationError: where the listing does not move, or does not say whether it ends.
         """
-        records = [_identity(item) for item in page.data]
-        if records and records == self._previous_records:
+        if page.data and _same_records(page.data, self._previous_records):
             raise self._error("holds the same records as the page before it")
-        self._previous_records = records
+        self._previous_records = page.data
         if not self._has_more(page.pagination):
             self.finished = True
             return
@@ -75,6 +81,12 @@ class CursorPaginator:
             f"parameter '{self._cursor_param}': if the service calls it otherwise, set "
             "cursor_param on the connection."
         )
+
+
+def _same_records(page: list[Any], previous: list[Any]) -> bool:
+    return len(page) == len(previous) and all(
+        _identity(one) == _identity(other) for one, other in zip(page, previous, strict=True)
+    )
 
 
 def _identity(item: Any) -> Any:

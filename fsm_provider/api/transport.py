@@ -1,18 +1,20 @@
 """One exchange with the service: a request out, the body of a success back, or a typed error.
 
-What requests looks up in the environment for every request (proxies, CA bundle, ``.netrc``) is
-looked up once, and ``.netrc`` never, as it would replace the token. A failure before the first byte
+It sends through requests' adapter, without the session around it: what that looks up in the
+environment for every request (proxies, CA bundle) is looked up once, ``.netrc``, which would replace
+the token, never, and a redirect is never followed. A failure before the first byte
 of a request has left is told apart from any later one: only the former may be repeated for a write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
-from urllib.parse import quote
+from typing import Any, cast
+from urllib.parse import quote, urlencode
 
 import requests
 import urllib3
@@ -27,6 +29,11 @@ from fsm_provider.api.errors import FsmConnectionError, FsmInputError, FsmRespon
 from fsm_provider.api.settings import Settings
 
 EXCERPT_LENGTH = 300
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
+    "User-Agent": f"airflow-provider-fsm/{__version__}",
+}
 REQUEST_ID_HEADER = "X-Request-ID"
 
 
@@ -34,6 +41,7 @@ REQUEST_ID_HEADER = "X-Request-ID"
 class Call:
     """One request.
 
+    :param prepared: the request as it is sent, but for the token; made where there is none.
     :param subject: what a write is about, for the error that says that it is uncertain.
     :param confidential: texts that no error may quote, should the service repeat them.
     """
@@ -45,6 +53,16 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=dict)
     confidential: tuple[str, ...] = ()
+    prepared: requests.PreparedRequest | None = None
+
+    def with_query(self, params: Mapping[str, str]) -> Call:
+        """Add parameters to a prepared call, without preparing it anew."""
+        if self.prepared is None or not params:
+            return self
+        prepared = copy(self.prepared)
+        url = str(prepared.url)
+        prepared.url = f"{url}{'&' if '?' in url else '?'}{urlencode(params)}"
+        return replace(self, prepared=prepared)
 
     @property
     def writes(self) -> bool:
@@ -60,22 +78,21 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._session = requests.Session()
-        environment = self._session.merge_environment_settings(
-            settings.base_url, {}, stream=True, verify=settings.ca_bundle or settings.verify_ssl, cert=None
-        )
-        self._session.trust_env = False
-        self._session.proxies = environment["proxies"]
-        self._session.verify = environment["verify"]
-        self._session.headers.update(
-            {"Accept": "application/json", "User-Agent": f"airflow-provider-fsm/{__version__}"}
-        )
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, _Adapter())
+        self._adapter = _Adapter()
+        with requests.Session() as session:
+            environment = session.merge_environment_settings(
+                settings.base_url,
+                {},
+                stream=True,
+                verify=settings.ca_bundle or settings.verify_ssl,
+                cert=None,
+            )
+        self._proxies = environment["proxies"]
+        self._verify = cast(bool | str, environment["verify"])
 
     def close(self) -> None:
         """Close the connections."""
-        self._session.close()
+        self._adapter.close()
 
     def exchange(self, call: Call, token: SecretStr) -> bytes:
         """Send once and give the body of a success.
@@ -85,10 +102,15 @@ class Transport:
         :raises FsmResponseError: where no whole answer came.
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
-        prepared = self._prepare(call, token)
+        request = call.prepared or self._prepare(call)
+        request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         try:
-            response = self._session.send(
-                prepared, stream=True, allow_redirects=False, timeout=self._settings.timeout
+            response = self._adapter.send(
+                request,
+                stream=True,
+                timeout=self._settings.timeout,
+                verify=self._verify,
+                proxies=self._proxies,
             )
         except (requests.RequestException, HTTPError, OSError) as error:
             *_, origin = _causes(error)
@@ -115,16 +137,20 @@ class Transport:
             )
         return body
 
-    def _prepare(self, call: Call, token: SecretStr) -> requests.PreparedRequest:
+    def prepared(self, call: Call) -> Call:
+        """Prepare a call once, for the pages of a listing."""
+        return replace(call, prepared=self._prepare(call))
+
+    def _prepare(self, call: Call) -> requests.PreparedRequest:
         request = requests.Request(
             call.method,
             self._settings.base_url + call.path,
             params=call.params,
             json=call.json,
-            headers={**call.headers, "Authorization": f"Bearer {token.get_secret_value()}"},
+            headers={**_HEADERS, **call.headers},
         )
         try:
-            return self._session.prepare_request(request)
+            return request.prepare()
         except InvalidJSONError as error:
             raise FsmInputError(f"json: {error}") from None
 
