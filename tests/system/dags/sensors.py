@@ -8,9 +8,9 @@ from fsm_provider.sensors.forms import FsmFormSensor
 
 MODES = {
     "poke": {"mode": "poke"},
-    # Airflow fails a task that comes back before the scheduler has noted that it left: within a second
-    # or two, "state attribute is queued".
-    "reschedule": {"mode": "reschedule", "poke_interval": 5},
+    # Airflow fails a task that comes back before the scheduler has noted that it left ("state attribute
+    # is queued"); on a busy machine that takes seconds.
+    "reschedule": {"mode": "reschedule", "poke_interval": 15},
     "deferrable": {"deferrable": True},
 }
 NO_JOB = 1

@@ -66,47 +66,6 @@ def test_a_write_that_may_have_happened_is_never_repeated(service, client, waits
     assert "propertyID 7, customerReference 'PO-1'" in str(error)
 
 
-@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
-def test_a_read_is_tried_again_and_then_whole(service, client, waits, fault):
-    form = service.add_form(job_id=1)
-    service.fail("GET", "/forms", fault, calls=(1, 2))
-
-    assert [found.id for found in client.list_forms()] == [form["id"]]
-
-    assert len(service.requests) == 3
-    assert len(waits) == 2
-
-
-@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
-def test_a_read_that_keeps_failing_is_a_typed_error(service, client, waits, fault):
-    service.fail("GET", "/forms", fault, every=True)
-
-    with pytest.raises((FsmResponseError, FsmServerError), match="GET /forms"):
-        list(client.list_forms())
-
-    assert len(service.requests) == 3
-    assert len(waits) == 2
-
-
-def test_only_the_failing_page_is_read_again(service, client):
-    service.seed_forms(35)
-    service.fail("GET", "/forms", faults.Status(502), call=3)
-
-    ids = [form.id for form in client.list_forms()]
-
-    assert ids == [form["id"] for form in service.forms]
-    assert len(service.requests) == 5
-
-
-@pytest.mark.parametrize("send", ["list_forms", "create_job"])
-def test_a_refused_connection_is_tried_again(service, client, waits, send):
-    with service.refuse_connections(), pytest.raises(FsmConnectionError, match="was not reached"):
-        client.create_job(7, {}) if send == "create_job" else list(client.list_forms())
-
-    assert len(waits) == 2
-    assert service.requests == []
-
-
 def test_a_write_that_was_refused_at_first_is_sent_once(service, make_client):
     refusal = service.refuse_connections()
     refusal.__enter__()
@@ -132,17 +91,6 @@ def test_tls_that_fails_sends_nothing(service, make_client):
     assert service.requests == []
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_429_is_tried_again_when_retry_after_says(service, client, waits, method):
-    path = {"GET": "/forms", "POST": JOBS}[method]
-    service.fail(method, path, faults.Status(429, "slow down", retry_after=17))
-
-    client.create_job(7, {}) if method == "POST" else list(client.list_forms())
-
-    assert waits == [17.0]
-    assert len(service.requests) == 2
-
-
 def test_retry_after_may_be_a_date(service, client, waits):
     service.fail("GET", "/forms", faults.Status(429, retry_after=datetime.now(UTC) + timedelta(seconds=40)))
 
@@ -158,16 +106,6 @@ def test_a_retry_after_that_has_passed_does_not_wait(service, client, waits, giv
     list(client.list_forms())
 
     assert waits == [waited]
-
-
-@pytest.mark.parametrize("given", ["soon", "", "1e9", "nan"])
-def test_a_retry_after_that_cannot_be_read_backs_off(service, client, waits, given):
-    service.fail("GET", "/forms", faults.Status(429, retry_after=given))
-
-    list(client.list_forms())
-
-    assert len(waits) == 1
-    assert 0 <= waits[0] <= 0.5
 
 
 def test_a_retry_after_past_the_budget_raises_at_once(service, client, waits):

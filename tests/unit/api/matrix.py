@@ -1,0 +1,213 @@
+"""What the client promises for each fault, request and phase: the table that the test runs.
+
+``python -m tests.unit.api.matrix`` prints it as the table in docs/guarantees.md.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing.faults import Fault
+
+RETRIES = 2
+Phase = Literal["first call", "second page", "every call"]
+CELLS: tuple[tuple[str, Phase], ...] = (
+    ("GET", "first call"),
+    ("GET", "second page"),
+    ("GET", "every call"),
+    ("POST", "first call"),
+    ("POST", "every call"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes of one call of the client.
+
+    :param raises: name of the error, None where the call succeeds.
+    :param repeats: how often the failing request is sent again.
+    :param waits: seconds before each repeat; "backoff" is a draw below the exponential bound.
+    :param stored: jobs that the service holds afterwards.
+    """
+
+    raises: str | None = None
+    repeats: int = 0
+    waits: tuple[float | Literal["backoff"], ...] = ()
+    stored: int = 0
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A fault of all connections instead of one call: no request is read while it lasts."""
+
+    of: Callable[[FakeFieldService], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault, and what comes of it in each cell."""
+
+    fault: str
+    play: Callable[[], Fault | Outage]
+    read_once: Outcome
+    read_always: Outcome
+    write_once: Outcome
+    write_always: Outcome
+
+    def outcome(self, method: str, phase: Phase) -> Outcome:
+        """The expectation of one cell."""
+        if method == "GET":
+            return self.read_always if phase == "every call" else self.read_once
+        return self.write_always if phase == "every call" else self.write_once
+
+
+READ_AGAIN = Outcome(repeats=1, waits=("backoff",))
+WRITTEN_AGAIN = replace(READ_AGAIN, stored=1)
+
+
+def gives_up(error: str, wait: float | Literal["backoff"] = "backoff") -> Outcome:
+    return Outcome(error, RETRIES, (wait,) * RETRIES)
+
+
+def uncertain(stored: int) -> Outcome:
+    return Outcome("FsmUncertainWriteError", stored=stored)
+
+
+def in_the_dark(name: str, play: Callable[[], Fault | Outage], read_error: str, *, stored: int) -> Row:
+    """A fault after which a write may have happened."""
+    write = uncertain(stored)
+    return Row(name, play, READ_AGAIN, gives_up(read_error), write, write)
+
+
+def refused(status: int, error: str) -> Row:
+    """A status that says that nothing happened, and that asking again is of no use."""
+    outcome = Outcome(error)
+    return Row(str(status), lambda: faults.Status(status), outcome, outcome, outcome, outcome)
+
+
+def limited(name: str, wait: float | Literal["backoff"], **status) -> Row:
+    once = Outcome(repeats=1, waits=(wait,))
+    always = gives_up("FsmRateLimitedError", wait)
+    return Row(name, lambda: faults.Status(429, **status), once, always, replace(once, stored=1), always)
+
+
+TOO_LONG = Outcome("FsmRateLimitedError")
+
+MATRIX = [
+    Row(
+        "connection refused",
+        lambda: Outage(lambda service: service.refuse_connections()),
+        READ_AGAIN,
+        gives_up("FsmConnectionError"),
+        WRITTEN_AGAIN,
+        gives_up("FsmConnectionError"),
+    ),
+    in_the_dark(
+        "reset before the request is read",
+        lambda: Outage(lambda service: service.reset_connections()),
+        "FsmResponseError",
+        stored=0,
+    ),
+    in_the_dark("reset before handling", lambda: faults.Reset(), "FsmResponseError", stored=0),
+    in_the_dark(
+        "reset after handling", lambda: faults.Reset(after_handling=True), "FsmResponseError", stored=1
+    ),
+    in_the_dark(
+        "silence, not handled", lambda: faults.Stall(after_handling=False), "FsmResponseError", stored=0
+    ),
+    in_the_dark("silence after handling", lambda: faults.Stall(), "FsmResponseError", stored=1),
+    in_the_dark("body that stalls", lambda: faults.Stall(headers_first=True), "FsmResponseError", stored=1),
+    in_the_dark("body cut off", lambda: faults.Truncated(), "FsmResponseError", stored=1),
+    in_the_dark(
+        "chunked body cut off", lambda: faults.Truncated(5, chunked=True), "FsmResponseError", stored=1
+    ),
+    in_the_dark(
+        "no HTTP", lambda: faults.MalformedResponse(after_handling=False), "FsmResponseError", stored=0
+    ),
+    in_the_dark(
+        "500",
+        lambda: faults.Status(500, "<h1>Oops</h1>", content_type="text/html"),
+        "FsmServerError",
+        stored=0,
+    ),
+    in_the_dark("502", lambda: faults.Status(502, "bad gateway"), "FsmServerError", stored=0),
+    in_the_dark("503", lambda: faults.Status(503, {"error": "later"}), "FsmServerError", stored=0),
+    in_the_dark("504 without a body", lambda: faults.Status(504), "FsmServerError", stored=0),
+    in_the_dark("success, broken JSON", lambda: faults.Body('{"id": 1'), "FsmResponseError", stored=1),
+    in_the_dark("success, HTML", lambda: faults.Body("<html>", "text/html"), "FsmResponseError", stored=1),
+    in_the_dark("success, empty", lambda: faults.Body(""), "FsmResponseError", stored=1),
+    in_the_dark("success, another shape", lambda: faults.Body([1]), "FsmResponseError", stored=1),
+    in_the_dark("success, no id", lambda: faults.Body({"data": [{"x": 1}]}), "FsmResponseError", stored=1),
+    in_the_dark(
+        "said to be gzip, is not",
+        lambda: faults.Body("{}", headers={"content-encoding": "gzip"}),
+        "FsmResponseError",
+        stored=1,
+    ),
+    Row(
+        "503 with Retry-After 7",
+        lambda: faults.Status(503, retry_after=7),
+        Outcome(repeats=1, waits=(7,)),
+        gives_up("FsmServerError", 7),
+        uncertain(0),
+        uncertain(0),
+    ),
+    limited("429", "backoff"),
+    limited("429, Retry-After 17", 17, body="slow down", retry_after=17),
+    limited("429, Retry-After negative", 0, retry_after="-5"),
+    limited("429, Retry-After unreadable", "backoff", retry_after="soon"),
+    Row(
+        "429, Retry-After a day",
+        lambda: faults.Status(429, retry_after=86_400),
+        TOO_LONG,
+        TOO_LONG,
+        TOO_LONG,
+        TOO_LONG,
+    ),
+    refused(400, "FsmBadRequestError"),
+    refused(401, "FsmUnauthorisedError"),
+    refused(403, "FsmForbiddenError"),
+    refused(404, "FsmNotFoundError"),
+    refused(405, "FsmApiError"),
+    refused(409, "FsmConflictError"),
+    refused(422, "FsmApiError"),
+    Row("redirect to itself", lambda: faults.Redirect(), *(Outcome("FsmRedirectError"),) * 4),
+    Row(
+        "redirect to another host",
+        lambda: faults.Redirect("http://other.invalid/forms", status=307),
+        *(Outcome("FsmRedirectError"),) * 4,
+    ),
+    Row("late, but whole", lambda: faults.Delay(0.1), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
+    Row("gzip", lambda: faults.Gzip(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
+    Row(
+        "wrong content type", lambda: faults.WrongContentType(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2
+    ),
+]
+
+
+def as_text(outcome: Outcome) -> str:
+    """One cell of the table."""
+    what = f"`{outcome.raises}`" if outcome.raises else "succeeds"
+    if outcome.repeats:
+        wait = outcome.waits[0]
+        after = "backoff" if wait == "backoff" else f"{wait:g} s"
+        what += f" after {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''} ({after})"
+    return what
+
+
+def as_table() -> str:
+    """The matrix in Markdown."""
+    lines = [
+        "| fault | " + " | ".join(f"{method}, {phase}" for method, phase in CELLS) + " | jobs stored |",
+        "|---|" + "---|" * (len(CELLS) + 1),
+    ]
+    for row in MATRIX:
+        cells = [as_text(row.outcome(method, phase)) for method, phase in CELLS]
+        lines.append(f"| {row.fault} | {' | '.join(cells)} | {row.write_once.stored} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(as_table())

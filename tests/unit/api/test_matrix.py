@@ -1,0 +1,64 @@
+"""Every fault x request x phase: what is raised, sent, waited for, and stored."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fsm_provider import api
+from tests.unit.api.matrix import CELLS, MATRIX, RETRIES, Outage, Phase, Row, as_table
+
+GUARANTEES = Path(__file__).parents[3] / "docs" / "guarantees.md"
+PATHS = {"GET": "/forms", "POST": "/properties/7/jobs"}
+CALLS = {"first call": {"call": 1}, "second page": {"call": 2}, "every call": {"every": True}}
+PAGES, PAGE = 3, 10
+
+
+@pytest.mark.parametrize(("method", "phase"), CELLS, ids=[", ".join(cell) for cell in CELLS])
+@pytest.mark.parametrize("row", MATRIX, ids=lambda row: row.fault)
+def test_cell(service, make_client, row: Row, method: str, phase: Phase):
+    service.seed_forms(PAGE * PAGES)
+    waits: list[float] = []
+    forms: list[int] = []
+    raised = None
+    expected, fault = row.outcome(method, phase), row.play()
+    scripted = None
+    if not isinstance(fault, Outage):
+        scripted = service.fail(method, PATHS[method], fault, **CALLS[phase])
+
+    with ExitStack() as outage:
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if phase != "every call":
+                outage.close()
+
+        client = make_client(service, sleep=wait, timeout=0.5, max_retries=RETRIES)
+        listing = client.list_forms()
+        if phase == "second page":
+            forms += [next(listing).id for _ in range(PAGE)]
+        if isinstance(fault, Outage):
+            outage.enter_context(fault.of(service))
+        try:
+            if method == "GET":
+                forms += [form.id for form in listing]
+            else:
+                client.create_job(7, {"customerReference": "PO-1"})
+        except api.FsmError as error:
+            raised = type(error).__name__
+
+    assert raised == expected.raises
+    assert len(waits) == len(expected.waits)
+    for number, (waited, allowed) in enumerate(zip(waits, expected.waits, strict=True)):
+        assert (0 <= waited <= 0.5 * 2**number) if allowed == "backoff" else waited == allowed
+    answered = {("GET", None): PAGES, ("POST", None): 1}.get((method, raised), int(phase == "second page"))
+    unanswered = 0 if scripted is None else expected.repeats + (raised is not None)
+    assert len(service.requests) == answered + unanswered
+    assert scripted is None or scripted.hits > 0
+    whole = [form["id"] for form in service.forms] if method == "GET" else []
+    assert forms == (whole if raised is None else whole[: PAGE * answered])
+    assert len(service.jobs) == (expected.stored if method == "POST" else 0)
+
+
+def test_the_documented_table_is_this_one():
+    assert as_table() in GUARANTEES.read_text()
