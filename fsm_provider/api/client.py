@@ -40,6 +40,9 @@ ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT", bound=Record)
 Params = Mapping[str, Any]
 
+LONG_WAIT = 5.0
+"""Seconds from which on a wait for the throttle is worth a line in the log."""
+
 
 class FsmClient:
     """The service's operations, over kept-alive connections.
@@ -256,10 +259,15 @@ class FsmClient:
         self._token = token
         return changed
 
+    def _wait_for_our_turn(self, per_second: float) -> None:
+        delay = throttle_for(self.settings.base_url).reserve(per_second)
+        if delay >= LONG_WAIT:
+            logger.info("waiting %.1f s: max_requests_per_second is %g", delay, per_second)
+        self._sleep(delay)
+
     def _attempt(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
         if self.settings.max_requests_per_second:
-            throttle = throttle_for(self.settings.base_url)
-            self._sleep(throttle.reserve(self.settings.max_requests_per_second))
+            self._wait_for_our_turn(self.settings.max_requests_per_second)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return read(self._transport.exchange(call, self._token))

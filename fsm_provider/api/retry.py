@@ -31,12 +31,15 @@ class RetryPolicy:
 
     :param max_retries: repeats after the first attempt.
     :param base: the bound of the first delay, in seconds; it doubles with each attempt.
+    :param rate_limited_base: the same after a 429 that does not say how long to wait: limits are by the
+        minute rather than by the second.
     :param cap: the bound of any delay of our own choosing, in seconds.
     :param budget: what all delays of one request may add up to, in seconds.
     """
 
     max_retries: int = 4
     base: float = 0.5
+    rate_limited_base: float = 10.0
     cap: float = 30.0
     budget: float = 120.0
 
@@ -55,7 +58,8 @@ class RetryPolicy:
             return None
         asked = error.retry_after if isinstance(error, FsmApiError) else None
         if asked is None:
-            bound = min(self.cap, self.base * 2.0 ** min(attempt - 1, 60))
+            base = self.rate_limited_base if isinstance(error, FsmRateLimitedError) else self.base
+            bound = min(self.cap, base * 2.0 ** min(attempt - 1, 60))
             delay = bound * (random.random() if draw is None else draw)  # noqa: S311
         else:
             delay = asked

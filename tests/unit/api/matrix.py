@@ -12,6 +12,9 @@ from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Fault
 
 RETRIES = 2
+Backoff = Literal["backoff", "slow backoff"]
+BOUNDS = {"backoff": 0.5, "slow backoff": 10.0}
+"""Seconds up to which the first delay is drawn; the bound doubles with each repeat."""
 Phase = Literal["first call", "second page", "every call"]
 CELLS: tuple[tuple[str, Phase], ...] = (
     ("GET", "first call"),
@@ -28,13 +31,13 @@ class Outcome:
 
     :param raises: name of the error, None where the call succeeds.
     :param repeats: how often the failing request is sent again.
-    :param waits: seconds before each repeat; "backoff" is a draw below the exponential bound.
+    :param waits: seconds before each repeat; a backoff is a draw below a bound that doubles.
     :param stored: jobs that the service holds afterwards.
     """
 
     raises: str | None = None
     repeats: int = 0
-    waits: tuple[float | Literal["backoff"], ...] = ()
+    waits: tuple[float | Backoff, ...] = ()
     stored: int = 0
 
 
@@ -67,7 +70,7 @@ READ_AGAIN = Outcome(repeats=1, waits=("backoff",))
 WRITTEN_AGAIN = replace(READ_AGAIN, stored=1)
 
 
-def gives_up(error: str, wait: float | Literal["backoff"] = "backoff") -> Outcome:
+def gives_up(error: str, wait: float | Backoff = "backoff") -> Outcome:
     return Outcome(error, RETRIES, (wait,) * RETRIES)
 
 
@@ -87,7 +90,7 @@ def refused(status: int, error: str) -> Row:
     return Row(str(status), lambda: faults.Status(status), outcome, outcome, outcome, outcome)
 
 
-def limited(name: str, wait: float | Literal["backoff"], **status) -> Row:
+def limited(name: str, wait: float | Backoff, **status) -> Row:
     once = Outcome(repeats=1, waits=(wait,))
     always = gives_up("FsmRateLimitedError", wait)
     return Row(name, lambda: faults.Status(429, **status), once, always, replace(once, stored=1), always)
@@ -154,10 +157,10 @@ MATRIX = [
         uncertain(0),
         uncertain(0),
     ),
-    limited("429", "backoff"),
+    limited("429", "slow backoff"),
     limited("429, Retry-After 17", 17, body="slow down", retry_after=17),
     limited("429, Retry-After negative", 0, retry_after="-5"),
-    limited("429, Retry-After unreadable", "backoff", retry_after="soon"),
+    limited("429, Retry-After unreadable", "slow backoff", retry_after="soon"),
     Row(
         "429, Retry-After a day",
         lambda: faults.Status(429, retry_after=86_400),
@@ -192,7 +195,7 @@ def as_text(outcome: Outcome) -> str:
     what = f"`{outcome.raises}`" if outcome.raises else "succeeds"
     if outcome.repeats:
         wait = outcome.waits[0]
-        after = "backoff" if wait == "backoff" else f"{wait:g} s"
+        after = wait if isinstance(wait, str) else f"{wait:g} s"
         what += f" after {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''} ({after})"
     return what
 

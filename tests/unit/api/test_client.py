@@ -1,6 +1,7 @@
 """What the client does where the service misbehaves, over a real socket."""
 
 import logging
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 
@@ -14,8 +15,6 @@ from fsm_provider.api import (
     FsmPaginationError,
     FsmRateLimitedError,
     FsmRedirectError,
-    FsmResponseError,
-    FsmServerError,
     FsmUncertainWriteError,
 )
 from fsm_provider.testing import FakeFieldService, faults
@@ -253,6 +252,17 @@ def test_a_rate_is_kept_over_all_clients(service, make_client):
         list(client.list_forms())
 
     assert waited == [0, pytest.approx(2, abs=0.5)]
+
+
+def test_a_long_wait_for_the_throttle_is_said(service, make_client, caplog):
+    caplog.set_level(logging.INFO)
+    client = make_client(service, max_requests_per_second=0.1)
+
+    list(client.list_forms())
+    list(client.list_forms())
+
+    (line,) = [line for line in caplog.messages if line.startswith("waiting")]
+    assert re.fullmatch(r"waiting (9\.\d|10\.0) s: max_requests_per_second is 0\.1", line)
 
 
 def test_the_token_is_in_no_error_log_repr_or_address(service, make_client, caplog):
