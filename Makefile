@@ -4,6 +4,7 @@ PYTHON ?= python3
 CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BENCH := build/bench-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -11,7 +12,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system constraints clean
+.PHONY: help demo ui test lint test-unit test-system bench constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +41,9 @@ test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet tests/system
 
+bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
+	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
+
 constraints: ## Write down the versions installed in .venv
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \
 	python=$$($(BIN)/python -c 'import platform; print(platform.python_version())') && \
@@ -60,3 +64,8 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv && \
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
+
+# The clients that are compared with stay out of .venv.
+$(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
+	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
+	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@

@@ -4,9 +4,9 @@ Nothing here imports the provider's own client, so that the two cannot share a m
 Needs the extra ``testing`` (FastAPI and uvicorn).
 """
 
-from fsm_provider.testing import faults
+from fsm_provider.testing import faults, openapi
 from fsm_provider.testing.engineer import Engineer
 from fsm_provider.testing.service import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 
-__all__ = ["Engineer", "FakeFieldService", "RecordedRequest", "faults"]
+__all__ = ["Engineer", "FakeFieldService", "RecordedRequest", "faults", "openapi"]

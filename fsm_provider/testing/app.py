@@ -76,7 +76,7 @@ class _Endpoints:
         return Response(blank_pdf(title), media_type="application/pdf")
 
     async def create_job(self, property_id: str, request: Request) -> Response:
-        if not property_id.isdecimal() or not self._state.has_property(int(property_id)):
+        if not wire.is_whole_number(property_id) or not self._state.has_property(int(property_id)):
             raise HTTPException(404, f"There is no property {property_id}")
         body = await reading.job_body(request)
         return JSONResponse(self._state.add_job(int(property_id), body, {}), status_code=201)

@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from fsm_provider.testing.settings import EventTypesStyle
-from fsm_provider.testing.wire import JOB_BODY_TYPES, WEBHOOK_OBJECTS, Record
+from fsm_provider.testing.wire import JOB_BODY_TYPES, WEBHOOK_OBJECTS, Record, is_whole_number
 
 EQUAL_FILTERS = (
     "createdByType",
@@ -26,11 +26,17 @@ LOWER_BOUNDS = ("createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]")
 
 
 def parsed_json(body: bytes) -> Any:
-    """Parse a body; None where there is none or it isn't JSON."""
+    """Parse a body; None where there is none, it isn't JSON, or it can't be written as JSON again.
+
+    Python reads NaN, infinities, lone surrogates and deep nesting, but an answer with them in it
+    cannot be sent: without this they would be a 500 after the job was stored.
+    """
     try:
-        return json.loads(body)
-    except ValueError:
+        parsed = json.loads(body)
+        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         return None
+    return parsed
 
 
 async def job_body(request: Request) -> Record:
@@ -56,7 +62,7 @@ def lower_bounds(query: QueryParams) -> dict[str, datetime]:
             try:
                 bound = datetime.fromisoformat(query[name])
             except ValueError as error:
-                raise HTTPException(400, f"{name} is not a time: {query[name]!r}") from error
+                raise HTTPException(409, f"{name} is not a time: {query[name]!r}") from error
             bounds[name] = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
     return bounds
 
@@ -66,8 +72,8 @@ def page_size(query: QueryParams, parameter: str | None, default: int) -> int:
     if parameter is None or parameter not in query:
         return default
     value = query[parameter]
-    if not value.isdecimal() or int(value) == 0:
-        raise HTTPException(400, f"{parameter} is not a positive integer: {value!r}")
+    if not is_whole_number(value) or int(value) == 0:
+        raise HTTPException(409, f"{parameter} is not a positive integer: {value!r}")
     return int(value)
 
 

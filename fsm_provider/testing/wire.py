@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -43,10 +44,20 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def is_whole_number(text: str) -> bool:
+    """Say whether a text is digits that can be read, which Python refuses to do with thousands."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
+
+
+def is_skill(value: Any) -> bool:
+    """Say whether a value is an element of ``skills`` in section 2.2."""
+    return isinstance(value, dict) and type(value.get("id")) is int and isinstance(value.get("skill"), str)
+
+
 def contact(id_name: str, contact_id: str) -> Record:
     """Make the contact object that goes with a contact identifier."""
     return {
-        id_name: int(contact_id) if contact_id.isdecimal() else 0,
+        id_name: int(contact_id) if is_whole_number(contact_id) else 0,
         "fullName": "",
         "mobile": "",
         "telephone": "",
@@ -61,7 +72,8 @@ def job_record(
 
     What is not given is empty: ``""``, ``0``, ``[]``, ``False``. Only the times of a completion
     and a closure that have not happened are None. Fields that section 4.2 does not know are
-    carried over, but never over a field that the service sets.
+    carried over, but never over a field that the service sets. Of ``skills``, whose form in a
+    request is not shown, what has the form of section 2.2 is carried over.
     """
     customer_contact_id = body.get("customerContactID", "")
     site_contact_id = body.get("siteContactID", "")
@@ -83,7 +95,7 @@ def job_record(
         "settingsJobDescriptionID": body.get("settingsJobDescriptionID", ""),
         "notes": body.get("notes", ""),
         "jobType": 1,
-        "skills": skills if isinstance(skills, list) else [],
+        "skills": [skill for skill in skills if is_skill(skill)] if isinstance(skills, list) else [],
         "pipelineID": 1,
         "pipelineName": "Jobs",
         "stageID": 1,

@@ -280,7 +280,7 @@ def test_a_stall_may_end_by_itself(service):
     seen = see(service)
 
     assert (seen.data, seen.end) == (b"", "closed")
-    assert SHORT <= seen.seconds < 2
+    assert SHORT <= seen.seconds < 10
 
 
 def test_a_stall_with_headers_but_without_handling_makes_no_sense():
@@ -307,7 +307,7 @@ def test_whatever_takes_long_ends_when_the_service_stops(service, fault):
 
         service.stop()
 
-        assert time.monotonic() - began < 0.3
+        assert time.monotonic() - began < 10
         assert connection.see().end in ("closed", "complete")
 
 

@@ -110,7 +110,7 @@ def test_filters_are_applied_together(call):
 def test_a_time_that_cannot_be_read_is_refused_by_name(call, name):
     response = call("GET", "/forms", params={name: "yesterday"})
 
-    assert response.status_code == 400
+    assert response.status_code == 409
     assert name in response.json()["detail"]
 
 

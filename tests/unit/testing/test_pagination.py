@@ -132,8 +132,8 @@ def test_the_page_size_can_be_asked_for(serve, asked, given):
 def test_a_page_size_that_is_no_positive_integer_is_refused(serve):
     call = serve(page_size_param="limit")
 
-    assert call("GET", "/forms", params={"limit": "0"}).status_code == 400
-    assert call("GET", "/forms", params={"limit": "many"}).status_code == 400
+    assert call("GET", "/forms", params={"limit": "0"}).status_code == 409
+    assert call("GET", "/forms", params={"limit": "many"}).status_code == 409
 
 
 def test_the_page_size_cannot_be_asked_for_by_default(serve):

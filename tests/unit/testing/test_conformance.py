@@ -1,0 +1,360 @@
+"""The fake and the client against the OpenAPI document, which was written from the specification.
+
+The generated requests differ with each run. A failure prints the seed; with it in the environment
+variable ``FSM_CONFORMANCE_SEED`` the same requests are sent again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from jsonschema import Draft202012Validator
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    positive_data_acceptance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from fsm_provider.api import drafts, endpoints, models
+from fsm_provider.testing import FakeFieldService, faults, openapi
+
+SEED = int(os.environ.get("FSM_CONFORMANCE_SEED") or random.SystemRandom().getrandbits(32))
+MAX_EXAMPLES = 100
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    positive_data_acceptance,
+    unsupported_method,
+    ignored_auth,
+]
+USAGES = [
+    {"scope": "standard", "fieldKey": "k", "fieldDescription": "Make"},
+    {
+        "scope": "assetType",
+        "fieldKey": "k",
+        "fieldDescription": "Make",
+        "assetTypeID": 4,
+        "assetTypeDescription": "Boiler",
+    },
+    {
+        "scope": "assetGroup",
+        "fieldKey": "k",
+        "fieldDescription": "Make",
+        "assetGroupID": 5,
+        "assetGroupDescription": "Heating",
+    },
+]
+OPERATIONS = [
+    ("/assetDynamicFieldValues", "GET"),
+    ("/properties/{propertyID}/jobs", "POST"),
+    ("/forms", "GET"),
+    ("/settings/webhooks", "POST"),
+]
+
+
+def loaded(document: dict[str, Any]) -> Any:
+    config = {
+        "seed": SEED,
+        # Whether the token is needed is a check of its own: all else is asked with it.
+        "generation": {
+            "max-examples": MAX_EXAMPLES,
+            "database": "none",
+            "with-security-parameters": False,
+        },
+        # 400 is the job creation's alone, and 409 what else the fake has for a bad parameter.
+        "checks": {"negative_data_rejection": {"expected-statuses": [400, 401, 404, 409]}},
+    }
+    return schemathesis.openapi.from_dict(document, config=SchemathesisConfig.from_dict(config))
+
+
+DOCUMENT = openapi.document()
+SCHEMAS = DOCUMENT["components"]["schemas"]
+API = loaded(DOCUMENT)
+
+
+@pytest.fixture
+def seeded() -> Iterator[FakeFieldService]:
+    with FakeFieldService(page_size=2) as service:
+        service.seed_forms(5)
+        for _ in range(5):
+            service.add_asset_dynamic_field(used_by=USAGES)
+        yield service
+
+
+@pytest.fixture
+def fuzzed(seeded: FakeFieldService) -> Iterator[FakeFieldService]:
+    """A service that, at the end, must have been asked for what it accepts and for what it refuses."""
+    print(f"FSM_CONFORMANCE_SEED={SEED}")
+    yield seeded
+    statuses = {request.status for request in seeded.requests}
+    assert statuses & {200, 201}
+    assert statuses & {400, 401, 409}
+
+
+def send(case: Any, service: FakeFieldService, checks: list[Any]) -> None:
+    case.call_and_validate(
+        base_url=service.base_url,
+        headers={"Authorization": f"Bearer {service.settings.token}"},
+        checks=checks,
+    )
+
+
+@API.parametrize()
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_the_fake_conforms_whatever_it_is_asked(case: Any, fuzzed: FakeFieldService) -> None:
+    send(case, fuzzed, CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("check", "fault", "failure"),
+    [
+        (not_a_server_error, faults.Status(500, {}), "Server error"),
+        (status_code_conformance, faults.Status(422, {}), "Undocumented status code"),
+        (content_type_conformance, faults.WrongContentType(), "Undocumented Content-Type"),
+        (response_schema_conformance, faults.Body({"meta": {}}), "Response violates schema"),
+        (
+            response_schema_conformance,
+            faults.Rewrite(lambda page: {**page, "pagination": {**page["pagination"], "hasMore": True}}),
+            "Response violates schema",
+        ),
+        (ignored_auth, faults.Status(200, {}), "without authentication"),
+    ],
+)
+def test_a_check_notices_a_service_that_does_not_conform(
+    seeded: FakeFieldService, check: Any, fault: Any, failure: str
+) -> None:
+    send(API["/forms"]["GET"].Case(), seeded, [check])
+    seeded.fail("*", "*", fault, every=True)
+
+    with pytest.raises(FailureGroup) as raised:
+        send(API["/forms"]["GET"].Case(), seeded, [check])
+    assert failure in str(raised.value.exceptions[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"extra": NaN}',
+        b'{"extra": 1e999}',
+        b'{"notes": "\\ud800"}',
+        b'{"\\udc00": 1}',
+        b'{"extra": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=["nan", "infinity", "surrogate", "surrogate key", "deep"],
+)
+def test_a_body_that_cannot_be_sent_back_is_a_bad_request_and_creates_nothing(call, body):
+    response = call("POST", "/properties/7/jobs", data=body, headers={"Content-Type": "application/json"})
+
+    assert response.status_code == 400
+    assert call.service.jobs == []
+
+
+def test_a_number_too_long_to_be_read_is_no_server_error(call):
+    digits = "1" * 5000
+
+    assert call("POST", f"/properties/{digits}/jobs", json={}).status_code == 404
+    job = call("POST", "/properties/7/jobs", json={"customerContactID": digits})
+    assert (job.status_code, job.json()["customerContact"]["contactID"]) == (201, 0)
+
+
+@pytest.mark.parametrize("skills", ["Gas", 7, [None], ["Gas"], [{"id": "1", "skill": "Gas"}], [{"id": 1}]])
+def test_skills_of_another_form_do_not_reach_the_job(call, skills):
+    assert call("POST", "/properties/7/jobs", json={"skills": skills}).json()["skills"] == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "assets", "forms"),
+    [
+        ("specified", "TypedPagination", "StringPagination"),
+        ("typed", "TypedPagination", "TypedPagination"),
+        ("string", "StringPagination", "StringPagination"),
+    ],
+)
+def test_every_page_is_in_the_dialect(serve, dialect, assets, forms):
+    call = serve(dialect=dialect, page_size=2)
+    call.service.seed_forms(5)
+    for _ in range(5):
+        call.service.add_asset_dynamic_field(used_by=USAGES)
+
+    for path, page_schema, pagination in [
+        ("/assetDynamicFieldValues", "AssetDynamicFieldPage", assets),
+        ("/forms", "FormPage", forms),
+    ]:
+        document = openapi.document()
+        document["components"]["schemas"][page_schema]["properties"]["pagination"] = {
+            "$ref": f"#/components/schemas/{pagination}"
+        }
+        validator = Draft202012Validator({**document, "$ref": f"#/components/schemas/{page_schema}"})
+        pages = list(call.pages(path))
+        assert len(pages) == 3
+        for page in pages:
+            validator.validate(page)
+
+
+def test_the_two_dialects_exclude_each_other():
+    typed = {"hasMore": True, "nextCursor": 1, "prevCursor": None}
+    string = {"hasMore": "true", "nextCursor": "1", "prevCursor": ""}
+
+    assert Draft202012Validator(SCHEMAS["TypedPagination"]).is_valid(typed)
+    assert Draft202012Validator(SCHEMAS["StringPagination"]).is_valid(string)
+    assert not Draft202012Validator(SCHEMAS["TypedPagination"]).is_valid(string)
+    assert not Draft202012Validator(SCHEMAS["StringPagination"]).is_valid(typed)
+
+
+def test_the_document_is_one_of_openapi_3_1():
+    API.validate()
+    for schema in SCHEMAS.values():
+        Draft202012Validator.check_schema(schema)
+
+    broken = openapi.document()
+    del broken["paths"]["/forms"]["get"]["responses"]["200"]["description"]
+    with pytest.raises(jsonschema_rs.ValidationError):
+        loaded(broken).validate()
+
+
+def test_the_document_can_be_changed_without_changing_the_next():
+    openapi.document()["paths"].clear()
+
+    assert openapi.document() == DOCUMENT
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used():
+    assert set(references(DOCUMENT)) == {
+        f"#/components/{kind}/{name}"
+        for kind in ("schemas", "responses")
+        for name in DOCUMENT["components"][kind]
+    }
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for element in value:
+            yield from references(element)
+
+
+def operation(path: str, method: str) -> dict[str, Any]:
+    return DOCUMENT["paths"][path][method.lower()]
+
+
+def parameters(path: str, method: str, location: str) -> set[str]:
+    shown = operation(path, method).get("parameters", [])
+    return {parameter["name"] for parameter in shown if parameter["in"] == location}
+
+
+def test_the_document_has_the_four_operations_and_the_client_no_other():
+    clients = [value for value in vars(endpoints).values() if isinstance(value, endpoints.Endpoint)]
+
+    shown = {(path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item}
+    assert shown == set(OPERATIONS) == {(endpoint.path, endpoint.method) for endpoint in clients}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "response", "query"),
+    [
+        (endpoints.LIST_ASSET_DYNAMIC_FIELDS, "AssetDynamicFieldPage", set()),
+        (endpoints.CREATE_JOB, "Job", set()),
+        (endpoints.LIST_FORMS, "FormPage", set(endpoints.LIST_FORMS.parameters.values())),
+        (endpoints.REGISTER_WEBHOOK, "Webhook", {"description", "object", "eventTypes", "targetURL"}),
+    ],
+    ids=lambda value: getattr(value, "path", None),
+)
+def test_the_clients_endpoint_is_the_documents(endpoint, response, query):
+    shown = operation(endpoint.path, endpoint.method)
+    [success] = [status for status in shown["responses"] if status.startswith("2")]
+
+    assert int(success) == endpoint.success
+    assert parameters(endpoint.path, endpoint.method, "query") == query
+    assert set(endpoint.parameters.values()) <= query
+    assert ("X-API-VERSION" in parameters(endpoint.path, endpoint.method, "header")) is endpoint.versioned
+    content = shown["responses"][success]["content"]["application/json"]["schema"]
+    assert content == {"$ref": f"#/components/schemas/{response}"}
+    record = SCHEMAS[response]["properties"].get("data", {}).get("items", content)
+    assert record == {"$ref": f"#/components/schemas/{endpoint.response.__name__}"}
+
+
+def test_a_registration_is_sent_in_the_documents_parameters():
+    webhook = drafts.WebhookCreate(
+        description="d", object="jobs", event_types=["jobs.created"], target_url="https://example.test"
+    )
+
+    assert {name for name, _ in webhook.query("separate")} == parameters(
+        "/settings/webhooks", "POST", "query"
+    )
+    assert SCHEMAS["WebhookObject"]["enum"] == list(get_args(drafts.WebhookObject))
+
+
+MODELS = {
+    "AssetDynamicField": models.AssetDynamicField,
+    "AssetDynamicFieldPage": models.Page,
+    "AssignedUser": models.AssignedUser,
+    "Closed": models.Closed,
+    "Completed": models.Completed,
+    "CustomerContact": models.CustomerContact,
+    "Form": models.Form,
+    "FormLinks": models.FormLinks,
+    "FormMeta": models.Meta,
+    "FormPage": models.Page,
+    "Job": models.Job,
+    "JobCreate": drafts.JobCreate,
+    "JobDetails": models.JobDetails,
+    "JobLinks": models.JobLinks,
+    "SiteContact": models.SiteContact,
+    "Skill": models.Skill,
+    "StringPagination": models.Pagination,
+    "TypedPagination": models.Pagination,
+    "Usage": models.Usage,
+    "Value": models.ValueOption,
+    "Webhook": models.Webhook,
+}
+
+
+def test_every_record_of_the_document_has_a_model():
+    records = {name for name, schema in SCHEMAS.items() if schema.get("type") == "object"}
+
+    # The asset listing's meta is the form listing's without the count.
+    assert records - {"AssetMeta"} == set(MODELS)
+    assert set(SCHEMAS["AssetMeta"]["properties"]) < set(SCHEMAS["FormMeta"]["properties"])
+
+
+def types(schema: dict[str, Any], definitions: dict[str, Any]) -> set[str]:
+    """The JSON types that a schema allows, null apart; none where it says nothing of them."""
+    if "$ref" in schema:
+        return types(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return set().union(*(types(one, definitions) for one in schema["anyOf"]))
+    given = schema.get("type", [])
+    return set([given] if isinstance(given, str) else given) - {"null"}
+
+
+@pytest.mark.parametrize(("name", "model"), MODELS.items(), ids=MODELS)
+def test_a_model_has_exactly_the_fields_of_the_document_in_their_types(name, model):
+    described = model.model_json_schema(by_alias=True)
+    fields = described["properties"]
+    fields.pop("extra_fields", None)  # Ours: it is spread into the body.
+    shown = SCHEMAS[name]["properties"]
+
+    assert set(fields) == set(shown)
+    for field, schema in fields.items():
+        allowed = types(schema, described.get("$defs", {}))
+        assert not allowed or types(shown[field], SCHEMAS) <= allowed, field
