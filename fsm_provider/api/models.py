@@ -16,9 +16,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
     SecretStr,
+    StrictBool,
     ValidationInfo,
 )
+from pydantic_core import core_schema
 
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
@@ -28,6 +32,37 @@ def wire_name(attribute: str) -> str:
     first, *rest = attribute.split("_")
     head = first if first == "id" else _ACRONYMS.get(first, first)
     return head + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
+
+
+def _gated(*gates: core_schema.CoreSchema, expected: str) -> GetPydanticSchema:
+    """Let only what passes a gate on to pydantic's own reading, which guesses more than we want to."""
+
+    def schema(source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        gate = core_schema.custom_error_schema(
+            core_schema.union_schema(list(gates), mode="left_to_right"),
+            custom_error_type="unexpected_type",
+            custom_error_message=f"should be {expected}",
+        )
+        as_it_is = core_schema.simple_ser_schema("any")  # true kept in an integer's place is not 1
+        return core_schema.chain_schema([gate, handler(source)], serialization=as_it_is)
+
+    return GetPydanticSchema(schema)
+
+
+def _text(pattern: str) -> core_schema.CoreSchema:
+    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
+
+
+Integer = Annotated[
+    int, _gated(core_schema.int_schema(strict=True), _text(r"^-?[0-9]+$"), expected="an integer")
+]
+"""An integer, or one written as text; no boolean."""
+
+Moment = Annotated[
+    AwareDatetime,
+    _gated(_text(r"^[0-9]{4}-"), core_schema.is_instance_schema(datetime), expected="an ISO 8601 time"),
+]
+"""A time as ISO 8601 text; no number of seconds."""
 
 
 class Record(BaseModel):
@@ -57,7 +92,7 @@ class Record(BaseModel):
 class ValueOption(Record):
     """A selectable value of an asset dynamic field (2.1)."""
 
-    id: int | None = None
+    id: Integer | None = None
     name: str | None = None
 
 
@@ -67,16 +102,16 @@ class Usage(Record):
     scope: Literal["standard", "assetType", "assetGroup"] | None = None
     field_key: str | None = None
     field_description: str | None = None
-    asset_type_id: int | None = None
+    asset_type_id: Integer | None = None
     asset_type_description: str | None = None
-    asset_group_id: int | None = None
+    asset_group_id: Integer | None = None
     asset_group_description: str | None = None
 
 
 class AssetDynamicField(Record):
     """An element of ``data`` in the asset dynamic field listing (2.1)."""
 
-    dynamic_field_id: int
+    dynamic_field_id: Integer
     dynamic_field_name: str | None = None
     used_by: list[Usage] | None = None
     values: list[ValueOption] | None = None
@@ -97,45 +132,45 @@ class _Contact(Record):
 class CustomerContact(_Contact):
     """A job's ``customerContact`` (2.2)."""
 
-    contact_id: int | None = None
+    contact_id: Integer | None = None
 
 
 class SiteContact(_Contact):
     """A job's ``siteContact`` (2.2)."""
 
-    site_contact_id: int | None = None
+    site_contact_id: Integer | None = None
 
 
 class Skill(Record):
     """An element of a job's ``skills`` (2.2)."""
 
-    id: int | None = None
+    id: Integer | None = None
     skill: str | None = None
 
 
 class AssignedUser(Record):
     """An element of a job's ``usersCurrentlyAssignedToJob`` (2.2)."""
 
-    id: int | None = None
+    id: Integer | None = None
     full_name: str | None = None
 
 
 class Completed(Record):
     """A job's ``completed`` (2.2)."""
 
-    completed_by_id: int | None = None
+    completed_by_id: Integer | None = None
     completed_by_user: str | None = None
     completed_by_type: str | None = None
-    completed_on_date_time: AwareDatetime | None = None
+    completed_on_date_time: Moment | None = None
 
 
 class Closed(Record):
     """A job's ``closed`` (2.2)."""
 
-    closed_by_id: int | None = None
+    closed_by_id: Integer | None = None
     closed_by_user: str | None = None
     closed_by_type: str | None = None
-    closed_on_date_time: AwareDatetime | None = None
+    closed_on_date_time: Moment | None = None
     closed_outcome: str | None = None
     foc_reason: str | None = None
     foc_note: str | None = None
@@ -154,13 +189,13 @@ class JobLinks(Record):
 class Job(Record):
     """A job, as its creation returns it (2.2)."""
 
-    id: int
-    created_on_date_time: AwareDatetime | None = None
+    id: Integer
+    created_on_date_time: Moment | None = None
     created_by_type: str | None = None
-    created_by_user_id: int | None = None
+    created_by_user_id: Integer | None = None
     created_by_user: str | None = None
-    last_updated_on_date_time: AwareDatetime | None = None
-    property_id: int | None = None
+    last_updated_on_date_time: Moment | None = None
+    property_id: Integer | None = None
     customer_contact_id: str | None = None
     customer_contact: CustomerContact | None = None
     site_contact_id: str | None = None
@@ -168,44 +203,44 @@ class Job(Record):
     description: str | None = None
     settings_job_description_id: str | None = None
     notes: str | None = None
-    job_type: int | None = None
-    service_reminder_instance1_id: int | None = None
-    service_reminder_instance2_id: int | None = None
-    service_reminder_instance3_id: int | None = None
+    job_type: Integer | None = None
+    service_reminder_instance1_id: Integer | None = None
+    service_reminder_instance2_id: Integer | None = None
+    service_reminder_instance3_id: Integer | None = None
     service_reminder_instance1_name: str | None = None
     service_reminder_instance2_name: str | None = None
     service_reminder_instance3_name: str | None = None
     skills: list[Skill] | None = None
-    pipeline_id: int | None = None
+    pipeline_id: Integer | None = None
     pipeline_name: str | None = None
-    stage_id: int | None = None
+    stage_id: Integer | None = None
     stage_name: str | None = None
     users_currently_assigned_to_job: list[AssignedUser] | None = None
-    contract_id: int | None = None
-    has_related_recall: bool | None = None
-    recall_of_parent_job_id: int | None = None
-    blame_user_id: int | None = None
+    contract_id: Integer | None = None
+    has_related_recall: StrictBool | None = None
+    recall_of_parent_job_id: Integer | None = None
+    blame_user_id: Integer | None = None
     blame_user: str | None = None
-    job_reported_date_time: AwareDatetime | None = None
-    expected_onsite_date_time: AwareDatetime | None = None
-    expected_completion_date_time: AwareDatetime | None = None
+    job_reported_date_time: Moment | None = None
+    expected_onsite_date_time: Moment | None = None
+    expected_completion_date_time: Moment | None = None
     tags: list[str] | None = None
     customer_reference: str | None = None
     quoted_amount: str | None = None
     priority: str | None = None
-    business_unit_id: int | None = None
+    business_unit_id: Integer | None = None
     business_unit: str | None = None
-    user_group_id: int | None = None
+    user_group_id: Integer | None = None
     user_group: str | None = None
     status: str | None = None
     completed: Completed | None = None
     closed: Closed | None = None
-    is_job_on_hold: bool | None = None
-    on_hold_reason_id: int | None = None
+    is_job_on_hold: StrictBool | None = None
+    on_hold_reason_id: Integer | None = None
     on_hold_reason_description: str | None = None
     after_sales_care_feedback: str | None = None
     after_sales_care_comments: str | None = None
-    has_sla: bool | None = None
+    has_sla: StrictBool | None = None
     sla_type: str | None = None
     sla_status: str | None = None
     links: JobLinks | None = None
@@ -214,7 +249,7 @@ class Job(Record):
 class JobDetails(Record):
     """A form's ``jobDetails`` (2.3)."""
 
-    job_id: int | None = None
+    job_id: Integer | None = None
     job_description: str | None = None
     job_address_line1: str | None = None
     job_address_line2: str | None = None
@@ -234,9 +269,9 @@ class FormLinks(Record):
 class Form(Record):
     """A completed custom form, an element of ``data`` in the form listing (2.3)."""
 
-    id: int
-    created_on_date_time: AwareDatetime | None = None
-    last_updated_on_date_time: AwareDatetime | None = None
+    id: Integer
+    created_on_date_time: Moment | None = None
+    last_updated_on_date_time: Moment | None = None
     created_by_type: str | None = None
     created_by_id: str | None = None
     created_by_user: str | None = None
@@ -250,7 +285,7 @@ class Form(Record):
 class Webhook(Record):
     """A webhook registration (2.4). Its secret shows in no dump and no repr."""
 
-    id: int
+    id: Integer
     description: str | None = None
     object: str | None = None
     event_types: list[str] | None = None
@@ -280,9 +315,9 @@ class Meta(Record):
 class Pagination(Record):
     """A listing's ``pagination`` (2.5), uninterpreted: the two listings differ in their types."""
 
-    has_more: bool | int | str | None = None
-    next_cursor: bool | int | str | None = None
-    prev_cursor: bool | int | str | None = None
+    has_more: Any = None
+    next_cursor: Any = None
+    prev_cursor: Any = None
 
 
 ItemT = TypeVar("ItemT")

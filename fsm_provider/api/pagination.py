@@ -34,7 +34,7 @@ class CursorPaginator:
         self.finished = False
         self._cursor_param = cursor_param
         self._max_pages = max_pages
-        self._cursors: set[str] = set()
+        self._cursors: set[str] = set() if start is None else {str(start)}
         self._previous_records: list[Any] = []
 
     @property

@@ -114,8 +114,12 @@ class Settings(BaseModel):
     def _bundle_is_there_and_of_use(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and not info.data.get("verify_ssl", True):
             raise ValueError("has no effect while verify_ssl is off")
-        if value is not None and not Path(value).exists():
-            raise ValueError(f"there is no file or folder {value!r} on this machine")
+        try:
+            exists = value is None or Path(value).exists()
+        except (OSError, ValueError):
+            exists = False
+        if not exists:
+            raise ValueError("there is no such file or folder on this machine")
         return value
 
     @field_validator("allow_http")

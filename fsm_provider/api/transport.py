@@ -34,6 +34,8 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": f"airflow-provider-fsm/{__version__}",
 }
+A_LONG_TIME = 1e9
+"""Seconds; a longer Retry-After is read as this."""
 REQUEST_ID_HEADER = "X-Request-ID"
 
 
@@ -229,10 +231,10 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """
     value = headers.get("Retry-After", "").strip()
     if value.removeprefix("-").isdecimal():
-        return max(0.0, float(value))
+        return min(max(0.0, float(value)), A_LONG_TIME)
     try:
         until = parsedate_to_datetime(value)
         now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
         return max(0.0, (until - now).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None

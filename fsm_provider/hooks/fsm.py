@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import BaseHook
+from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
@@ -165,7 +165,7 @@ def settings_of(connection: Connection) -> Settings:
 
 def _extra(connection: Connection) -> dict[str, Any]:
     try:
-        extra = json.loads(connection.extra or "{}")
+        extra = from_json(connection.extra or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
