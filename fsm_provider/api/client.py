@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar, Unpack
 
 from pydantic import SecretStr
@@ -35,6 +36,8 @@ from fsm_provider.api.throttle import throttle_for
 from fsm_provider.api.transport import Call, Transport
 
 logger = logging.getLogger(__name__)
+
+_records = attrgetter("data")
 
 ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT", bound=Record)
@@ -100,7 +103,7 @@ class FsmClient:
         pages = self.pages(
             listing.path, listing.response, {**(params or {}), **wanted.params()}, max_pages=max_pages
         )
-        return chain.from_iterable(_matching(pages, wanted))
+        return chain.from_iterable(_matching(pages, wanted) if wanted.as_dict() else map(_records, pages))
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
@@ -113,7 +116,7 @@ class FsmClient:
         """
         listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
         pages = self.pages(listing.path, listing.response, params, max_pages=max_pages)
-        return chain.from_iterable(page.data for page in pages)
+        return chain.from_iterable(map(_records, pages))
 
     def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
         """Create a job on a property (4.2). Sent again only where nothing can have happened.
@@ -183,7 +186,7 @@ class FsmClient:
         :raises FsmError: from the iteration.
         """
         pages = self.pages(read_path(path), model, params, max_pages=max_pages)
-        return chain.from_iterable(page.data for page in pages)
+        return chain.from_iterable(map(_records, pages))
 
     def request(
         self,
@@ -231,13 +234,17 @@ class FsmClient:
             settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
         )
         listing = self._transport.prepared(Call("GET", path, sent))
-        while not paginator.finished:
+
+        def next_page() -> Page[Any]:
             read = partial(
                 read_page, model=model, number=paginator.page_number, timezone=settings.server_timezone
             )
             page: Page[Any] = self._send(listing.with_query(paginator.params), read)
             paginator.advance(page)
-            yield page
+            return page
+
+        while not paginator.finished:
+            yield next_page()  # kept in no variable: while one page is fetched, the last one is gone
 
     def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
         attempts, reloaded = Attempts(self._retry_policy), False
@@ -296,13 +303,10 @@ def _compare(registration: Webhook, *, asked: list[str]) -> None:
 
 
 def _matching(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
-    if not wanted.as_dict():
-        yield from (page.data for page in pages)
-        return
     others = 0
-    for page in pages:
-        matching = [form for form in page.data if wanted.matches(form)]
-        others += len(page.data) - len(matching)
+    for records in map(_records, pages):
+        matching = [form for form in records if wanted.matches(form)]
+        others += len(records) - len(matching)
         yield matching
     if others:
         logger.warning(

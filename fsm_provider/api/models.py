@@ -7,7 +7,7 @@ but the identifier may be absent, and unknown fields are kept.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -66,7 +66,12 @@ Moment = Annotated[
 
 
 class Record(BaseModel):
-    """Something that the service sends. Equal records dump to equal JSON, and back."""
+    """Something that the service sends. Equal records dump to equal JSON, and back.
+
+    :cvar identity_field: the attribute that holds the service's identifier, where there is one.
+    """
+
+    identity_field: ClassVar[str] = "id"
 
     model_config = ConfigDict(
         alias_generator=wire_name,
@@ -82,11 +87,6 @@ class Record(BaseModel):
         A value that was kept although its type is unexpected stands in it as it came.
         """
         return self.model_dump(mode="json", by_alias=True, warnings=False)
-
-    @property
-    def identity(self) -> Any:
-        """The service's identifier of the record, or None for one that has none."""
-        return getattr(self, "id", None)
 
 
 class ValueOption(Record):
@@ -111,15 +111,12 @@ class Usage(Record):
 class AssetDynamicField(Record):
     """An element of ``data`` in the asset dynamic field listing (2.1)."""
 
+    identity_field = "dynamic_field_id"
+
     dynamic_field_id: Integer
     dynamic_field_name: str | None = None
     used_by: list[Usage] | None = None
     values: list[ValueOption] | None = None
-
-    @property
-    def identity(self) -> int:
-        """The dynamic field's identifier."""
-        return self.dynamic_field_id
 
 
 class _Contact(Record):

@@ -1,4 +1,4 @@
-"""The cursor of one listing, as a state machine: no requests, no records kept but the last page's.
+"""The cursor of one listing, as a state machine: no requests, no records kept but their identifiers.
 
 The specification does not show how a cursor is passed (2.5), so its parameter is a setting; a wrong
 one shows as a listing that never moves, and is found on the second page.
@@ -6,6 +6,7 @@ one shows as a listing that never moves, and is found on the second page.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from fsm_provider.api.errors import FsmPaginationError
@@ -47,9 +48,10 @@ class CursorPaginator:
 
         :raises FsmPaginationError: where the listing does not move, or does not say whether it ends.
         """
-        if page.data and _same_records(page.data, self._previous_records):
+        records = _identities(page.data)
+        if records and records == self._previous_records:
             raise self._error("holds the same records as the page before it")
-        self._previous_records = page.data
+        self._previous_records = records
         if not self._has_more(page.pagination):
             self.finished = True
             return
@@ -83,15 +85,12 @@ class CursorPaginator:
         )
 
 
-def _same_records(page: list[Any], previous: list[Any]) -> bool:
-    return len(page) == len(previous) and all(
-        _identity(one) == _identity(other) for one, other in zip(page, previous, strict=True)
-    )
-
-
-def _identity(item: Any) -> Any:
-    """Give what tells a record from another: its identifier, or all of it where it has none."""
-    identifier = (
-        item.identity if isinstance(item, Record) else item.get("id") if isinstance(item, dict) else None
-    )
-    return item if identifier is None else identifier
+def _identities(items: list[Any]) -> list[Any]:
+    """Give what tells each record from another: its identifier, or all of it where it has none."""
+    kind = type(items[0]) if items else None
+    if kind is not None and issubclass(kind, Record):
+        if kind.identity_field not in kind.model_fields:
+            return items
+        return list(map(attrgetter(kind.identity_field), items))
+    identifiers = [item.get("id") if isinstance(item, dict) else item for item in items]
+    return items if None in identifiers else identifiers

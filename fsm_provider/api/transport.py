@@ -20,7 +20,7 @@ import requests
 import urllib3
 from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
-from requests.exceptions import InvalidJSONError
+from requests.exceptions import InvalidJSONError, InvalidURL
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 
@@ -155,6 +155,8 @@ class Transport:
             return request.prepare()
         except InvalidJSONError as error:
             raise FsmInputError(f"json: {error}") from None
+        except InvalidURL:
+            raise FsmInputError("host: is an address that no request can be sent to") from None
 
     def _unanswered(self, origin: BaseException) -> FsmResponseError:
         return FsmResponseError(

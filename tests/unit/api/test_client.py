@@ -12,6 +12,7 @@ from fsm_provider.api import (
     FsmConnectionError,
     FsmError,
     FsmForbiddenError,
+    FsmInputError,
     FsmPaginationError,
     FsmRateLimitedError,
     FsmRedirectError,
@@ -80,6 +81,15 @@ def test_a_host_that_does_not_exist_is_a_connection_error(service, make_client):
 
     with pytest.raises(FsmConnectionError, match=r"https://no-such-host\.invalid was not reached"):
         client.create_job(7, {})
+
+
+@pytest.mark.parametrize("base_url", ["https://*", "https://*.example.com", "https://."])
+def test_an_address_that_no_request_can_be_sent_to_is_an_input_error(service, make_client, base_url):
+    client = make_client(service, base_url=base_url)
+
+    for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
+        with pytest.raises(FsmInputError, match=r"^host: "):
+            send()
 
 
 def test_tls_that_fails_sends_nothing(service, make_client):

@@ -33,8 +33,7 @@ cursors = st.one_of(
     st.integers(10**20, 10**30),
     st.sampled_from([*NO_CURSOR, *ODD_CURSORS, "NULL", "0", 0, "false", MISSING]),
 )
-# None of them is among the cursors: that the first page leads to itself is not noticed yet, see below.
-starts = st.sampled_from([None, None, "start of it", 1000])
+starts = st.sampled_from([None, None, "a", "0", 7])
 
 
 def kind(value: Any, values: list[Any]) -> bool:
@@ -68,12 +67,12 @@ class Listing(RuleBasedStateMachine):
     def page_that_goes_on(self, has_more: Any, cursor: int, found: list[int]) -> None:
         self.answer({"hasMore": has_more, "nextCursor": cursor}, found)
 
-    @precondition(lambda self: not (self.ended or self.failed) and len(self.asked) > 1)
+    @precondition(lambda self: not (self.ended or self.failed) and self.asked[-1] is not None)
     @rule(has_more=st.sampled_from(MORE), data=st.data(), as_text=st.booleans(), found=records)
     def page_with_a_cursor_seen_before(
         self, has_more: Any, data: st.DataObject, as_text: bool, found: list[int]
     ) -> None:
-        cursor: Any = data.draw(st.sampled_from(self.asked[1:]))
+        cursor: Any = data.draw(st.sampled_from([one for one in self.asked if one is not None]))
         if not as_text and re.fullmatch(r"0|-?[1-9][0-9]*", cursor):
             cursor = int(cursor)
         self.answer({"hasMore": has_more, "nextCursor": cursor}, found)
