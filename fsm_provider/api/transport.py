@@ -21,6 +21,7 @@ import urllib3
 from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidJSONError, InvalidURL
+from requests.structures import CaseInsensitiveDict
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 
@@ -144,19 +145,17 @@ class Transport:
         return replace(call, prepared=self._prepare(call))
 
     def _prepare(self, call: Call) -> requests.PreparedRequest:
-        request = requests.Request(
-            call.method,
-            self._settings.base_url + call.path,
-            params=call.params,
-            json=call.json,
-            headers={**_HEADERS, **call.headers},
-        )
+        request = requests.PreparedRequest()
+        request.method = call.method
+        request.headers = CaseInsensitiveDict({**_HEADERS, **call.headers})
         try:
-            return request.prepare()
+            request.prepare_url(self._settings.base_url + call.path, call.params)
+            request.prepare_body(None, None, call.json)
         except InvalidJSONError as error:
             raise FsmInputError(f"json: {error}") from None
         except InvalidURL:
             raise FsmInputError("host: is an address that no request can be sent to") from None
+        return request
 
     def _unanswered(self, origin: BaseException) -> FsmResponseError:
         return FsmResponseError(

@@ -1,0 +1,1 @@
+"""What listing, creating and importing cost beside other clients: ``python -m tests.benchmarks``."""

@@ -1,0 +1,93 @@
+"""``python -m tests.benchmarks``: measure, print one table, write JSON and a plot.
+
+A goal that is missed is reported; work that was not done as asked fails the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from tests.benchmarks import plot, report
+from tests.benchmarks.case import QUICK, Case, Extent
+from tests.benchmarks.rounds import BenchmarkError, run_rounds
+from tests.benchmarks.server import running_service
+from tests.benchmarks.source import fingerprint
+
+CASES = ("listing", "jobs", "latency", "imports", "memory", "counts")
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _options()
+    if options.results:
+        outcome = json.loads(options.results.read_text())
+    else:
+        try:
+            outcome = _measure(options)
+        except BenchmarkError as error:
+            print(error, file=sys.stderr)
+            return 1
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(outcome, indent=1) + "\n")
+    report.print_table(outcome)
+    written = [] if options.results else [options.json]
+    picture = options.docs.with_suffix(".svg") if options.docs else options.json.with_suffix(".png")
+    if outcome["costs"]:
+        plot.draw(outcome["costs"], picture)
+        written.append(picture)
+    if options.docs:
+        report.write_results(outcome, options.docs, picture if outcome["costs"] else None)
+        written.append(options.docs)
+    print("written:", ", ".join(map(str, written)))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> report.Report:
+    extent = QUICK if options.quick else Extent()
+    rounds = options.rounds or (1 if options.quick else 5)
+    chance = random.Random(options.seed)
+    outcome = report.surroundings() | {"rounds": rounds, "seed": options.seed, "rows": [], "costs": []}
+    print(f"seed {options.seed}", flush=True)
+    with running_service(max(*extent.sizes, extent.latency_pages), extent.jobs) as service:
+        for name in options.only:
+            case: Case = import_module(f"tests.benchmarks.{name}").CASE
+            measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)
+            outcome["rows"] += [row.as_json() for row in case.rows(extent, measured)]
+            outcome["costs"] += case.costs(extent, measured)
+            if fingerprint() != outcome["source"]:
+                raise BenchmarkError(
+                    f"{name}: fsm_provider or the benchmarks changed while they were measured"
+                )
+    return outcome
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, help="rounds of each benchmark (default: 5; with --quick 1)")
+    parser.add_argument(
+        "--only", type=_names, default=CASES, metavar="NAMES", help=f"some of {','.join(CASES)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the order of processes")
+    parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="measure nothing: report on what --json wrote before"
+    )
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(CASES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(CASES)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The report of a run: a table on the screen, JSON, and the results in the documentation."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.source import fingerprint
+
+Report = dict[str, Any]
+
+_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+_PACKAGES = (
+    "airflow-provider-fsm",
+    "apache-airflow",
+    "apache-airflow-providers-http",
+    "dlt",
+    "msgspec",
+    "pydantic",
+    "requests",
+)
+
+
+def surroundings() -> Report:
+    """Describe the machine and the versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python -m tests.benchmarks", *sys.argv[1:]]),
+        "source": fingerprint(),
+        "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def print_table(report: Report) -> None:
+    """Print every row with the goal beside it."""
+    width = max(len(row["what"]) for row in report["rows"])
+    print(f"\n{'':{width}}  {'min':>8} {'median':>8} {'max':>8} {'':7}  goal")
+    for section, rows in groupby(report["rows"], itemgetter("section")):
+        print(section)
+        for row in rows:
+            numbers = " ".join(f"{row[name]:8.2f}" for name in ("min", "median", "max"))
+            print(f"{row['what']:{width}}  {numbers} {row['unit']:7}  {_verdict(row)}".rstrip())
+    print(f"\n{report['machine']}, Python {report['python']}; {_versions(report)}")
+    print(f"{report['rounds']} rounds, seed {report['seed']}, source {report['source']}; {_summary(report)}")
+
+
+def write_results(report: Report, document: Path, plot: Path | None) -> None:
+    """Replace what stands between the markers of a document."""
+    text = document.read_text()
+    if text.count(_BEGIN) != 1 or text.count(_END) != 1:
+        raise ValueError(f"{document} has to hold {_BEGIN} and {_END}, once each")
+    head, _, rest = text.partition(_BEGIN)
+    tail = rest.partition(_END)[2]
+    lines = "\n".join(_markdown(report, plot.name if plot else None))
+    document.write_text(f"{head}{_BEGIN}\n{lines}\n{_END}{tail}")
+
+
+def _markdown(report: Report, plot: str | None) -> Iterator[str]:
+    yield f"{report['date'][:10]}, `{report['command']}`: {report['rounds']} rounds, seed {report['seed']}.  "
+    yield f"{report['machine']}, Python {report['python']}; {_versions(report)}.  "
+    yield f"{_summary(report).capitalize()}."
+    if plot:
+        yield f"\n![CPU per form against the size of the listing]({plot})"
+    if report["costs"]:
+        yield from _costs(report["costs"])
+    for section, rows in groupby(report["rows"], itemgetter("section")):
+        yield f"\n### {section[0].upper()}{section[1:]}\n"
+        yield "| | min | median | max | goal |\n|---|---|---|---|---|"
+        for row in rows:
+            numbers = " | ".join(f"{row[name]:.2f}" for name in ("min", "median", "max"))
+            unit = f" ({row['unit']})" if row["unit"] not in ("", "x") else ""
+            yield f"| {row['what']}{unit} | {numbers} | {_verdict(row)} |"
+
+
+def _costs(costs: list[Report]) -> Iterator[str]:
+    sizes = sorted({cost["pages"] for cost in costs})
+    size = sizes[len(sizes) // 2]
+    yield f"\n### Each client, streaming {size} pages\n"
+    yield "| client | CPU against requests.Session | forms per CPU second | connections |\n|---|---|---|---|"
+    for cost in sorted(costs, key=lambda cost: median(cost["ratio"])):
+        if cost["pages"] == size:
+            per_second = 1000 / median(cost["us_per_form"])
+            ratio = f"{median(cost['ratio']):.2f}"
+            yield f"| {cost['label']} | {ratio} | {per_second:.0f}k | {cost['connections']:.0f} |"
+
+
+def _verdict(row: Report) -> str:
+    if row["goal"] is None:
+        return ""
+    return f"{row['goal']} {'met' if row['met'] else 'MISSED'}"
+
+
+def _summary(report: Report) -> str:
+    held = [row["met"] for row in report["rows"] if row["met"] is not None]
+    return f"{sum(held)} of {len(held)} goals met"
+
+
+def _versions(report: Report) -> str:
+    return ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU")

@@ -1,0 +1,82 @@
+"""Rounds of measurements: each task in a fresh process, in an order that is shuffled for each round."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.benchmarks.results import Round
+
+
+class BenchmarkError(Exception):
+    """A measured process failed, or did not do the work that it was to be measured at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one process measures.
+
+    :param work: ``module:function`` in this package; called with ``arguments``, it gives JSON values.
+    """
+
+    key: str
+    work: str
+    arguments: dict[str, Any]
+
+
+def run_rounds(name: str, tasks: Sequence[Task], rounds: int, chance: random.Random) -> list[Round]:
+    """Run every task once a round.
+
+    :raises BenchmarkError: where a task fails.
+    """
+    measured: list[Round] = []
+    with TemporaryDirectory(prefix="fsm-bench-") as home:
+        for number in range(1, rounds + 1):
+            started = time.monotonic()
+            order = chance.sample(tasks, len(tasks))
+            measured.append({task.key: _run(task, home) for task in order})
+            took = time.monotonic() - started
+            print(f"{name}: round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s", flush=True)
+    return measured
+
+
+def _run(task: Task, home: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.rounds", task.work, json.dumps(task.arguments)],
+        env=_environment(home),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise BenchmarkError(f"{task.key} failed:\n{done.stderr.strip()[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _environment(home: str) -> dict[str, str]:
+    """Give a process Airflow settings of its own, and no proxy on its way to this machine."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("AIRFLOW") and not name.lower().endswith("_proxy")
+    }
+    return kept | {
+        "AIRFLOW_HOME": home,
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__SECRETS__BACKEND": "tests.benchmarks.secrets_backend.CountingBackend",
+        "RUNTIME__DLTHUB_TELEMETRY": "false",
+    }
+
+
+if __name__ == "__main__":
+    _module, _, _function = sys.argv[1].partition(":")
+    _work = getattr(import_module(f"tests.benchmarks.{_module}"), _function)
+    print(json.dumps(_work(**json.loads(sys.argv[2]))))
