@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, tzinfo
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -26,9 +26,9 @@ _warned: set[tuple[str, str]] = set()
 
 
 @cache
-def _page_adapter(model: type[Record] | None) -> TypeAdapter[Page[Any]]:
-    page_of: Any = Page
-    return TypeAdapter(page_of[model or Any])
+def _page_of(model: type[Record] | None) -> type[Page[Any]]:
+    page: Any = Page
+    return cast(type[Page[Any]], page[model or Any])
 
 
 def read_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
@@ -40,7 +40,7 @@ def read_page(body: bytes, model: type[Record] | None, *, number: int, timezone:
     :raises FsmResponseError: where it is no page, or a record has no usable identifier.
     """
     try:
-        return _page_adapter(model).validate_json(body, context={"timezone": timezone})
+        return _page_of(model).model_validate_json(body, context={"timezone": timezone})
     except ValidationError:
         pass
     page = parse_json(body)

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmInputError, FsmServerError
 from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.testing import faults
 from tests.unit.sensors.conftest import START
 
 
@@ -65,6 +66,15 @@ def test_form_names_waits_for_one_of_each_and_ignores_others(service, run, soon)
     soon(service.add_form, job_id=11, form_name="Sign-off", id=900)
 
     assert run(job_id=11, form_names=["Sign-off", "Gas Safety Record"], xcom="ids") == [record["id"], 900]
+
+
+def test_a_form_on_two_pages_counts_once(service, run):
+    service.seed_forms(15, first_created=START)
+    service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
+
+    ids = run(xcom="ids", minimum_forms=15)
+
+    assert sorted(ids) == [form["id"] for form in service.forms]
 
 
 def test_full_records_on_request(service, run, soon):
@@ -143,8 +153,6 @@ def test_a_permanent_error_skips_under_soft_fail(service, run, soon):
 
 @pytest.mark.parametrize("soft_fail", [False, True])
 def test_a_passing_error_is_left_to_airflows_retries_also_under_soft_fail(service, run, soon, soft_fail):
-    from fsm_provider.testing import faults
-
     soon(service.fail, "GET", "/forms", faults.Status(503))
 
     with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
@@ -159,8 +167,6 @@ def test_any_error_skips_under_never_fail(service, run, soon):
 
 
 def test_silent_fail_goes_on_after_a_passing_error(service, run, soon):
-    from fsm_provider.testing import faults
-
     soon(service.fail, "GET", "/forms", faults.Status(503))
     soon(service.add_form, job_id=11, id=900)
 
@@ -168,8 +174,6 @@ def test_silent_fail_goes_on_after_a_passing_error(service, run, soon):
 
 
 def test_silent_fail_does_not_prolong_the_timeout(service, deferred_run, soon):
-    from fsm_provider.testing import faults
-
     soon(service.fail, "GET", "/forms", faults.Status(503))
 
     with pytest.raises(AirflowSensorTimeout):
