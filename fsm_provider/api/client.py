@@ -290,13 +290,14 @@ class FsmClient:
 
 
 def _compare(registration: Webhook, *, asked: list[str]) -> None:
-    if registration.event_types is None:
+    echoed = registration.event_types
+    if echoed is None:
         logger.warning(
             "webhook %s was registered, but the answer does not say for which event types", registration.id
         )
-    elif set(registration.event_types) != set(asked):
+    elif not isinstance(echoed, list) or set(map(str, echoed)) != set(asked):
         raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {registration.event_types} instead of {asked}: "
+            f"webhook {registration.id} was registered for {echoed} instead of {asked}: "
             "set event_types_style on the connection to what the service reads, and delete this one there",
             webhook_id=registration.id,
         )

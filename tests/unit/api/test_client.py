@@ -16,6 +16,7 @@ from fsm_provider.api import (
     FsmPaginationError,
     FsmRateLimitedError,
     FsmRedirectError,
+    FsmRegistrationMismatchError,
     FsmUncertainWriteError,
 )
 from fsm_provider.testing import FakeFieldService, faults
@@ -90,6 +91,19 @@ def test_an_address_that_no_request_can_be_sent_to_is_an_input_error(service, ma
     for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
         with pytest.raises(FsmInputError, match=r"^host: "):
             send()
+
+
+@pytest.mark.parametrize("echo", [[{"type": "jobs.created"}], 5, ["jobs.closed"]], ids=str)
+def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, client, echo):
+    service.fail(
+        "POST", "/settings/webhooks", faults.Rewrite(lambda webhook: {**webhook, "eventTypes": echo})
+    )
+
+    with pytest.raises(FsmRegistrationMismatchError, match="webhook 1 was registered for") as raised:
+        client.register_webhook(
+            {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
+        )
+    assert raised.value.permanent
 
 
 def test_tls_that_fails_sends_nothing(service, make_client):
