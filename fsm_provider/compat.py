@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Variable
@@ -23,6 +23,18 @@ def start_of_run(context: Context) -> datetime:
         return start
     run_after: datetime = context["dag_run"].run_after
     return run_after
+
+
+def task_state_store(context: Context) -> Any:
+    """Give the task's state store, None before Airflow 3.3, which has none."""
+    return context.get("task_state_store")
+
+
+def never_expire() -> timedelta:
+    """Give the retention with which a state store keeps a value as long as its DAG run."""
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    return NEVER_EXPIRE
 
 
 def read_variable(key: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
-from fsm_provider.api.drafts import JobCreate, WebhookCreate, check
+from fsm_provider.api.drafts import JobCreate, JobOrder, WebhookCreate, check
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
     FsmError,
@@ -127,13 +127,9 @@ class FsmClient:
         :raises FsmUncertainWriteError: where the job may exist all the same.
         :raises FsmError: where it does not.
         """
-        draft = check(JobCreate, job, "job")
-        subject = {"propertyID": property_id, "customerReference": draft.customer_reference}
+        order = check(JobOrder, {"property_id": property_id, "job": job}, "")
         return self._create(
-            endpoints.CREATE_JOB,
-            path=endpoints.CREATE_JOB.path_for(propertyID=property_id),
-            json=draft.body(),
-            subject={name: value for name, value in subject.items() if value},
+            endpoints.CREATE_JOB, path=order.path, json=order.job.body(), subject=order.subject
         )
 
     def register_webhook(

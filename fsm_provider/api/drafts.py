@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from pydantic import (
     field_validator,
 )
 
+from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.models import wire_name
 
@@ -93,6 +95,43 @@ class JobCreate(_Draft):
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
         sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
         return {**sent, **self.extra_fields}
+
+
+def _as_path_parameter(value: Any) -> Any:
+    try:
+        CREATE_JOB.path_for(propertyID=value)
+    except FsmInputError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+    return value
+
+
+class JobOrder(_Draft):
+    """A job and the property it is to be created on (4.2).
+
+    :param property_id: the property's identifier.
+    :param job: the draft.
+    :param key: what makes it the same job when it is given again; default: its property and draft.
+    """
+
+    model_config = ConfigDict(alias_generator=None)
+
+    property_id: Annotated[int | str, BeforeValidator(_as_path_parameter)]
+    job: JobCreate
+    key: Annotated[TextID, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return CREATE_JOB.path_for(propertyID=self.property_id)
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What a person looks the job up by, under the service's names."""
+        subject = {"propertyID": self.property_id, "customerReference": self.job.customer_reference}
+        return {name: value for name, value in subject.items() if value}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
 
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
@@ -169,13 +208,14 @@ _PLAINER = {
     "extra_forbidden": "is not a field of it; a field that is not specified goes under extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
     "missing": "is missing",
+    "string_too_short": "is empty",
 }
 
 
 def check(model: type[DraftT], draft: DraftT | dict[str, Any], what: str) -> DraftT:
     """Make ``draft`` a ``model``.
 
-    :param what: what the draft is to its author, e.g. ``job``; it begins each message.
+    :param what: what the draft is to its author, e.g. ``jobs[3]``; where not empty, it begins each message.
     :raises FsmInputError: naming every bad field, without its value.
     """
     try:
@@ -183,7 +223,31 @@ def check(model: type[DraftT], draft: DraftT | dict[str, Any], what: str) -> Dra
     except ValidationError as error:
         problems = []
         for detail in error.errors(include_url=False, include_input=False):
-            field = ".".join([what, *map(str, detail["loc"])])
+            field = ".".join(filter(None, [what, *map(str, detail["loc"])]))
             message = _PLAINER.get(detail["type"], detail["msg"].removeprefix("Value error, "))
             problems.append(f"{field}: {message}")
         raise FsmInputError("; ".join(problems)) from None
+
+
+def check_orders(jobs: Iterable[Any]) -> list[JobOrder]:
+    """Make job orders of ``jobs``.
+
+    :raises FsmInputError: naming every bad field of every job, one job a line.
+    """
+    orders: list[JobOrder] = []
+    problems: list[str] = []
+    by_key: dict[str, tuple[int, JobOrder]] = {}
+    for index, job in enumerate(jobs):
+        try:
+            order = check(JobOrder, job, f"jobs[{index}]")
+        except FsmInputError as error:
+            problems.append(str(error))
+            continue
+        orders.append(order)
+        if order.key is not None:
+            first, same = by_key.setdefault(order.key, (index, order))
+            if (same.path, same.job.body()) != (order.path, order.job.body()):
+                problems.append(f"jobs[{index}].key: '{order.key}' is the key of jobs[{first}], another job")
+    if problems:
+        raise FsmInputError("\n".join(problems))
+    return orders

@@ -42,7 +42,7 @@ def read_time(name: str, value: Any) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def read_count(name: str, value: Any) -> int:
+def read_count(name: str, value: Any, *, most: int | None = None) -> int:
     """Read an integer of at least 1, which may be given as text.
 
     :raises FsmInputError: naming ``name``.
@@ -50,7 +50,30 @@ def read_count(name: str, value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise FsmInputError(f"{name}: {value!r} should be an integer of at least 1")
+    if most is not None and int(text) > most:
+        raise FsmInputError(f"{name}: {value!r} should be at most {most}")
     return int(text)
+
+
+def read_flag(name: str, value: Any) -> bool:
+    """Read true or false, which a template gives as text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    flag = {"true": True, "false": False}.get(str(value).lower())
+    if flag is None:
+        raise FsmInputError(f"{name}: {value!r} should be true or false")
+    return flag
+
+
+def read_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Check that ``value`` is one of ``choices``.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if value not in choices:
+        raise FsmInputError(f"{name}: {value!r} is none of {', '.join(choices)}")
+    return str(value)
 
 
 def read_names(name: str, value: Any) -> tuple[str, ...]:

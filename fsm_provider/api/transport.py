@@ -35,6 +35,8 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": f"airflow-provider-fsm/{__version__}",
 }
+MOST_CONNECTIONS = 64
+"""Kept alive; a thread beyond that makes a connection for each of its requests."""
 A_LONG_TIME = 1e9
 """Seconds; a longer Retry-After is read as this."""
 REQUEST_ID_HEADER = "X-Request-ID"
@@ -81,7 +83,7 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._adapter = _Adapter()
+        self._adapter = _Adapter(pool_maxsize=MOST_CONNECTIONS)
         with requests.Session() as session:
             environment = session.merge_environment_settings(
                 settings.base_url,

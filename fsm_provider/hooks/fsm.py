@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -29,6 +30,7 @@ class FsmHook(BaseHook):
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.settings.Settings`.
+    :param sleep: waits so many seconds between two attempts at a request.
     """
 
     conn_name_attr = "fsm_conn_id"
@@ -36,9 +38,16 @@ class FsmHook(BaseHook):
     conn_type = "fsm"
     hook_name = "Field-service management"
 
-    def __init__(self, fsm_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        fsm_conn_id: str = default_conn_name,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
+        self._sleep = sleep
 
     @cached_property
     def client(self) -> FsmClient:
@@ -46,7 +55,7 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: one message that names every bad field of the connection.
         """
-        return FsmClient(self._settings(), reload_token=lambda: self._settings().token)
+        return FsmClient(self._settings(), reload_token=lambda: self._settings().token, sleep=self._sleep)
 
     def get_conn(self) -> FsmClient:
         """Give :attr:`client`, under Airflow's usual name."""

@@ -60,10 +60,10 @@ def test_an_empty_api_version_sends_none(service, connect, empty):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"property_id": ""}, "propertyID"),
-        ({"property_id": None}, "propertyID"),
-        ({"property_id": ".."}, "propertyID"),
-        ({"property_id": True}, "propertyID"),
+        ({"property_id": ""}, "property_id"),
+        ({"property_id": None}, "property_id"),
+        ({"property_id": ".."}, "property_id"),
+        ({"property_id": True}, "property_id"),
         ({"job": {"quotedAmount": "12,50"}}, "job.quotedAmount"),
         ({"job": {"quotedAmount": "-1"}}, "job.quotedAmount"),
         ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount"),
@@ -99,7 +99,7 @@ def test_a_template_that_found_nothing_is_no_property(service, connect):
     operator = create(property_id="{{ nothing }}")
     operator.render_template_fields({"nothing": None})
 
-    with pytest.raises(AirflowFailException, match="propertyID: is the text 'None'"):
+    with pytest.raises(AirflowFailException, match="property_id: is the text 'None'"):
         operator.execute({})
     assert service.requests == []
 

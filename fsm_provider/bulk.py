@@ -1,0 +1,238 @@
+"""Many jobs, some at once, each created once, with an outcome for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import BoundedSemaphore, Event
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmError,
+    FsmRateLimitedError,
+    FsmUnauthorisedError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.ledger import Ledger, NothingSentError, Write
+from fsm_provider.links.jobs import address_of
+
+if TYPE_CHECKING:
+    from fsm_provider.api.drafts import JobOrder
+
+logger = logging.getLogger(__name__)
+
+UNCERTAIN_IN_A_ROW = 20
+"""So many uncertain outcomes one after the other are an outage: no further job is made uncertain."""
+
+
+class JobOutcome(TypedDict):
+    """What became of one input.
+
+    ``rejected``: the service refused it, and would again. ``uncertain``: it may exist or not.
+    ``not_created``: it does not exist, and another try may create it. ``valid``: of a dry run.
+    """
+
+    index: int
+    key: str
+    propertyID: int | str
+    customerReference: str | None
+    outcome: Literal["created", "rejected", "uncertain", "not_created", "valid"]
+    jobID: int | None
+    link: str | None
+    error: str | None
+
+
+def write_of(order: JobOrder) -> Write:
+    """Describe the creation of a job to the ledger."""
+    return Write("POST", order.path, order.job.body(), order.subject, order.key)
+
+
+def outcome_of(index: int, order: JobOrder) -> JobOutcome:
+    """Give the outcome of an order that was not sent."""
+    return JobOutcome(
+        index=index,
+        key=write_of(order).key,
+        propertyID=order.property_id,
+        customerReference=order.job.customer_reference,
+        outcome="not_created",
+        jobID=None,
+        link=None,
+        error=None,
+    )
+
+
+class BulkCreation:
+    """Creates jobs through a ledger.
+
+    It stops sending where more could not help: the service is not reached, asks to wait longer than the
+    client does, or does not accept the token; and where outcome after outcome is uncertain.
+
+    :param concurrency: requests at once.
+    :param fail_fast: stop sending after the first job that was rejected or is uncertain.
+    """
+
+    def __init__(
+        self,
+        orders: list[JobOrder],
+        ledger: Ledger,
+        *,
+        fsm_conn_id: str,
+        concurrency: int,
+        fail_fast: bool,
+    ) -> None:
+        self._orders = orders
+        self._outcomes = [outcome_of(index, order) for index, order in enumerate(self._orders)]
+        self._by_key: dict[str, JobOutcome] = {}
+        for outcome in self._outcomes:
+            self._by_key.setdefault(outcome["key"], outcome)
+        self._waiting = iter([self._orders[outcome["index"]] for outcome in self._by_key.values()])
+        self._ledger = ledger
+        self._client = FsmHook(fsm_conn_id, sleep=self._sleep).client
+        self._concurrency = concurrency
+        self._fail_fast = fail_fast
+        self._slots = BoundedSemaphore(concurrency)
+        self._stopping = Event()
+        self._settled = count(1)
+        self._stop_reason = ""
+        self._interrupted = False
+        self._uncertain_in_a_row = 0
+        self.passing_error: FsmError | None = None
+        """The last error of a job that another try might create."""
+
+    def run(self) -> None:
+        """Send what the ledger does not hold; returns when no request is under way any more."""
+        self._ledger.expect(map(write_of, self._orders))
+        with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-job") as pool:
+            workers = [pool.submit(self._work) for _ in range(min(self._concurrency, len(self._by_key)))]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self.interrupt()
+                raise
+
+    def interrupt(self) -> None:
+        """Send nothing more; what is under way is finished and recorded."""
+        self._interrupted = True
+        self._stop("the task was stopped")
+
+    @property
+    def outcomes(self) -> list[JobOutcome]:
+        """One for each input, in its order."""
+        for outcome in self._by_key.values():
+            if outcome["outcome"] == "not_created" and not outcome["error"]:
+                outcome["error"] = f"not sent: {self._stop_reason}"
+        return [
+            JobOutcome(**{**self._by_key[outcome["key"]], "index": outcome["index"]})
+            for outcome in self._outcomes
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every job is there."""
+        return all(outcome["outcome"] == "created" for outcome in self._by_key.values())
+
+    @property
+    def another_try_could_help(self) -> bool:
+        """Whether to leave what is missing to a retry of the task."""
+        final = {"rejected", "uncertain"} & {outcome["outcome"] for outcome in self._by_key.values()}
+        if self._fail_fast and final:
+            return False
+        return self._interrupted or self.passing_error is not None
+
+    @property
+    def summary(self) -> str:
+        """How many inputs came to what, in one line."""
+        counts = Counter(outcome["outcome"] for outcome in self.outcomes)
+        parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items()]
+        stopped = f" (nothing more was sent: {self._stop_reason})" if self._stop_reason else ""
+        return f"{len(self._outcomes)} jobs: {', '.join(parts) or 'nothing to do'}{stopped}"
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping.is_set() and (order := next(self._waiting, None)):
+                self._settle(order)
+        except BaseException:
+            self.interrupt()
+            raise
+        finally:
+            self._ledger.store()
+
+    def _settle(self, order: JobOrder) -> None:
+        write = write_of(order)
+        outcome = self._by_key[write.key]
+        try:
+            made = self._ledger.recall(write)
+            if made is None:
+                made = self._ledger.make(write, lambda: self._send(order))
+            outcome["outcome"], outcome["jobID"], outcome["link"] = "created", made["jobID"], made["link"]
+            self._report(order, f"job {made['jobID']}")
+        except NothingSentError:
+            return
+        except FsmError as error:
+            outcome["outcome"], outcome["error"] = _outcome_after(error), str(error)
+            if not error.permanent:
+                self.passing_error = error
+            self._report(order, f"{outcome['outcome']}: {error}", logging.ERROR)
+            self._stop_where_more_cannot_help(error)
+
+    def _send(self, order: JobOrder) -> dict[str, int | str | None]:
+        with self._slots:
+            if self._stopping.is_set():
+                raise NothingSentError
+            try:
+                job = self._client.create_job(order.property_id, order.job)
+            except FsmUncertainWriteError:
+                self._uncertain_in_a_row += 1
+                raise
+        self._uncertain_in_a_row = 0
+        return {"jobID": job.id, "link": address_of(job.as_json())}
+
+    def _report(self, order: JobOrder, what: str, level: int = logging.INFO) -> None:
+        logger.log(level, "%s of %s: %s: %s", next(self._settled), len(self._by_key), order, what)
+
+    def _stop_where_more_cannot_help(self, error: FsmError) -> None:
+        if self._stopping.is_set():
+            return
+        if isinstance(error, FsmUnauthorisedError | FsmConnectionError | FsmRateLimitedError):
+            reason = "this error would meet every further job"
+        elif self._uncertain_in_a_row >= UNCERTAIN_IN_A_ROW:
+            reason = f"{UNCERTAIN_IN_A_ROW} uncertain outcomes one after the other are an outage"
+        elif self._fail_fast and error.permanent:
+            reason = "on_error is fail_fast"
+        else:
+            return
+        self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        self._stop_reason = self._stop_reason or reason
+        self._stopping.set()
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait between two attempts at a request, but not beyond a stop."""
+        if self._stopping.wait(seconds):
+            raise NothingSentError
+
+
+def _outcome_after(error: FsmError) -> Literal["rejected", "uncertain", "not_created"]:
+    if isinstance(error, FsmUncertainWriteError):
+        return "uncertain"
+    return "rejected" if error.permanent else "not_created"
+
+
+def rehearse(orders: list[JobOrder]) -> list[JobOutcome]:
+    """Log the orders as a table and give the outcomes of a dry run."""
+    rows = [
+        (str(index), str(order.property_id), json.dumps(order.job.body(), ensure_ascii=False))
+        for index, order in enumerate(orders)
+    ]
+    head = ("job", "property", "draft")
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
+    table = [f"{job:>{widths[0]}}  {place:<{widths[1]}}  {draft}" for job, place, draft in (head, *rows)]
+    logger.info("Dry run: %s jobs are valid, none was sent\n%s", len(orders), "\n".join(table))
+    return [{**outcome_of(index, order), "outcome": "valid"} for index, order in enumerate(orders)]

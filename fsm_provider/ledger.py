@@ -1,0 +1,243 @@
+"""What a task has sent and what came of it, in Airflow's task state store: a write is made once.
+
+Before a write is sent its entry says that it is uncertain; afterwards the entry holds the result, or is
+gone where nothing happened. Whoever finds an entry (a retry, a cleared task, a restarted worker) knows
+what is known. Entries are looked up by what is written, not by their position in any input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmUncertainWriteError, error_from_dict
+from fsm_provider.compat import never_expire, task_state_store
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+logger = logging.getLogger(__name__)
+
+PAGE_ENTRIES = 32
+"""Entries stored under one key of the store: a page is written as a whole."""
+
+
+class StateStore(Protocol):
+    """``context["task_state_store"]`` of Airflow 3.3 and newer."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Give a JSON value."""
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        """Store a JSON value."""
+
+
+class NothingSentError(Exception):
+    """What ``send`` raises to say that it was stopped before anything left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write that is to be made once.
+
+    :param content: what is written, JSON: with method and path, what makes it this write.
+    :param subject: what it is about, for a person who has to look it up in the service.
+    :param given_key: what makes it this write instead, whatever its content.
+    """
+
+    method: str
+    path: str
+    content: Any
+    subject: dict[str, Any] = field(default_factory=dict)
+    given_key: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """A digest of method, path and content."""
+        text = json.dumps([self.method, self.path, self.content], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def key(self) -> str:
+        """The key of its entry."""
+        return self.given_key or self.digest
+
+
+class Ledger:
+    """The writes of one task instance; for use in a ``with``, from any number of threads.
+
+    :param store: where the entries are kept; None keeps them for this try only.
+    :param generation: changes when the task is cleared, and not when it is retried.
+    :param repeat_uncertain: make a write again whose outcome is unknown.
+    :param repeat_made: make a write again that was made before the task was cleared. A retry never does.
+    """
+
+    def __init__(
+        self,
+        store: StateStore | None,
+        *,
+        generation: int = 0,
+        repeat_uncertain: bool = False,
+        repeat_made: bool = False,
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._repeat_uncertain = repeat_uncertain
+        self._repeat_made = repeat_made
+        self._pages: list[dict[str, dict[str, Any]]] = []
+        self._unstored: set[int] = set()
+        self._changes = self._stored_changes = 0
+        self._changing, self._storing = Lock(), Lock()
+        while store is not None and (page := store.get(_page_key(len(self._pages)))) is not None:
+            self._pages.append(page)
+
+    @classmethod
+    def of(cls, context: Context, *, repeat_uncertain: bool = False, repeat_made: bool = False) -> Self:
+        """Open the ledger of a task that runs."""
+        store = task_state_store(context)
+        if store is None:
+            logger.warning(
+                "This Airflow keeps no state for a task (3.3 and newer do): should the task be cleared, "
+                "or run again after its worker died, it will send again what it has sent"
+            )
+        # Airflow sets max_tries when a task instance is made, and again when it is cleared.
+        generation = context["ti"].max_tries if store is not None else 0
+        return cls(store, generation=generation, repeat_uncertain=repeat_uncertain, repeat_made=repeat_made)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.store()
+
+    def expect(self, writes: Iterable[Write]) -> None:
+        """Check that this try is asked for the same writes as those before it.
+
+        :raises FsmInputError: where an earlier try made others: its retry would make these beside them.
+        """
+        keys = {write.key for write in writes}
+        others = [
+            entry
+            for page in self._pages
+            for key, entry in page.items()
+            if entry["generation"] == self._generation and key not in keys
+        ]
+        if others:
+            raise FsmInputError(
+                f"the input has changed since an earlier try of this task, which sent {len(others)} others, "
+                f"e.g. {_subject(others[0])}. A template that gives another text at each try does that: "
+                "give a key to what is to be written. Where the change is meant, clear the task"
+            )
+
+    def recall(self, write: Write) -> Any:
+        """Give the result of a write that was made, None where it is still to be made.
+
+        :raises FsmUncertainWriteError: where it was sent, and what came of it is not known.
+        """
+        number = self._page_of(write.key)
+        if number is None:
+            return None
+        entry = self._pages[number][write.key]
+        if "result" not in entry:
+            if self._repeat_uncertain:
+                return None
+            raise error_from_dict(entry["uncertain"])
+        if self._repeat_made and entry["generation"] != self._generation:
+            return None
+        if entry["digest"] != write.digest:
+            logger.warning(
+                "%s was written with other content under key '%s'; what has changed since is not sent",
+                _subject(entry),
+                write.key,
+            )
+        return entry["result"]
+
+    def make(self, write: Write, send: Callable[[], Any]) -> Any:
+        """Send a write and keep its result, JSON and not None.
+
+        The intent is stored before; the result is, by the time that :meth:`store` is called next.
+
+        :raises FsmError: what ``send`` raises.
+        """
+        intent = FsmUncertainWriteError(
+            write.method,
+            write.path,
+            "an earlier try of this task ended before an answer was recorded",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            write.subject,
+        )
+        entry = {"generation": self._generation, "digest": write.digest, "uncertain": intent.as_dict()}
+        self._note(write.key, entry)
+        try:
+            self.store()
+        except BaseException:
+            self._note(write.key, None)
+            raise
+        try:
+            result = send()
+        except FsmUncertainWriteError as error:
+            self._note(write.key, {**entry, "uncertain": error.as_dict()})
+            raise
+        except (FsmError, NothingSentError):
+            self._note(write.key, None)
+            raise
+        self._note(write.key, {**entry, "result": result})
+        return result
+
+    def store(self) -> None:
+        """Return once everything that happened before the call is stored.
+
+        While one thread stores, the others wait, and the next of them stores for all.
+        """
+        wanted = self._changes
+        with self._storing:
+            if self._store is None or self._stored_changes >= wanted:
+                return
+            with self._changing:
+                changes = self._changes
+                pages = {number: dict(self._pages[number]) for number in self._unstored}
+                self._unstored.clear()
+            try:
+                for number, page in pages.items():
+                    self._store.set(_page_key(number), page, retention=never_expire())
+            except BaseException:
+                with self._changing:
+                    self._unstored |= pages.keys()
+                raise
+            self._stored_changes = changes
+
+    def _note(self, key: str, entry: dict[str, Any] | None) -> None:
+        with self._changing:
+            number = self._page_of(key)
+            if number is None:
+                if not self._pages or len(self._pages[-1]) >= PAGE_ENTRIES:
+                    self._pages.append({})
+                number = len(self._pages) - 1
+            if entry is None:
+                self._pages[number].pop(key, None)
+            else:
+                self._pages[number][key] = entry
+            self._unstored.add(number)
+            self._changes += 1
+
+    def _page_of(self, key: str) -> int | None:
+        return next((number for number, page in enumerate(self._pages) if key in page), None)
+
+
+def _page_key(number: int) -> str:
+    return f"fsm_writes_{number}"
+
+
+def _subject(entry: dict[str, Any]) -> str:
+    uncertain = entry["uncertain"]
+    about = ", ".join(f"{name} {value!r}" for name, value in uncertain["subject"].items())
+    return f"{uncertain['method']} {uncertain['path']}{f' ({about})' if about else ''}"
