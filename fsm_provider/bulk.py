@@ -10,6 +10,7 @@ from itertools import count
 from threading import BoundedSemaphore, Event
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
@@ -49,7 +50,7 @@ class JobOutcome(TypedDict):
 
 def write_of(order: JobOrder) -> Write:
     """Describe the creation of a job to the ledger."""
-    return Write("POST", order.path, order.job.body(), order.subject, order.key)
+    return Write(CREATE_JOB.method, order.path, order.job.body(), order.subject, order.key)
 
 
 def outcome_of(index: int, order: JobOrder) -> JobOutcome:
@@ -115,6 +116,7 @@ class BulkCreation:
             except BaseException:
                 self.interrupt()
                 raise
+        logger.info(self.summary)
 
     def interrupt(self) -> None:
         """Send nothing more; what is under way is finished and recorded."""
@@ -124,13 +126,7 @@ class BulkCreation:
     @property
     def outcomes(self) -> list[JobOutcome]:
         """One for each input, in its order."""
-        for outcome in self._by_key.values():
-            if outcome["outcome"] == "not_created" and not outcome["error"]:
-                outcome["error"] = f"not sent: {self._stop_reason}"
-        return [
-            JobOutcome(**{**self._by_key[outcome["key"]], "index": outcome["index"]})
-            for outcome in self._outcomes
-        ]
+        return [self._outcome_of(given) for given in self._outcomes]
 
     @property
     def complete(self) -> bool:
@@ -153,6 +149,13 @@ class BulkCreation:
         stopped = f" (nothing more was sent: {self._stop_reason})" if self._stop_reason else ""
         return f"{len(self._outcomes)} jobs: {', '.join(parts) or 'nothing to do'}{stopped}"
 
+    def _outcome_of(self, given: JobOutcome) -> JobOutcome:
+        settled = self._by_key[given["key"]].copy()
+        settled["index"] = given["index"]
+        if settled["outcome"] == "not_created" and not settled["error"]:
+            settled["error"] = f"not sent: {self._stop_reason}"
+        return settled
+
     def _work(self) -> None:
         try:
             while not self._stopping.is_set() and (order := next(self._waiting, None)):
@@ -167,9 +170,7 @@ class BulkCreation:
         write = write_of(order)
         outcome = self._by_key[write.key]
         try:
-            made = self._ledger.recall(write)
-            if made is None:
-                made = self._ledger.make(write, lambda: self._send(order))
+            made = self._ledger.once(write, lambda: self._send(order))
             outcome["outcome"], outcome["jobID"], outcome["link"] = "created", made["jobID"], made["link"]
             self._report(order, f"job {made['jobID']}")
         except NothingSentError:

@@ -61,7 +61,7 @@ class Write:
     @property
     def digest(self) -> str:
         """A digest of method, path and content."""
-        text = json.dumps([self.method, self.path, self.content], sort_keys=True)
+        text = json.dumps([self.method, self.path, self.content], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -138,59 +138,19 @@ class Ledger:
                 "give a key to what is to be written. Where the change is meant, clear the task"
             )
 
-    def recall(self, write: Write) -> Any:
-        """Give the result of a write that was made, None where it is still to be made.
-
-        :raises FsmUncertainWriteError: where it was sent, and what came of it is not known.
-        """
-        number = self._page_of(write.key)
-        if number is None:
-            return None
-        entry = self._pages[number][write.key]
-        if "result" not in entry:
-            if self._repeat_uncertain:
-                return None
-            raise error_from_dict(entry["uncertain"])
-        if self._repeat_made and entry["generation"] != self._generation:
-            return None
-        if entry["digest"] != write.digest:
-            logger.warning(
-                "%s was written with other content under key '%s'; what has changed since is not sent",
-                _subject(entry),
-                write.key,
-            )
-        return entry["result"]
-
-    def make(self, write: Write, send: Callable[[], Any]) -> Any:
-        """Send a write and keep its result, JSON and not None.
+    def once(self, write: Write, send: Callable[[], Any]) -> Any:
+        """Send a write, or give the result of an earlier try that has sent it.
 
         The intent is stored before; the result is, by the time that :meth:`store` is called next.
 
+        :param send: gives the result, JSON and not None.
+        :raises FsmUncertainWriteError: where an earlier try sent it, and did not learn what came of it.
         :raises FsmError: what ``send`` raises.
         """
-        intent = FsmUncertainWriteError(
-            write.method,
-            write.path,
-            "an earlier try of this task ended before an answer was recorded",
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            write.subject,
-        )
-        entry = {"generation": self._generation, "digest": write.digest, "uncertain": intent.as_dict()}
-        self._note(write.key, entry)
-        try:
-            self.store()
-        except BaseException:
-            self._note(write.key, None)
-            raise
-        try:
-            result = send()
-        except FsmUncertainWriteError as error:
-            self._note(write.key, {**entry, "uncertain": error.as_dict()})
-            raise
-        except (FsmError, NothingSentError):
-            self._note(write.key, None)
-            raise
-        self._note(write.key, {**entry, "result": result})
+        result = self._result_of(write)
+        if result is None:
+            return self._make(write, send)
+        logger.info("%s %s was sent by an earlier try, whose result this is", write.method, write.path)
         return result
 
     def store(self) -> None:
@@ -214,6 +174,51 @@ class Ledger:
                     self._unstored |= pages.keys()
                 raise
             self._stored_changes = changes
+
+    def _result_of(self, write: Write) -> Any:
+        number = self._page_of(write.key)
+        if number is None:
+            return None
+        entry = self._pages[number][write.key]
+        if "result" not in entry:
+            if self._repeat_uncertain:
+                return None
+            raise error_from_dict(entry["uncertain"])
+        if self._repeat_made and entry["generation"] != self._generation:
+            return None
+        if entry["digest"] != write.digest:
+            logger.warning(
+                "%s was written with other content under key '%s'; what has changed since is not sent",
+                _subject(entry),
+                write.key,
+            )
+        return entry["result"]
+
+    def _make(self, write: Write, send: Callable[[], Any]) -> Any:
+        intent = FsmUncertainWriteError(
+            write.method,
+            write.path,
+            "an earlier try of this task ended before an answer was recorded",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            write.subject,
+        )
+        entry = {"generation": self._generation, "digest": write.digest, "uncertain": intent.as_dict()}
+        self._note(write.key, entry)
+        try:
+            self.store()
+        except BaseException:
+            self._note(write.key, None)
+            raise
+        try:
+            result = send()
+        except FsmError as error:
+            self._note(write.key, {**entry, "uncertain": error.as_dict()} if error.may_have_written else None)
+            raise
+        except NothingSentError:
+            self._note(write.key, None)
+            raise
+        self._note(write.key, {**entry, "result": result})
+        return result
 
     def _note(self, key: str, entry: dict[str, Any] | None) -> None:
         with self._changing:

@@ -155,7 +155,7 @@ class FsmClient:
                 endpoints.REGISTER_WEBHOOK,
                 path=endpoints.REGISTER_WEBHOOK.path,
                 params=part.query(style),
-                subject={"object": part.object, "eventTypes": part.event_types},
+                subject=part.subject,
                 confidential=(part.target_url,),
             )
             registered.append(registration)

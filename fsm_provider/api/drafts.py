@@ -183,6 +183,11 @@ class WebhookCreate(_Draft):
             raise ValueError("is not an absolute http(s) address")
         return value
 
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What a person looks the registration up by, under the service's names."""
+        return {"object": self.object, "eventTypes": self.event_types}
+
     def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
         """Split it into the registrations that ``style`` needs: one per event type, or one."""
         if style != "separate":

@@ -17,6 +17,8 @@ class FsmError(Exception):
 
     permanent: ClassVar[bool] = False
     """Whether another try is of no use until a person has changed something."""
+    may_have_written: ClassVar[bool] = False
+    """Whether what was to be written may exist all the same."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return error_from_dict, (self.as_dict(),)
@@ -60,6 +62,7 @@ class FsmRegistrationMismatchError(_DescribedError):
     """
 
     permanent = True
+    may_have_written = True
 
     webhook_id: int
 
@@ -77,6 +80,7 @@ class FsmUncertainWriteError(FsmError):
     """
 
     permanent = True
+    may_have_written = True
 
     method: str
     path: str

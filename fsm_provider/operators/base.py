@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
@@ -35,6 +35,29 @@ class FsmBaseOperator(BaseOperator):
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
+
+
+Readers = dict[str, Callable[[str, Any], Any]]
+
+
+class FsmWriteOperator(FsmBaseOperator):
+    """Base of what writes to the service."""
+
+    readers: ClassVar[Readers] = {}
+    """What reads each option, or refuses it: name and value to value."""
+
+    def options(self, *, only_known: bool = False) -> dict[str, Any]:
+        """Read the options.
+
+        :param only_known: leave out those that hold a template, as when the DAG is parsed.
+        :raises FsmInputError: naming the option.
+        """
+        given = {name: getattr(self, name) for name in self.readers}
+        return {
+            name: self.readers[name](name, value)
+            for name, value in given.items()
+            if is_known(value) or not only_known
+        }
 
 
 FORM_FILTERS = (

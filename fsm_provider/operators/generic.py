@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
+from fsm_provider.api.inputs import read_choice
+from fsm_provider.ledger import Ledger, Write
+from fsm_provider.operators.base import (
+    FsmBaseOperator,
+    FsmWriteOperator,
+    Readers,
+    is_known,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -12,23 +21,35 @@ if TYPE_CHECKING:
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-class FsmRequestOperator(FsmBaseOperator):
+class FsmRequestOperator(FsmWriteOperator):
     """Send one request to the service.
 
-    Only a GET is ever repeated after it may have reached the service; any other whose outcome is
-    unknown fails the task without a retry.
+    Only a GET is ever repeated after it may have reached the service; any other is a write, which is sent
+    once (Airflow 3.3 and newer): a retry, or the task when it is cleared, gives the answer that an earlier
+    try has got. A write whose outcome is unknown fails the task without a retry.
 
     :param path: begins with ``/`` and holds no query (templated).
     :param method: the HTTP method.
     :param query_params: query parameters (templated).
     :param json: the body, JSON values (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
+    :param if_uncertain: what to do where an earlier try sent the write and did not learn what came of it:
+        ``fail``, without a retry, or ``send`` it again (templated).
+    :param if_already_sent: what to do where the write succeeded before the task was cleared: ``reuse``
+        its answer, or ``send`` it again (templated). A retry always reuses it.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the parsed JSON of the answer, None where it has no body.
     """
 
-    template_fields = ("fsm_conn_id", "path", "query_params", "json", "headers")
+    template_fields = (
+        *("fsm_conn_id", "path", "query_params", "json", "headers"),
+        *("if_uncertain", "if_already_sent"),
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
+    readers: ClassVar[Readers] = {
+        "if_uncertain": partial(read_choice, choices=("fail", "send")),
+        "if_already_sent": partial(read_choice, choices=("reuse", "send")),
+    }
 
     def __init__(
         self,
@@ -38,6 +59,8 @@ class FsmRequestOperator(FsmBaseOperator):
         query_params: dict[str, Any] | None = None,
         json: Any = None,
         headers: dict[str, str] | None = None,
+        if_uncertain: str = "fail",
+        if_already_sent: str = "reuse",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -46,6 +69,9 @@ class FsmRequestOperator(FsmBaseOperator):
         self.query_params = query_params
         self.json = json
         self.headers = headers
+        self.if_uncertain = if_uncertain
+        self.if_already_sent = if_already_sent
+        self.options(only_known=True)
         if method.upper() not in METHODS:
             raise ValueError(f"method: {method!r} is none of {', '.join(METHODS)}")
         _check_path_if_known(path)
@@ -53,11 +79,23 @@ class FsmRequestOperator(FsmBaseOperator):
     def execute(self, context: Context) -> Any:
         """Send the request."""
         with permanent_errors_fail_the_task():
-            answer = self.hook.request(
-                self.method, self.path, self.query_params, self.json, headers=self.headers
-            )
+            self.options()
+            if self.method.upper() == "GET":
+                return self._send()["answer"]
+            content = {"params": self.query_params, "json": self.json, "headers": self.headers}
+            write = Write(self.method.upper(), self.path, content)
+            with Ledger.of(
+                context,
+                repeat_uncertain=self.if_uncertain == "send",
+                repeat_made=self.if_already_sent == "send",
+            ) as ledger:
+                ledger.expect([write])
+                return ledger.once(write, self._send)["answer"]
+
+    def _send(self) -> dict[str, Any]:
+        answer = self.hook.request(self.method, self.path, self.query_params, self.json, headers=self.headers)
         self.log.info("%s %s succeeded", self.method.upper(), self.path)
-        return answer
+        return {"answer": answer}
 
 
 class FsmListOperator(FsmBaseOperator):

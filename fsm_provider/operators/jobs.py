@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -13,7 +13,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.inputs import read_choice, read_count, read_flag
 from fsm_provider.ledger import Ledger
 from fsm_provider.links.jobs import FsmJobLink
-from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
+from fsm_provider.operators.base import FsmWriteOperator, Readers, is_known, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from fsm_provider.api.drafts import JobCreate, JobOrder
     from fsm_provider.bulk import BulkCreation, JobOutcome
 
-Readers = dict[str, Callable[[str, Any], Any]]
-
 SHOWN_FAILURES = 20
 
 
-class FsmJobOperator(FsmBaseOperator):
+class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs, each once (Airflow 3.3 and newer).
 
     An intent is kept in the task's state store before a job is sent, and the job after it. A retry, a
@@ -52,19 +50,6 @@ class FsmJobOperator(FsmBaseOperator):
         super().__init__(**kwargs)
         self.if_uncertain = if_uncertain
         self.if_already_created = if_already_created
-
-    def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Read the arguments that are no job.
-
-        :param only_known: leave out those that hold a template, as when the DAG is parsed.
-        :raises FsmInputError: naming the argument.
-        """
-        given = {name: getattr(self, name) for name in self.readers}
-        return {
-            name: self.readers[name](name, value)
-            for name, value in given.items()
-            if is_known(value) or not only_known
-        }
 
     def ledger(self, context: Context) -> Ledger:
         """Open the task's ledger."""
@@ -126,11 +111,7 @@ class FsmCreateJobOperator(FsmJobOperator):
             write = write_of(order)
             with self.ledger(context) as ledger:
                 ledger.expect([write])
-                job: dict[str, Any] | None = ledger.recall(write)
-                if job is None:
-                    job = ledger.make(write, lambda: self._create(order))
-                else:
-                    self.log.info("%s: job %s was created by an earlier try", order, job["id"])
+                job: dict[str, Any] = ledger.once(write, lambda: self._create(order))
         return job
 
     def _create(self, order: JobOrder) -> dict[str, Any]:
@@ -226,7 +207,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 finally:
                     if not creation.complete:
                         context["ti"].xcom_push(key="return_value", value=creation.outcomes)
-        self.log.info("%s", creation.summary)
         if not creation.complete:
             _fail(creation)
         return creation.outcomes

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Variable, mask_secret
 
 from fsm_provider.compat import read_variable
+from fsm_provider.ledger import Ledger, Write
 from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.drafts import EventTypesStyle, WebhookCreate
     from fsm_provider.api.models import Webhook
 
 
@@ -25,7 +28,9 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
     sets: register at INFO. How several event types are passed is the connection's
     ``event_types_style``.
 
-    Each run registers anew: the service shows no way to look a registration up, or to delete it.
+    A retry, or the task when it is cleared, registers nothing that an earlier try has registered (Airflow
+    3.3 and newer). Another run registers anew: the service shows no way to look a registration up, or to
+    delete it.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
@@ -69,7 +74,7 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Register the webhook and keep its secret."""
         with permanent_errors_fail_the_task():
-            self._check()
+            webhook = self._check()
             sink = self.secret_variable or f"fsm_webhook_secrets_{self.fsm_conn_id}_{self.object}"
             secrets = json.loads(read_variable(sink) or "{}")
             Variable.set(sink, json.dumps(secrets))
@@ -84,8 +89,15 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
                 secrets[str(webhook.id)] = secret
                 Variable.set(sink, json.dumps(secrets))
 
-            registered = self.hook.register_webhook(self._webhook(), on_registered=keep_secret)
-        return [webhook.as_json() for webhook in registered]
+            def register(part: WebhookCreate) -> dict[str, Any]:
+                (registration,) = self.hook.register_webhook(part, on_registered=keep_secret)
+                return registration.as_json()
+
+            style = self.hook.client.settings.event_types_style
+            parts = [(_write_of(part, style), part) for part in webhook.requests(style)]
+            with Ledger.of(context) as ledger:
+                ledger.expect(write for write, _ in parts)
+                return [ledger.once(write, partial(register, part)) for write, part in parts]
 
     def _webhook(self) -> dict[str, Any]:
         return {
@@ -95,7 +107,13 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
             "description": self.description,
         }
 
-    def _check(self) -> None:
+    def _check(self) -> WebhookCreate:
         from fsm_provider.api.drafts import WebhookCreate, check
 
-        check(WebhookCreate, self._webhook(), "webhook")
+        return check(WebhookCreate, self._webhook(), "webhook")
+
+
+def _write_of(part: WebhookCreate, style: EventTypesStyle) -> Write:
+    from fsm_provider.api.endpoints import REGISTER_WEBHOOK
+
+    return Write(REGISTER_WEBHOOK.method, REGISTER_WEBHOOK.path, part.query(style), part.subject)

@@ -1,0 +1,344 @@
+"""Creating many jobs: what is sent, what is not, and one outcome for each."""
+
+import json
+import logging
+import re
+import threading
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from fsm_provider.api import FsmInputError, FsmRateLimitedError
+from fsm_provider.bulk import UNCERTAIN_IN_A_ROW
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.testing import FakeFieldService, faults
+from tests.unit.state_store import MemoryStateStore, context_of
+
+
+def order(number, **more):
+    return {"property_id": number, "job": {"customerReference": f"PM-{number}"}, **more}
+
+
+def create(jobs, **kwargs):
+    return FsmCreateJobsOperator(task_id="create", jobs=jobs, **kwargs)
+
+
+@pytest.fixture
+def store():
+    return MemoryStateStore()
+
+
+@pytest.fixture
+def attempt(store):
+    """One try of the task: gives the outcomes, also where it fails, and what it fails with."""
+
+    def run(operator, *, cleared=0):
+        context = context_of(store, cleared=cleared)
+        try:
+            return operator.execute(context), None
+        except (AirflowException, AirflowFailException) as error:
+            return context["ti"].pushed.get("return_value"), error
+
+    return run
+
+
+def references(service):
+    return sorted(job["customerReference"] for job in service.jobs)
+
+
+def told(outcomes):
+    return [outcome["outcome"] for outcome in outcomes]
+
+
+def test_one_outcome_for_each_input_in_order(service, connect, attempt):
+    connect(service)
+
+    outcomes, error = attempt(create([order(number) for number in range(1, 31)], max_concurrency=8))
+
+    assert error is None
+    assert [outcome["index"] for outcome in outcomes] == list(range(30))
+    by_id = {job["id"]: job for job in service.jobs}
+    assert len(by_id) == 30
+    for outcome in outcomes:
+        job = by_id[outcome["jobID"]]
+        assert outcome["outcome"] == "created"
+        assert outcome["propertyID"] == job["propertyID"] == outcome["index"] + 1
+        assert outcome["customerReference"] == job["customerReference"]
+        assert outcome["link"] == job["links"]["self"]
+
+
+def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt):
+    connect(service)
+    first, _ = attempt(create([order(1), order(2)]))
+
+    assert attempt(create([order(1), order(2)])) == (first, None)
+    again, _ = attempt(create([order(2), order(1), order(3)]), cleared=1)
+
+    assert [outcome["jobID"] for outcome in again][:2] == [first[1]["jobID"], first[0]["jobID"]]
+    assert references(service) == ["PM-1", "PM-2", "PM-3"]
+
+
+def test_a_repeated_input_is_one_job(service, connect, attempt):
+    connect(service)
+
+    outcomes, _ = attempt(create([order(1), order(2), order("1")]))
+
+    assert outcomes[2] == {**outcomes[0], "index": 2}
+    assert references(service) == ["PM-1", "PM-2"]
+
+
+def test_a_key_makes_it_the_same_job_whatever_its_label(service, connect, attempt):
+    connect(service)
+    attempt(create([order(1, key="a")]))
+
+    renamed = {**order(1, key="a"), "job": {"customerReference": "PM-1 (new)"}}
+    outcomes, error = attempt(create([renamed]))
+
+    assert error is None
+    assert told(outcomes) == ["created"]
+    assert references(service) == ["PM-1"]
+
+
+def test_all_errors_are_listed_before_anything_is_sent(service, connect):
+    connect(service)
+    jobs = [order(1), {"property_id": 2, "job": {"notes": 5}}, {"job": {"quotedAmount": "1,5"}}, "PM-4"]
+
+    with pytest.raises(FsmInputError) as caught:
+        create(jobs)
+
+    assert str(caught.value).splitlines() == [
+        "jobs[1].job.notes: Input should be a valid string",
+        "jobs[2].property_id: is missing; jobs[2].job.quotedAmount: "
+        "should be an amount such as '120' or '99.50', as text or Decimal",
+        "jobs[3]: Input should be a valid dictionary or instance of JobOrder",
+    ]
+    operator = create("{{ jobs | tojson }}")
+    operator.render_template_fields({"jobs": [order(1), {"property_id": 2}]})
+    with pytest.raises(AirflowFailException, match=r"jobs\[1\]\.job: is missing"):
+        operator.execute(context_of(None))
+    assert service.requests == []
+
+
+def test_two_jobs_of_one_key_are_refused():
+    with pytest.raises(FsmInputError, match=r"jobs\[1\]\.key: 'a' is the key of jobs\[0\], another job"):
+        create([order(1, key="a"), order(2, key="a")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency: 0 should be an integer of at least 1"),
+        ({"max_concurrency": 65}, "max_concurrency: 65 should be at most 64"),
+        ({"max_jobs": "many"}, "max_jobs: 'many' should be an integer"),
+        ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
+        ({"on_error": "ignore"}, "on_error: 'ignore' is none of fail_at_end, fail_fast"),
+        ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
+        ({"if_already_created": "fail"}, "if_already_created: 'fail' is none of reuse, create"),
+    ],
+)
+def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(FsmInputError, match=f"^{re.escape(message)}"):
+        create([], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [("a, b", "jobs: is text, but no JSON"), ('{"property_id": 1}', "jobs: should be a list"), (None, "jobs")],
+)
+def test_what_is_no_list_of_jobs_is_refused(attempt, jobs, message):
+    assert message in str(attempt(create(jobs))[1])
+
+
+def test_options_may_be_templates(service, connect, attempt):
+    connect(service)
+    operator = create(
+        "{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}"
+    )
+    operator.render_template_fields({"params": {"jobs": [order(1)], "dry": False, "cap": 3}})
+
+    assert told(attempt(operator)[0]) == ["created"]
+
+
+def test_more_than_the_cap_is_refused_before_the_first(service, connect, attempt):
+    connect(service)
+
+    _, error = attempt(create([order(1), order(2), order(3)], max_jobs=2))
+
+    assert "max_jobs: 3 jobs are given, and one run may create 2" in str(error)
+    assert isinstance(error, AirflowFailException)
+    assert service.requests == []
+
+
+def test_a_dry_run_shows_the_table_and_sends_nothing(service, connect, attempt, caplog):
+    connect(service)
+    caplog.set_level(logging.INFO)
+
+    outcomes, _ = attempt(create([order(1), order(22)], dry_run=True))
+
+    assert told(outcomes) == ["valid", "valid"]
+    assert '1  22        {"customerReference": "PM-22"}' in caplog.text
+    assert service.requests == []
+
+
+def test_what_is_rejected_stops_no_other_and_fails_without_a_retry(connect, attempt):
+    with FakeFieldService(properties={1, 3}) as service:
+        connect(service)
+        outcomes, error = attempt(create([order(1), order(2), order(3)]))
+
+    assert told(outcomes) == ["created", "rejected", "created"]
+    assert "404" in outcomes[1]["error"]
+    assert isinstance(error, AirflowFailException)
+    assert "3 jobs: 2 created, 1 rejected" in str(error)
+    assert "jobs[1] rejected: POST /properties/2/jobs was answered 404" in str(error)
+
+
+def test_what_was_rejected_is_sent_again_by_a_cleared_task(connect, attempt):
+    with FakeFieldService(properties={1}) as service:
+        connect(service)
+        attempt(create([order(1), order(2)]))
+        service.add_property(2)
+        outcomes, error = attempt(create([order(1), order(2)]), cleared=1)
+
+        assert told(outcomes) == ["created", "created"]
+        assert error is None
+        assert references(service) == ["PM-1", "PM-2"]
+
+
+def test_fail_fast_sends_nothing_after_the_first_rejection(connect, attempt):
+    with FakeFieldService(properties={1, 3}) as service:
+        connect(service)
+        jobs = [order(1), order(2), order(3)]
+        outcomes, error = attempt(create(jobs, max_concurrency=1, on_error="fail_fast"))
+
+    assert told(outcomes) == ["created", "rejected", "not_created"]
+    assert outcomes[2]["error"] == "not sent: on_error is fail_fast"
+    assert isinstance(error, AirflowFailException)
+
+
+def test_what_is_uncertain_stays_so_and_the_others_are_created(service, connect, attempt):
+    connect(service)
+    service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
+    jobs = [order(1), order(2), order(3)]
+
+    for cleared in (0, 1):
+        outcomes, error = attempt(create(jobs), cleared=cleared)
+        assert told(outcomes) == ["created", "uncertain", "created"]
+        assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
+        assert isinstance(error, AirflowFailException)
+    assert references(service) == ["PM-1", "PM-2", "PM-3"]
+
+    outcomes, error = attempt(create(jobs, if_uncertain="create"), cleared=2)
+    assert (told(outcomes), error) == (["created"] * 3, None)
+    assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
+
+
+def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
+    connect(service, max_retries=0)
+    service.fail("POST", "/properties/2/jobs", faults.Status(429, headers={"Retry-After": "7"}))
+    jobs = [order(1), order(2), order(3)]
+
+    outcomes, error = attempt(create(jobs, max_concurrency=1))
+
+    assert told(outcomes) == ["created", "not_created", "not_created"]
+    assert not isinstance(error, AirflowFailException)
+    assert isinstance(error.__cause__, FsmRateLimitedError)
+    assert error.__cause__.retry_after == 7
+    assert told(attempt(create(jobs))[0]) == ["created"] * 3
+    assert references(service) == ["PM-1", "PM-2", "PM-3"]
+
+
+def test_a_service_that_is_not_there_is_not_asked_for_every_job(connect, attempt):
+    with FakeFieldService() as service:
+        connect(service, max_retries=0)
+    outcomes, error = attempt(create([order(number) for number in range(50)], max_concurrency=2))
+
+    assert set(told(outcomes)) == {"not_created"}
+    assert sum("was not reached" in outcome["error"] for outcome in outcomes) <= 3
+    assert not isinstance(error, AirflowFailException)
+
+
+def test_a_refused_token_ends_it(service, connect, attempt):
+    connect(service)
+    service.settings.token = "another"
+
+    outcomes, error = attempt(create([order(number) for number in range(50)], max_concurrency=1))
+
+    assert told(outcomes) == ["rejected"] + ["not_created"] * 49
+    assert isinstance(error, AirflowFailException)
+    assert len(service.requests) == 1
+
+
+def test_an_outage_makes_not_every_job_uncertain(service, connect, attempt):
+    connect(service)
+    service.fail("POST", "/properties/*/jobs", faults.Status(503), every=True)
+
+    outcomes, error = attempt(create([order(number) for number in range(100)], max_concurrency=1))
+
+    assert told(outcomes).count("uncertain") == UNCERTAIN_IN_A_ROW
+    assert told(outcomes).count("not_created") == 100 - UNCERTAIN_IN_A_ROW
+    assert isinstance(error, AirflowFailException)
+
+
+def test_a_stop_finishes_what_is_under_way_and_records_it(service, connect, attempt, store):
+    connect(service)
+    under_way, stopped = threading.Event(), threading.Event()
+    operator = create([order(1), order(2)], max_concurrency=1)
+
+    def stop():
+        under_way.wait(10)
+        operator.on_kill()
+        stopped.set()
+
+    def hold():
+        under_way.set()
+        stopped.wait(10)
+
+    service.fail("POST", "/properties/1/jobs", faults.Before(hold))
+    threading.Thread(target=stop).start()
+    outcomes, error = attempt(operator)
+
+    assert told(outcomes) == ["created", "not_created"]
+    assert outcomes[1]["error"] == "not sent: the task was stopped"
+    assert not isinstance(error, AirflowFailException)
+    assert ["result" in entry for entry in store.entries.values()] == [True]
+
+
+def test_a_stop_ends_a_wait_for_another_attempt(service, connect, attempt, store):
+    connect(service)
+    operator = create([order(1)])
+    wait = faults.Status(429, headers={"Retry-After": "100"})
+    service.fail("POST", "/properties/1/jobs", wait)
+    refused = threading.Thread(
+        target=lambda: (service.wait_for(lambda: service.requests, 10), operator.on_kill())
+    )
+    refused.start()
+
+    outcomes, _ = attempt(operator)
+    refused.join()
+
+    assert told(outcomes) == ["not_created"]
+    assert store.entries == {}
+
+
+def test_the_log_tells_each_outcome_as_it_comes(service, connect, attempt, caplog):
+    connect(service)
+    caplog.set_level(logging.INFO)
+
+    attempt(create([order(1), order(2)], max_concurrency=1))
+
+    assert f"1 of 2: propertyID 1, customerReference 'PM-1': job {service.jobs[0]['id']}" in caplog.text
+    assert "2 jobs: 2 created" in caplog.text
+
+
+def test_no_jobs_are_no_error(service, connect, attempt):
+    connect(service)
+
+    assert attempt(create([])) == ([], None)
+
+
+def test_outcomes_are_json(service, connect, attempt):
+    connect(service)
+
+    outcomes, _ = attempt(create([order(1)]))
+
+    assert json.loads(json.dumps(outcomes)) == outcomes

@@ -1,0 +1,42 @@
+"""A task's state store without an Airflow behind it: what is kept is JSON, as there."""
+
+import json
+from typing import Any
+
+
+class MemoryStateStore:
+    """``context["task_state_store"]``, kept by the test from one try to the next."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+        self.sets = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return json.loads(self.kept[key]) if key in self.kept else default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        assert value is not None
+        self.sets += 1
+        self.kept[key] = json.dumps(value)
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        pages = [json.loads(page) for page in self.kept.values()]
+        return {key: entry for page in pages for key, entry in page.items()}
+
+
+class TaskInstance:
+    """What the operators ask of ``context["ti"]``."""
+
+    def __init__(self, max_tries: int) -> None:
+        self.max_tries = max_tries
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = json.loads(json.dumps(value))
+
+
+def context_of(store: MemoryStateStore | None, *, cleared: int = 0) -> Any:
+    """Make the context of one try; ``cleared`` counts how often the task was cleared before it."""
+    context: dict[str, Any] = {"ti": TaskInstance(max_tries=2 + 3 * cleared)}
+    return context if store is None else {**context, "task_state_store": store}
