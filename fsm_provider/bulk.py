@@ -108,8 +108,10 @@ class BulkCreation:
     def run(self) -> None:
         """Send what the ledger does not hold; returns when no request is under way any more."""
         self._ledger.expect(map(write_of, self._orders))
-        with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-job") as pool:
-            workers = [pool.submit(self._work) for _ in range(min(self._concurrency, len(self._by_key)))]
+        # While some are sent, the intents of the next are stored; one at a time, they go in order.
+        threads = self._concurrency + self._concurrency // 2
+        with ThreadPoolExecutor(threads, thread_name_prefix="fsm-job") as pool:
+            workers = [pool.submit(self._work) for _ in range(min(threads, len(self._by_key)))]
             try:
                 for worker in workers:
                     worker.result()
@@ -188,8 +190,9 @@ class BulkCreation:
                 raise NothingSentError
             try:
                 job = self._client.create_job(order.property_id, order.job)
-            except FsmUncertainWriteError:
-                self._uncertain_in_a_row += 1
+            except FsmError as error:
+                self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
+                self._stop_where_more_cannot_help(error)  # before another has this slot
                 raise
         self._uncertain_in_a_row = 0
         return {"jobID": job.id, "link": address_of(job.as_json())}

@@ -143,7 +143,11 @@ def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
 
 @pytest.mark.parametrize(
     ("jobs", "message"),
-    [("a, b", "jobs: is text, but no JSON"), ('{"property_id": 1}', "jobs: should be a list"), (None, "jobs")],
+    [
+        ("a, b", "jobs: is text, but no JSON"),
+        ('{"property_id": 1}', "jobs: should be a list"),
+        (None, "jobs"),
+    ],
 )
 def test_what_is_no_list_of_jobs_is_refused(attempt, jobs, message):
     assert message in str(attempt(create(jobs))[1])
@@ -151,9 +155,7 @@ def test_what_is_no_list_of_jobs_is_refused(attempt, jobs, message):
 
 def test_options_may_be_templates(service, connect, attempt):
     connect(service)
-    operator = create(
-        "{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}"
-    )
+    operator = create("{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
     operator.render_template_fields({"params": {"jobs": [order(1)], "dry": False, "cap": 3}})
 
     assert told(attempt(operator)[0]) == ["created"]

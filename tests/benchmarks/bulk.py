@@ -1,0 +1,115 @@
+"""Wall time of creating many jobs in a task of a real Airflow, some at once, with the ledger and without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from tests.benchmarks.case import Case, Extent
+from tests.benchmarks.results import Goal, Round, Row
+from tests.benchmarks.rounds import BenchmarkError, Task
+from tests.benchmarks.server import TOKEN, Service
+from tests.system.local_airflow import LocalAirflow
+
+_LATENCY_MS = 50
+_AT_ONCE = (1, 8, 32)
+_MAPPED_JOBS = 40
+"""Mapped tasks are measured over few jobs: each is a process."""
+_PARALLEL_TASKS = 4
+_LABELS = {
+    "ledger": "FsmCreateJobsOperator",
+    "no_ledger": "FsmCreateJobsOperator without a ledger",
+    "http_hook": "HttpHook in threads",
+}
+_GOAL = Goal(at_most=1.25)
+
+
+class _Run(NamedTuple):
+    dag_id: str
+    at_once: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.dag_id} {self.at_once}"
+
+
+_RUNS = [_Run(dag_id, at_once) for dag_id in _LABELS for at_once in _AT_ONCE]
+
+
+def measure(port: int, count: int) -> dict[str, float]:
+    """Create so many jobs in each way, one after the other; give the seconds that the task took.
+
+    Of mapped tasks: the seconds that the run took, for each job.
+    """
+    service = {"host": Service(port).listing(0, 0, _LATENCY_MS), "password": TOKEN}
+    env = {
+        "AIRFLOW_CONN_FSM_BENCH": json.dumps({"conn_type": "fsm", **service}),
+        "AIRFLOW_CONN_HTTP_BENCH": json.dumps({"conn_type": "http", **service}),
+        "AIRFLOW__CORE__PARALLELISM": str(_PARALLEL_TASKS),
+        "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(_PARALLEL_TASKS),
+    }
+    with (
+        TemporaryDirectory(prefix="fsm-bench-") as home,
+        LocalAirflow(Path(__file__).with_name("dags"), Path(home), env) as airflow,
+    ):
+        seconds = {run.key: _measured(airflow, run, count) for run in _RUNS}
+        run_id = _succeed(airflow, "http_operator", {"count": _MAPPED_JOBS})
+        tasks = airflow.api("GET", f"/dags/http_operator/dagRuns/{run_id}/taskInstances")["task_instances"]
+        mapped = [task for task in tasks if task["task_id"] == "create"]
+        return seconds | {"http_operator": _span(mapped) / _MAPPED_JOBS}
+
+
+def _measured(airflow: LocalAirflow, run: _Run, count: int) -> float:
+    run_id = _succeed(airflow, run.dag_id, {"count": count, "at_once": run.at_once})
+    return float(airflow.xcom(run.dag_id, run_id, "create", key="cost")["wall"])
+
+
+def _succeed(airflow: LocalAirflow, dag_id: str, conf: dict[str, Any]) -> str:
+    run_id = airflow.trigger(dag_id, conf)
+    if airflow.wait_for_run(dag_id, run_id, timeout=600) != "success":
+        raise BenchmarkError(f"{dag_id} {conf}: {airflow.task_states(dag_id, run_id)}")
+    return run_id
+
+
+def _span(tasks: list[dict[str, Any]]) -> float:
+    starts = [datetime.fromisoformat(task["start_date"]) for task in tasks]
+    ends = [datetime.fromisoformat(task["end_date"]) for task in tasks]
+    return (max(ends) - min(starts)).total_seconds()
+
+
+def _tasks(extent: Extent, port: int) -> list[Task]:
+    return [Task("airflow", "bulk:measure", {"port": port, "count": extent.jobs})]
+
+
+def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
+    measured = [one["airflow"] for one in rounds]
+    rows = [
+        Row(
+            f"{extent.jobs:,} jobs of {_LATENCY_MS} ms, {run.at_once} at once, in one task",
+            f"{_LABELS[run.dag_id]} / (jobs x latency / at once)",
+            "x",
+            [one[run.key] * 1000 * run.at_once / (extent.jobs * _LATENCY_MS) for one in measured],
+            _GOAL if run == _Run("ledger", 8) else None,
+        )
+        for run in sorted(_RUNS, key=lambda run: run.at_once)
+    ]
+    ledger = [
+        [(one[f"ledger {n}"] - one[f"no_ledger {n}"]) * 1000 / extent.jobs for one in measured]
+        for n in _AT_ONCE
+    ]
+    rows += [
+        Row(f"cost of the ledger, {at_once} at once", "wall a job", "ms", cost)
+        for at_once, cost in zip(_AT_ONCE, ledger, strict=True)
+    ]
+    mapped = [one["http_operator"] * 1000 for one in measured]
+    return [
+        *rows,
+        Row(f"HttpOperator mapped, {_PARALLEL_TASKS} tasks at once", "wall a job", "ms", mapped),
+    ]
+
+
+CASE = Case(_tasks, _rows)

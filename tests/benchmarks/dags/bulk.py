@@ -1,0 +1,95 @@
+"""Jobs created in one task, or in a mapped task each; a run's conf says how many, and how many at once."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from airflow.providers.common.compat.sdk import dag, task
+from airflow.providers.http.hooks.http import HttpHook
+from airflow.providers.http.operators.http import HttpOperator
+
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from tests.benchmarks import pages
+
+CONNECTION = "fsm_bench"
+
+
+def start_clock(context):
+    context["started"] = time.perf_counter(), time.process_time()
+
+
+def start_clock_without_ledger(context):
+    del context["task_state_store"]
+    start_clock(context)
+
+
+def push_cost(context, result):
+    wall, cpu = context["started"]
+    cost = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    context["ti"].xcom_push(key="cost", value=cost)
+
+
+def orders(conf):
+    return [
+        {"property_id": property_id, "job": pages.draft_of_job(property_id)}
+        for property_id in range(conf["count"])
+    ]
+
+
+@task
+def jobs(**context):
+    return orders(context["dag_run"].conf)
+
+
+def create_jobs(start):
+    FsmCreateJobsOperator(
+        task_id="create",
+        fsm_conn_id=CONNECTION,
+        jobs=jobs(),
+        max_concurrency="{{ dag_run.conf['at_once'] }}",
+        pre_execute=start,
+        post_execute=push_cost,
+    )
+
+
+@dag(schedule=None)
+def ledger():
+    create_jobs(start_clock)
+
+
+@dag(schedule=None)
+def no_ledger():
+    create_jobs(start_clock_without_ledger)
+
+
+@dag(schedule=None)
+def http_hook():
+    @task(pre_execute=start_clock, post_execute=push_cost)
+    def create(**context):
+        conf = context["dag_run"].conf
+        hook = HttpHook(http_conn_id="http_bench")
+        path = "/properties/{property_id}/jobs"
+        with ThreadPoolExecutor(conf["at_once"]) as pool:
+            answers = pool.map(
+                lambda order: hook.run(path.format_map(order), json=order["job"]).json()["id"], orders(conf)
+            )
+        assert list(answers) == [pages.job_id(property_id) for property_id in range(conf["count"])]
+
+    create()
+
+
+@dag(schedule=None)
+def http_operator():
+    @task
+    def requests(**context):
+        return [
+            {"endpoint": f"/properties/{order['property_id']}/jobs", "data": order["job"]}
+            for order in orders(context["dag_run"].conf)
+        ]
+
+    HttpOperator.partial(task_id="create", http_conn_id="http_bench").expand_kwargs(requests())
+
+
+ledger()
+no_ledger()
+http_hook()
+http_operator()

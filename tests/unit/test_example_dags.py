@@ -1,0 +1,160 @@
+"""The example DAGs: light to import, and what the planned maintenance knows of lists and claims."""
+
+import csv
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from example_dags import planned_maintenance_jobs as planned
+from tests.unit.test_imports import python
+
+EXAMPLES = Path(planned.__file__).parent
+LIST = EXAMPLES / "data" / "planned_maintenance.csv"
+HEAD = "reference,propertyID,due,notes\n"
+
+
+def test_every_example_imports_without_an_http_library():
+    modules = [f"example_dags.{path.stem}" for path in EXAMPLES.glob("*.py")]
+
+    loaded = python(f"""
+        import sys, {", ".join(modules)}
+        print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
+    """)
+
+    assert len(modules) >= 3
+    assert loaded == "[]"
+
+
+class TestReadDueList:
+    def test_reads_the_list_that_ships(self):
+        rows = planned.read_due_list(LIST.read_text())
+
+        assert len(rows) == 6
+        assert rows[1]["reference"] == "PM-2026-0002"
+        assert rows[1]["due"] == date(2026, 1, 5)
+        assert rows[1]["notes"] == "Smoke alarms, all floors"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "line 1: there is no column reference"),
+            ("reference;propertyID;due\n", "line 1: there is no column reference"),
+            ("reference,propertyID\n", "line 1: there is no column due"),
+            (HEAD + "A,7,2026-01-05\n", "line 2: has not as many columns as line 1"),
+            (HEAD + "A,7,2026-01-05,x,y\n", "line 2: has not as many columns as line 1"),
+            (HEAD + "A,,2026-01-05,\n", "line 2, column propertyID: is empty"),
+            (HEAD + "A,7,05/01/2026,\n", "line 2, column due: '05/01/2026' is no date like 2026-01-05"),
+            (HEAD + "A,7,2026-01-05,\n\nA ,8,2026-01-05,\n", "line 4, column reference: A is on line 2 too"),
+            (HEAD + 'A,7,2026-01-05,"ring\nB,7,2026-01-05,\n', "after line 1: unexpected end of data"),
+        ],
+    )
+    def test_names_the_line_and_column_of_a_mistake(self, text, message):
+        with pytest.raises(ValueError, match="line") as caught:
+            planned.read_due_list(text)
+
+        assert str(caught.value) == message
+
+
+class TestChoose:
+    def test_takes_what_is_due_by_the_day(self):
+        rows = planned.read_due_list(LIST.read_text())
+
+        jobs, held = planned.choose(rows, date(2026, 1, 6), {})
+
+        assert [job["key"] for job in jobs] == [f"PM-2026-000{number}" for number in (1, 2, 3, 4)]
+        assert held == []
+
+    def test_sends_the_cells_that_are_filled(self):
+        rows = planned.read_due_list(LIST.read_text())
+
+        (first, second), _ = planned.choose(rows[:2], date(2026, 1, 5), {})
+
+        assert first == {
+            "key": "PM-2026-0001",
+            "property_id": "7",
+            "job": {
+                "customerReference": "PM-2026-0001",
+                "notes": "Annual gas safety check",
+                "priority": "Important",
+                "quotedAmount": "120.00",
+            },
+        }
+        assert second["job"].keys() == {"customerReference", "notes", "quotedAmount"}
+
+    def test_leaves_what_others_have_taken_and_shows_what_needs_a_look(self):
+        rows = planned.read_due_list(HEAD + "A,7,2026-01-05,\nB,8,2026-01-05,\nC,9,2026-01-06,\n")
+        taken = {
+            name: {"outcome": outcome, "remark": f"see run {name}"}
+            for name, outcome in {"A": "created", "B": "uncertain", "C": "claimed"}.items()
+        }
+
+        jobs, held = planned.choose(rows, date(2026, 1, 5), taken)
+
+        assert jobs == []
+        assert [(row["reference"], row["outcome"], row["remark"]) for row in held] == [
+            ("B", "uncertain", "see run B")
+        ]
+
+
+class TestClaims:
+    RUN = "manual__2026-01-05T06:00:00.123456+00:00_x~y"
+
+    @pytest.fixture(params=["file", "memory"])
+    def folder(self, request, tmp_path):
+        root = str(tmp_path) if request.param == "file" else f"memory://{tmp_path.name}"
+        return planned.ObjectStoragePath(root) / "due list.csv.outcomes"
+
+    def write(self, folder, run_id, suffix, **outcomes):
+        rows = [planned.report_row(name, "7", outcome) for name, outcome in outcomes.items()]
+        planned.write_rows(planned.file_of(folder, run_id, suffix), rows)
+
+    def test_a_claim_without_an_outcome_is_another_runs(self, folder):
+        self.write(folder, self.RUN, planned.CLAIMS, A="claimed")
+
+        assert planned.taken_by_others(folder, "other") == {
+            "A": {"outcome": "claimed", "remark": f"see run {self.RUN}"}
+        }
+        assert planned.taken_by_others(folder, self.RUN) == {}
+
+    def test_what_was_rejected_or_not_sent_is_free_again(self, folder):
+        outcomes = {"A": "created", "B": "rejected", "C": "uncertain", "D": "not_created"}
+        self.write(folder, self.RUN, planned.CLAIMS, **dict.fromkeys(outcomes, "claimed"))
+        self.write(folder, self.RUN, planned.OUTCOMES, **outcomes)
+
+        assert planned.taken_by_others(folder, "other").keys() == {"A", "C"}
+
+    def test_what_one_run_frees_another_may_hold(self, folder):
+        for run_id, outcome in {"a": "rejected", "b": "created", "c": "rejected"}.items():
+            self.write(folder, run_id, planned.CLAIMS, A="claimed")
+            self.write(folder, run_id, planned.OUTCOMES, A=outcome)
+
+        assert planned.taken_by_others(folder, "other")["A"]["remark"] == "see run b"
+
+    def test_a_cleared_run_forgets_nothing(self, folder):
+        self.write(folder, self.RUN, planned.CLAIMS, A="claimed", B="claimed")
+        self.write(folder, self.RUN, planned.CLAIMS, B="claimed", C="claimed")
+
+        assert planned.taken_by_others(folder, "other").keys() == {"A", "B", "C"}
+
+    @pytest.mark.parametrize("damaged", [planned.CLAIMS, planned.OUTCOMES])
+    def test_half_a_file_frees_nothing_that_was_created(self, folder, damaged):
+        self.write(folder, self.RUN, planned.CLAIMS, A="claimed", B="claimed")
+        self.write(folder, self.RUN, planned.OUTCOMES, A="created", B="created")
+        file = planned.file_of(folder, self.RUN, damaged)
+        whole = file.read_text()
+
+        for length in range(len(whole)):
+            file.write_text(whole[:length])
+            assert planned.taken_by_others(folder, "other").keys() >= {"A", "B"}
+
+    def test_the_files_are_csv(self, folder):
+        self.write(folder, "run", planned.OUTCOMES, **{"A, B": "created"})
+
+        (row,) = csv.DictReader(planned.file_of(folder, "run", planned.OUTCOMES).read_text().splitlines())
+        assert row == {
+            **dict.fromkeys(planned.FILE_COLUMNS, ""),
+            "reference": "A, B",
+            "propertyID": "7",
+            "outcome": "created",
+        }
