@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
 
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.inputs import read_choice
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilter, FormsXCom
@@ -116,9 +117,9 @@ class FsmFormFilterOperator(FsmBaseOperator):
         self.created_by_id = created_by_id
         self.query_params = query_params
         self.xcom = xcom
-        if xcom not in ("references", "ids", "full"):
-            raise ValueError(f"xcom: {xcom!r} is none of references, ids, full")
-        self.form_filter(only_known=True)
+        with bad_arguments_are_refused():
+            read_choice("xcom", xcom, ("references", "ids", "full"))
+            self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
         """Make the filter of the arguments.
@@ -132,6 +133,19 @@ class FsmFormFilterOperator(FsmBaseOperator):
         return FormFilter(
             **{name: value for name, value in given.items() if not only_known or is_known(value)}
         )
+
+
+class FsmArgumentError(FsmInputError, AirflowFailException):
+    """An argument that is refused: when the DAG is parsed, or when a mapped task starts, without a retry."""
+
+
+@contextmanager
+def bad_arguments_are_refused() -> Iterator[None]:
+    """Raise :class:`FsmArgumentError` for bad input; around what a constructor checks."""
+    try:
+        yield
+    except FsmInputError as error:
+        raise FsmArgumentError(error.message) from None
 
 
 @contextmanager

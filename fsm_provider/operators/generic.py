@@ -11,6 +11,7 @@ from fsm_provider.operators.base import (
     FsmBaseOperator,
     FsmWriteOperator,
     Readers,
+    bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
 )
@@ -71,10 +72,10 @@ class FsmRequestOperator(FsmWriteOperator):
         self.headers = headers
         self.if_uncertain = if_uncertain
         self.if_already_sent = if_already_sent
-        self.options(only_known=True)
-        if method.upper() not in METHODS:
-            raise ValueError(f"method: {method!r} is none of {', '.join(METHODS)}")
-        _check_path_if_known(path)
+        with bad_arguments_are_refused():
+            self.options(only_known=True)
+            read_choice("method", method.upper(), METHODS)
+            _check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         """Send the request."""
@@ -122,7 +123,8 @@ class FsmListOperator(FsmBaseOperator):
         self.path = path
         self.query_params = query_params
         self.max_pages = max_pages
-        _check_path_if_known(path)
+        with bad_arguments_are_refused():
+            _check_path_if_known(path)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """List the records."""

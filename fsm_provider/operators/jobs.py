@@ -13,7 +13,13 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.inputs import read_choice, read_count, read_flag
 from fsm_provider.ledger import Ledger
 from fsm_provider.links.jobs import FsmJobLink
-from fsm_provider.operators.base import FsmWriteOperator, Readers, is_known, permanent_errors_fail_the_task
+from fsm_provider.operators.base import (
+    FsmWriteOperator,
+    Readers,
+    bad_arguments_are_refused,
+    is_known,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -97,8 +103,9 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.key = key
         from fsm_provider.api.drafts import JobOrder, check
 
-        self.options(only_known=True)
-        check(JobOrder, _known_part(self._order()), "")
+        with bad_arguments_are_refused():
+            self.options(only_known=True)
+            check(JobOrder, _known_part(self._order()), "")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
@@ -178,9 +185,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.on_error = on_error
         from fsm_provider.api.drafts import check_orders
 
-        self.options(only_known=True)
-        if isinstance(jobs, list | tuple):
-            check_orders(map(_known_part, jobs))
+        with bad_arguments_are_refused():
+            self.options(only_known=True)
+            if isinstance(jobs, list | tuple):
+                check_orders(map(_known_part, jobs))
 
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""

@@ -10,7 +10,12 @@ from airflow.providers.common.compat.sdk import Variable, mask_secret
 
 from fsm_provider.compat import read_variable
 from fsm_provider.ledger import Ledger, Write
-from fsm_provider.operators.base import FsmBaseOperator, is_known, permanent_errors_fail_the_task
+from fsm_provider.operators.base import (
+    FsmBaseOperator,
+    bad_arguments_are_refused,
+    is_known,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -69,7 +74,8 @@ class FsmRegisterWebhookOperator(FsmBaseOperator):
         self.description = description
         self.secret_variable = secret_variable
         if is_known(list(self._webhook().values())):
-            self._check()
+            with bad_arguments_are_refused():
+                self._check()
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Register the webhook and keep its secret."""

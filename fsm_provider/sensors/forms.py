@@ -13,8 +13,14 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import start_of_run
-from fsm_provider.operators.base import FsmFormFilterOperator, is_known, permanent_errors_fail_the_task
+from fsm_provider.operators.base import (
+    FsmFormFilterOperator,
+    bad_arguments_are_refused,
+    is_known,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -61,14 +67,15 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         self.minimum_forms = minimum_forms
         self.form_names = form_names
         self.deferrable = deferrable
-        if self.poke_interval < 1:
-            raise ValueError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
-        if since is not None and self.created_since is not None:
-            raise ValueError("since: is another name for created_since; give one of them")
-        if is_known([minimum_forms, form_names]):
-            self._demand()
-        if since is not None and is_known(since):
-            self._since()
+        with bad_arguments_are_refused():
+            if self.poke_interval < 1:
+                raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
+            if since is not None and self.created_since is not None:
+                raise FsmInputError("since: is another name for created_since; give one of them")
+            if is_known([minimum_forms, form_names]):
+                self._demand()
+            if since is not None and is_known(since):
+                self._since()
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Look once; a deferrable sensor defers where the forms are not enough."""

@@ -7,6 +7,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError, JobCreate
 from fsm_provider.operators.jobs import FsmCreateJobOperator
+from fsm_provider.testing import FakeFieldService, faults
+from tests.unit.state_store import MemoryStateStore, context_of
 
 
 def create(**kwargs):
@@ -121,9 +123,64 @@ def test_an_identifier_is_quoted_in_the_path(service, connect):
 
 
 def test_a_property_that_is_not_there_fails_the_task_without_a_retry(connect):
-    from fsm_provider.testing import FakeFieldService
-
     with FakeFieldService(properties={1}) as service:
         connect(service)
         with pytest.raises(AirflowFailException, match="POST /properties/7/jobs was answered 404"):
             create().execute({})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"if_uncertain": "retry"}, "if_uncertain: 'retry'"), ({"if_already_created": "no"}, "if_already")],
+)
+def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(FsmInputError, match=message):
+        create(**arguments)
+
+
+def test_a_retry_and_a_cleared_task_give_the_job_of_the_first_try(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+
+    jobs = [create().execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+
+    (stored,) = service.jobs
+    assert jobs[0]["id"] == stored["id"]
+    assert jobs == [jobs[0]] * 3
+
+
+def test_an_uncertain_job_stays_so_until_the_author_decides(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
+
+    for cleared in (0, 0, 1):
+        with pytest.raises(AirflowFailException, match="propertyID 7, customerReference 'PO-1'"):
+            create(job={"customerReference": "PO-1"}).execute(context_of(store, cleared=cleared))
+    assert len(service.jobs) == 1
+
+    create(job={"customerReference": "PO-1"}, if_uncertain="create").execute(context_of(store))
+    assert len(service.jobs) == 2
+
+
+def test_another_job_is_created_for_a_cleared_task_where_the_author_wants_it(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+
+    for cleared, jobs in ((0, 1), (0, 1), (1, 2), (1, 2)):
+        create(if_already_created="create").execute(context_of(store, cleared=cleared))
+        assert len(service.jobs) == jobs
+
+
+def test_a_draft_that_renders_anew_at_each_try_is_refused_unless_it_has_a_key(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+    create(job={"notes": "try 1"}).execute(context_of(store))
+
+    with pytest.raises(AirflowFailException, match="the input has changed since an earlier try"):
+        create(job={"notes": "try 2"}).execute(context_of(store))
+
+    store = MemoryStateStore()
+    for number in (1, 2):
+        create(job={"notes": f"try {number}"}, key="order-1").execute(context_of(store))
+    assert len(service.jobs) == 2

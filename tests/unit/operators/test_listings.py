@@ -9,6 +9,8 @@ from fsm_provider.api import FsmInputError, FsmPaginationError
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
+from fsm_provider.testing import faults
+from tests.unit.state_store import MemoryStateStore, context_of
 
 
 def list_forms(**kwargs):
@@ -178,3 +180,49 @@ def test_a_path_that_leads_elsewhere_is_refused_when_the_dag_is_parsed(path):
 def test_an_unknown_method_is_refused_when_the_dag_is_parsed():
     with pytest.raises(ValueError, match=r"^method: 'FETCH'"):
         FsmRequestOperator(task_id="any", path="/x", method="FETCH")
+
+
+def request(**kwargs):
+    return FsmRequestOperator(task_id="request", **kwargs)
+
+
+JOB = {"method": "post", "path": "/properties/7/jobs", "json": {"notes": "x"}}
+
+
+def test_a_write_is_sent_once_and_a_read_each_time(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+
+    answers = [request(**JOB).execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+    for _ in range(2):
+        request(path="/forms").execute(context_of(store))
+
+    assert answers == [answers[0]] * 3
+    assert len(service.requests_to("POST", "*")) == 1
+    assert len(service.requests_to("GET", "/forms")) == 2
+
+
+def test_a_cleared_write_is_sent_again_where_the_author_wants_it(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+
+    for cleared, jobs in ((0, 1), (0, 1), (1, 2)):
+        request(**JOB, if_already_sent="send").execute(context_of(store, cleared=cleared))
+        assert len(service.jobs) == jobs
+
+
+def test_an_uncertain_write_stays_so_until_the_author_decides(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+    service.fail("POST", "*", faults.Reset(after_handling=True))
+
+    for cleared in (0, 0, 1):
+        with pytest.raises(AirflowFailException, match="POST /properties/7/jobs may or may not"):
+            request(**JOB).execute(context_of(store, cleared=cleared))
+    assert len(service.jobs) == 1
+    assert request(**JOB, if_uncertain="send").execute(context_of(store))["id"] == service.jobs[1]["id"]
+
+
+def test_bad_options_of_a_request_are_refused_when_the_dag_is_parsed():
+    with pytest.raises(FsmInputError, match="if_already_sent: 'no' is none of reuse, send"):
+        request(**JOB, if_already_sent="no")

@@ -7,6 +7,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+from fsm_provider.testing import faults
+from tests.unit.state_store import MemoryStateStore, context_of
 
 TARGET = "https://hooks.example.com/fsm"
 
@@ -114,3 +116,26 @@ def test_templates_are_checked_when_the_task_runs(service, connect, variables):
     with pytest.raises(AirflowFailException, match=r"webhook\.object"):
         operator.execute({})
     assert service.requests == []
+
+
+def test_a_retry_and_a_cleared_task_register_nothing_again(service, connect, variables):
+    connect(service)
+    store = MemoryStateStore()
+
+    results = [register().execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+
+    assert results == [results[0]] * 3
+    assert len(service.webhooks) == 2
+    secrets = [webhook["signingSecret"] for webhook in service.webhooks]
+    assert not any(secret in page for secret in secrets for page in store.kept.values())
+
+
+def test_a_retry_registers_only_what_is_missing_and_reports_what_is_uncertain(service, connect, variables):
+    connect(service)
+    store = MemoryStateStore()
+    service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True), call=2)
+
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=r"object 'jobs', eventTypes \['jobs.closed'\]"):
+            register().execute(context_of(store))
+    assert [webhook["eventTypes"] for webhook in service.webhooks] == [["jobs.created"], ["jobs.closed"]]

@@ -1,0 +1,68 @@
+"""Jobs from mapped tasks and from one bulk task, and the service's Retry-After as a task's retry delay."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService, faults
+from tests.system.local_airflow import LocalAirflow
+
+
+@pytest.mark.parametrize("dag_id", ["mapped_jobs", "bulk_jobs"])
+def test_jobs_are_created_and_waited_for(
+    airflow: LocalAirflow, service: FakeFieldService, dag_id: str
+) -> None:
+    prefix = dag_id.partition("_")[0].upper()
+
+    run_id = airflow.trigger(dag_id)
+
+    assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
+    assert len(jobs_of(service, prefix)) == 2
+
+    airflow.clear(dag_id, run_id, ["create"])
+    airflow.wait_for_run(dag_id, run_id, 180)
+    assert len(jobs_of(service, prefix)) == 2
+
+
+def test_a_bad_draft_of_a_mapped_task_fails_it_without_a_retry(airflow: LocalAirflow) -> None:
+    run_id = airflow.trigger("bad_mapped_job")
+
+    assert airflow.wait_for_run("bad_mapped_job", run_id) == "failed"
+    log = airflow.task_log("bad_mapped_job", run_id, "create", map_index=0)
+    assert "job.quotedAmount: should be an amount" in log
+    (task,) = airflow.api("GET", f"/dags/bad_mapped_job/dagRuns/{run_id}/taskInstances")["task_instances"]
+    assert task["try_number"] == 1
+
+
+def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
+    airflow: LocalAirflow, service: FakeFieldService
+) -> None:
+    airflow.api(
+        "POST",
+        "/connections",
+        json={
+            **service.connection(),
+            "connection_id": "fsm_unrepeated",
+            "extra": json.dumps({"max_retries": 0}),
+        },
+    )
+    service.fail("POST", "/properties/42/jobs", faults.Status(429, headers={"Retry-After": "9"}))
+
+    run_id = airflow.trigger("asked_to_wait")
+
+    assert airflow.wait_for_run("asked_to_wait", run_id) == "success"
+    assert jobs_of(service, "LATER") == [f"LATER-{property_id}" for property_id in range(41, 45)]
+    assert len(service.requests_to("POST", "/properties/41/jobs")) == 1
+    tries = airflow.api("GET", f"/dags/asked_to_wait/dagRuns/{run_id}/taskInstances/create/tries")
+    first, second = (one for one in tries["task_instances"] if one["try_number"])
+    waited = datetime.fromisoformat(second["start_date"]) - datetime.fromisoformat(first["end_date"])
+    assert waited.total_seconds() >= 9
+    assert [outcome["outcome"] for outcome in airflow.xcom("asked_to_wait", run_id, "create")] == [
+        "created"
+    ] * 4
+
+
+def jobs_of(service: FakeFieldService, prefix: str) -> list[str]:
+    references = [job["customerReference"] or "" for job in service.jobs]
+    return sorted(reference for reference in references if reference.startswith(f"{prefix}-"))

@@ -1,0 +1,52 @@
+"""The service's Retry-After as a task's retry delay."""
+
+from datetime import timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, RetryAction
+
+from fsm_provider.api import (
+    FsmConnectionError,
+    FsmNotFoundError,
+    FsmRateLimitedError,
+    FsmServerError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.retry_policy import FsmRetryPolicy
+
+ASKS_TO_WAIT = FsmRateLimitedError(429, "GET", "/forms", retry_after=300.0)
+UNCERTAIN = FsmUncertainWriteError("POST", "/x", "no answer", "2026-01-01T00:00:00+00:00", {})
+
+
+def wrapped(cause):
+    try:
+        raise AirflowException("3 jobs: 1 created, 2 not created") from cause
+    except AirflowException as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "delay"),
+    [
+        (ASKS_TO_WAIT, RetryAction.RETRY, timedelta(minutes=5)),
+        (wrapped(ASKS_TO_WAIT), RetryAction.RETRY, timedelta(minutes=5)),
+        (FsmServerError(503, "GET", "/forms", retry_after=1e9), RetryAction.RETRY, timedelta(hours=6)),
+        (FsmRateLimitedError(429, "GET", "/forms"), RetryAction.DEFAULT, None),
+        (FsmConnectionError("not reached"), RetryAction.DEFAULT, None),
+        (FsmNotFoundError(404, "GET", "/forms", retry_after=5.0), RetryAction.FAIL, None),
+        (UNCERTAIN, RetryAction.FAIL, None),
+        (ValueError("somebody else's"), RetryAction.DEFAULT, None),
+    ],
+)
+def test_decisions(error, action, delay):
+    decision = FsmRetryPolicy().evaluate(error, try_number=1, max_tries=2)
+
+    assert (decision.action, decision.retry_delay) == (action, delay)
+
+
+def test_the_longest_delay_is_the_authors():
+    policy = FsmRetryPolicy.deserialize(FsmRetryPolicy(longest=timedelta(seconds=60)).serialize())
+
+    assert policy.evaluate(ASKS_TO_WAIT, 1, 2).retry_delay == timedelta(seconds=60)
+    with pytest.raises(ValueError, match="longest"):
+        FsmRetryPolicy(longest=timedelta())
