@@ -75,6 +75,8 @@ class Ledger:
 
     :param store: where the entries are kept; None keeps them for this try only.
     :param generation: changes when the task is cleared, and not when it is retried.
+    :param mapped: whether the task is one of a mapped task, so that input in another order comes to the
+        ledger of another.
     :param repeat_uncertain: make a write again whose outcome is unknown.
     :param repeat_made: make a write again that was made before the task was cleared. A retry never does.
     """
@@ -84,11 +86,13 @@ class Ledger:
         store: StateStore | None,
         *,
         generation: int = 0,
+        mapped: bool = False,
         repeat_uncertain: bool = False,
         repeat_made: bool = False,
     ) -> None:
         self._store = store
         self._generation = generation
+        self._mapped = mapped
         self._repeat_uncertain = repeat_uncertain
         self._repeat_made = repeat_made
         self._pages: list[dict[str, dict[str, Any]]] = []
@@ -107,9 +111,16 @@ class Ledger:
                 "This Airflow keeps no state for a task (3.3 and newer do): should the task be cleared, "
                 "or run again after its worker died, it will send again what it has sent"
             )
-        # Airflow sets max_tries when a task instance is made, and again when it is cleared.
-        generation = context["ti"].max_tries if store is not None else 0
-        return cls(store, generation=generation, repeat_uncertain=repeat_uncertain, repeat_made=repeat_made)
+            return cls(None)
+        task_instance = context["ti"]
+        return cls(
+            store,
+            # Airflow sets it when a task instance is made, and again when it is cleared.
+            generation=task_instance.max_tries,
+            mapped=task_instance.map_index >= 0,
+            repeat_uncertain=repeat_uncertain,
+            repeat_made=repeat_made,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -122,20 +133,23 @@ class Ledger:
     def expect(self, writes: Iterable[Write]) -> None:
         """Check that this try is asked for the same writes as those before it.
 
-        :raises FsmInputError: where an earlier try made others: its retry would make these beside them.
+        :raises FsmInputError: where an earlier try made others: a retry would make these beside them, and
+            a mapped task that was cleared may have been given what belongs to another of its tasks.
         """
         keys = {write.key for write in writes}
-        others = [
-            entry
-            for page in self._pages
-            for key, entry in page.items()
-            if entry["generation"] == self._generation and key not in keys
-        ]
-        if others:
+        others = [entry for page in self._pages for key, entry in page.items() if key not in keys]
+        if retried := [entry for entry in others if entry["generation"] == self._generation]:
             raise FsmInputError(
-                f"the input has changed since an earlier try of this task, which sent {len(others)} others, "
-                f"e.g. {_subject(others[0])}. A template that gives another text at each try does that: "
-                "give a key to what is to be written. Where the change is meant, clear the task"
+                "the input has changed since an earlier try of this task, which sent "
+                f"{_subject(retried[0])}. A template that gives another text at each try does that: give a "
+                "key to what is to be written. Where the change is meant, clear the task"
+            )
+        if others and self._mapped and not self._repeat_made:
+            raise FsmInputError(
+                f"before it was cleared, this mapped task sent {_subject(others[0])}. Input in another order "
+                "does that, and would be written twice: give all of it to one task, as to "
+                "FsmCreateJobsOperator. Where the change is meant, set if_already_created='create' "
+                "(FsmRequestOperator: if_already_sent='send')"
             )
 
     def once(self, write: Write, send: Callable[[], Any]) -> Any:

@@ -28,15 +28,16 @@ class MemoryStateStore:
 class TaskInstance:
     """What the operators ask of ``context["ti"]``."""
 
-    def __init__(self, max_tries: int) -> None:
+    def __init__(self, max_tries: int, map_index: int) -> None:
         self.max_tries = max_tries
+        self.map_index = map_index
         self.pushed: dict[str, Any] = {}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = json.loads(json.dumps(value))
 
 
-def context_of(store: MemoryStateStore | None, *, cleared: int = 0) -> Any:
+def context_of(store: MemoryStateStore | None, *, cleared: int = 0, map_index: int = -1) -> Any:
     """Make the context of one try; ``cleared`` counts how often the task was cleared before it."""
-    context: dict[str, Any] = {"ti": TaskInstance(max_tries=2 + 3 * cleared)}
+    context: dict[str, Any] = {"ti": TaskInstance(2 + 3 * cleared, map_index)}
     return context if store is None else {**context, "task_state_store": store}

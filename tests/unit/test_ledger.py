@@ -41,8 +41,8 @@ class Sender:
         return {"id": self.sent}
 
 
-def attempt(store, send, *writes, cleared=0, **options):
-    with Ledger.of(context_of(store, cleared=cleared), **options) as ledger:
+def attempt(store, send, *writes, cleared=0, map_index=-1, **options):
+    with Ledger.of(context_of(store, cleared=cleared, map_index=map_index), **options) as ledger:
         ledger.expect(writes)
         return [ledger.once(one, send) for one in writes]
 
@@ -152,6 +152,16 @@ def test_a_retry_with_other_content_is_refused_and_a_cleared_task_is_not(store):
         attempt(store, send, write("b"))
     assert send.sent == 0
     assert attempt(store, send, write("b"), cleared=1) == [{"id": 1}]
+
+
+def test_a_cleared_mapped_task_with_other_content_is_refused_unless_that_is_meant(store):
+    attempt(store, Sender(), write("a"), map_index=0)
+
+    send = Sender()
+    with pytest.raises(FsmInputError, match=r"before it was cleared.*\(propertyID 7\).*another order"):
+        attempt(store, send, write("b"), cleared=1, map_index=0)
+    assert send.sent == 0
+    assert attempt(store, send, write("b"), cleared=1, map_index=0, repeat_made=True) == [{"id": 1}]
 
 
 def test_without_a_store_a_write_is_made_once_in_a_try_and_the_log_says_so_once(caplog):
