@@ -80,7 +80,6 @@ class BulkCreation:
     def __init__(
         self,
         orders: list[JobOrder],
-        ledger: Ledger,
         *,
         fsm_conn_id: str,
         concurrency: int,
@@ -92,8 +91,7 @@ class BulkCreation:
         for outcome in self._outcomes:
             self._by_key.setdefault(outcome["key"], outcome)
         self._waiting = iter([self._orders[outcome["index"]] for outcome in self._by_key.values()])
-        self._ledger = ledger
-        self._client = FsmHook(fsm_conn_id, sleep=self._sleep).client
+        self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         self._concurrency = concurrency
         self._fail_fast = fail_fast
         self._slots = BoundedSemaphore(concurrency)
@@ -105,13 +103,14 @@ class BulkCreation:
         self.passing_error: FsmError | None = None
         """The last error of a job that another try might create."""
 
-    def run(self) -> None:
+    def run(self, ledger: Ledger) -> None:
         """Send what the ledger does not hold; returns when no request is under way any more."""
-        self._ledger.expect(map(write_of, self._orders))
+        ledger.expect(map(write_of, self._orders))
+        _ = self._hook.client  # made once, before threads share it
         # While some are sent, the intents of the next are stored; one at a time, they go in order.
         threads = self._concurrency + self._concurrency // 2
         with ThreadPoolExecutor(threads, thread_name_prefix="fsm-job") as pool:
-            workers = [pool.submit(self._work) for _ in range(min(threads, len(self._by_key)))]
+            workers = [pool.submit(self._work, ledger) for _ in range(min(threads, len(self._by_key)))]
             try:
                 for worker in workers:
                     worker.result()
@@ -119,6 +118,21 @@ class BulkCreation:
                 self.interrupt()
                 raise
         logger.info(self.summary)
+
+    def rehearse(self) -> list[JobOutcome]:
+        """Send nothing: check the connection, log the jobs as a table and give the outcomes."""
+        _ = self._hook.client
+        rows = [
+            (str(index), str(order.property_id), json.dumps(order.job.body(), ensure_ascii=False))
+            for index, order in enumerate(self._orders)
+        ]
+        head = ("job", "property", "draft")
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
+        table = [f"{job:>{widths[0]}}  {place:<{widths[1]}}  {draft}" for job, place, draft in (head, *rows)]
+        logger.info("Dry run: %s jobs are valid, none was sent\n%s", len(rows), "\n".join(table))
+        for outcome in self._by_key.values():
+            outcome["outcome"] = "valid"
+        return self.outcomes
 
     def interrupt(self) -> None:
         """Send nothing more; what is under way is finished and recorded."""
@@ -132,8 +146,8 @@ class BulkCreation:
 
     @property
     def complete(self) -> bool:
-        """Whether every job is there."""
-        return all(outcome["outcome"] == "created" for outcome in self._by_key.values())
+        """Whether nothing is missing."""
+        return all(outcome["outcome"] in ("created", "valid") for outcome in self._by_key.values())
 
     @property
     def another_try_could_help(self) -> bool:
@@ -155,24 +169,24 @@ class BulkCreation:
         settled = self._by_key[given["key"]].copy()
         settled["index"] = given["index"]
         if settled["outcome"] == "not_created" and not settled["error"]:
-            settled["error"] = f"not sent: {self._stop_reason}"
+            settled["error"] = f"not sent: {self._stop_reason or 'the task failed before'}"
         return settled
 
-    def _work(self) -> None:
+    def _work(self, ledger: Ledger) -> None:
         try:
             while not self._stopping.is_set() and (order := next(self._waiting, None)):
-                self._settle(order)
+                self._settle(order, ledger)
         except BaseException:
             self.interrupt()
             raise
         finally:
-            self._ledger.store()
+            ledger.store()
 
-    def _settle(self, order: JobOrder) -> None:
+    def _settle(self, order: JobOrder, ledger: Ledger) -> None:
         write = write_of(order)
         outcome = self._by_key[write.key]
         try:
-            made = self._ledger.once(write, lambda: self._send(order))
+            made = ledger.once(write, lambda: self._send(order))
             outcome["outcome"], outcome["jobID"], outcome["link"] = "created", made["jobID"], made["link"]
             self._report(order, f"job {made['jobID']}")
         except NothingSentError:
@@ -189,7 +203,7 @@ class BulkCreation:
             if self._stopping.is_set():
                 raise NothingSentError
             try:
-                job = self._client.create_job(order.property_id, order.job)
+                job = self._hook.create_job(order.property_id, order.job)
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
                 self._stop_where_more_cannot_help(error)  # before another has this slot
@@ -227,16 +241,3 @@ def _outcome_after(error: FsmError) -> Literal["rejected", "uncertain", "not_cre
     if isinstance(error, FsmUncertainWriteError):
         return "uncertain"
     return "rejected" if error.permanent else "not_created"
-
-
-def rehearse(orders: list[JobOrder]) -> list[JobOutcome]:
-    """Log the orders as a table and give the outcomes of a dry run."""
-    rows = [
-        (str(index), str(order.property_id), json.dumps(order.job.body(), ensure_ascii=False))
-        for index, order in enumerate(orders)
-    ]
-    head = ("job", "property", "draft")
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
-    table = [f"{job:>{widths[0]}}  {place:<{widths[1]}}  {draft}" for job, place, draft in (head, *rows)]
-    logger.info("Dry run: %s jobs are valid, none was sent\n%s", len(orders), "\n".join(table))
-    return [{**outcome_of(index, order), "outcome": "valid"} for index, order in enumerate(orders)]

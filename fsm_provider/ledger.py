@@ -117,7 +117,7 @@ class Ledger:
             store,
             # Airflow sets it when a task instance is made, and again when it is cleared.
             generation=task_instance.max_tries,
-            mapped=task_instance.map_index >= 0,
+            mapped=task_instance.map_index not in (None, -1),
             repeat_uncertain=repeat_uncertain,
             repeat_made=repeat_made,
         )

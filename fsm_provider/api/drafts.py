@@ -246,7 +246,8 @@ def check_orders(jobs: Iterable[Any]) -> list[JobOrder]:
         try:
             order = check(JobOrder, job, f"jobs[{index}]")
         except FsmInputError as error:
-            problems.append(str(error))
+            key = job.get("key") if isinstance(job, dict) else None
+            problems.append(f"{error}{f' (key {key!r})' if key else ''}")
             continue
         orders.append(order)
         if order.key is not None:

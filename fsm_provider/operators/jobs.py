@@ -193,28 +193,26 @@ class FsmCreateJobsOperator(FsmJobOperator):
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""
         from fsm_provider.api.drafts import check_orders
-        from fsm_provider.bulk import BulkCreation, rehearse
+        from fsm_provider.bulk import BulkCreation
 
         with permanent_errors_fail_the_task():
             options = self.options()
             orders = check_orders(_jobs_of(self.jobs))
-            _refuse_more_than(options["max_jobs"], orders)
-            if options["checks_only"]:
-                return rehearse(orders)
-            with self.ledger(context) as ledger:
-                creation = BulkCreation(
-                    orders,
-                    ledger,
-                    fsm_conn_id=self.fsm_conn_id,
-                    concurrency=options["max_concurrency"],
-                    fail_fast=options["on_error"] == "fail_fast",
-                )
-                self._creation = creation
-                try:
-                    creation.run()
-                finally:
-                    if not creation.complete:
-                        context["ti"].xcom_push(key="return_value", value=creation.outcomes)
+            self._creation = creation = BulkCreation(
+                orders,
+                fsm_conn_id=self.fsm_conn_id,
+                concurrency=options["max_concurrency"],
+                fail_fast=options["on_error"] == "fail_fast",
+            )
+            try:
+                _refuse_more_than(options["max_jobs"], orders)
+                if options["checks_only"]:
+                    return creation.rehearse()
+                with self.ledger(context) as ledger:
+                    creation.run(ledger)
+            finally:
+                if not creation.complete:
+                    context["ti"].xcom_push(key="return_value", value=creation.outcomes)
         if not creation.complete:
             _fail(creation)
         return creation.outcomes

@@ -1,25 +1,25 @@
-"""The round trip of one work order on a real Airflow: ``python -m tests.system.demo [--ui]``."""
+"""The example DAGs on a real Airflow and a fake service: ``python -m tests.system.demo [--ui]``."""
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from fsm_provider.testing import Engineer, FakeFieldService
-from tests.system.airflow_api import LocalAirflowError
+from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
-DAGS_FOLDER = Path(__file__).parents[2] / "example_dags"
-DAG_ID = "work_order_roundtrip"
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
 ENGINEER = Engineer(after=8.0, every=2.0, form_names=("Gas Safety Record", "Job Sign-off"))
-SHOWN_STATES = frozenset(
-    {"running", "deferred", "success", "failed", "upstream_failed", "skipped"}
-    | {"up_for_retry", "up_for_reschedule"}
-)
+ENDS = frozenset({"success", "failed", "upstream_failed", "skipped"})
+STEPS = ENDS | {"running", "deferred", "up_for_retry", "up_for_reschedule"}
 RUN_SECONDS = 180.0
 
 
@@ -38,10 +38,132 @@ class Narrator:
         """Print a line at once, also into a pipe."""
         print(f"{self.seconds:6.1f} s  {who:<16}{what}", flush=True)
 
+    def show(self, rows: Sequence[Sequence[object]]) -> None:
+        """Print what came out as a table."""
+        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        print("\n" + "\n".join(f"  {line}" for line in lines) + "\n", flush=True)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What every part of the demonstration plays on."""
+
+    airflow: LocalAirflow
+    service: FakeFieldService
+    narrator: Narrator
+
+    def unpause(self, dag_id: str) -> str:
+        """Unpause a DAG, wait until the scheduler starts its run, and return the run's id."""
+        self.airflow.wait_for_dag(dag_id)
+        self.airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+        deadline = time.monotonic() + RUN_SECONDS
+        while not (runs := self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]):
+            if time.monotonic() > deadline:
+                raise LocalAirflowError(f"{dag_id} was not started within {RUN_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        return str(runs[0]["dag_run_id"])
+
+    def follow(
+        self,
+        dag_id: str,
+        run_id: str,
+        result: Callable[[str, Any], str],
+        shown: frozenset[str] = STEPS,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell what a run does, until it has succeeded.
+
+        :param result: what a task that succeeded has to show for it: of its id and what it returned.
+        :param shown: the states that are told.
+        :param look: is called at each look at the run.
+        :raises LocalAirflowError: with the logs of what failed.
+        """
+        seen: dict[str, str | None] = {}
+        try:
+            for _, states in self.airflow.follow(dag_id, run_id, RUN_SECONDS):
+                look()
+                for task_id, state in states.items():
+                    if state in shown and state != seen.get(task_id):
+                        told = ""
+                        if state == "success":
+                            told = result(task_id, self.airflow.xcom(dag_id, run_id, task_id))
+                        self.narrator.say(task_id, f"{state}{told and f': {told}'}")
+                seen = states
+        except LocalAirflowError as error:
+            print(error, file=sys.stderr)
+        run_state = self.airflow.run_state(dag_id, run_id)
+        if run_state != "success":
+            raise LocalAirflowError(
+                "\n".join([f"{dag_id} is {run_state}", *self._logs(dag_id, run_id, seen)])
+            )
+
+    def _logs(self, dag_id: str, run_id: str, states: dict[str, str | None]) -> list[str]:
+        return [
+            f"\n--- {task_id} is {state}\n{self.airflow.task_log(dag_id, run_id, task_id)}"
+            for task_id, state in states.items()
+            if state not in (None, "success", "skipped", "upstream_failed")
+        ]
+
+
+def work_order(stage: Stage) -> None:
+    """One order, from its job to the engineer's completed forms."""
+    forms: list[str] = []
+
+    def look() -> None:
+        for form in stage.service.forms[len(forms) :]:
+            forms.append(form["formName"])
+            stage.narrator.say("engineer", f"completed {form['formName']}")
+
+    def result(task_id: str, value: Any) -> str:
+        match task_id:
+            case "create_job":
+                return f"job {value['id']}, {value['customerReference']}"
+            case "wait_for_forms":
+                return ", ".join(form["formName"] for form in value)
+            case _:
+                return f"{value['purchaseOrder']} is done, {value['link']}"
+
+    run_id = stage.airflow.trigger("work_order_roundtrip")
+    stage.narrator.say("DAG", "work_order_roundtrip triggered")
+    stage.follow("work_order_roundtrip", run_id, result, look=look)
+    stage.narrator.show(
+        [
+            ("job", ", ".join(str(job["id"]) for job in stage.service.jobs)),
+            ("forms", ", ".join(forms)),
+            ("run", "success"),
+            ("seconds", f"{stage.narrator.seconds:.1f}"),
+        ]
+    )
+
+
+def planned_maintenance(stage: Stage) -> None:
+    """A due list, from its rows to jobs and their numbers written beside it."""
+
+    def result(task_id: str, value: Any) -> str:
+        match task_id:
+            case "choose_rows":
+                return f"{len(value['jobs'])} rows are due by {value['day']}"
+            case "report":
+                return ", ".join(f"{count} {outcome}" for outcome, count in value["outcomes"].items())
+            case _:
+                return ""
+
+    run_id = stage.unpause("planned_maintenance_jobs")
+    stage.narrator.say("DAG", "planned_maintenance_jobs unpaused: the run of the day starts")
+    stage.follow("planned_maintenance_jobs", run_id, result, shown=ENDS)
+    rows = stage.airflow.xcom("planned_maintenance_jobs", run_id, "report")["rows"]
+    columns = ("reference", "propertyID", "outcome", "jobID")
+    stage.narrator.show([columns, *([row[column] for column in columns] for row in rows)])
+
+
+PARTS = (work_order, planned_maintenance)
+
 
 def main() -> int:
     """Run the demonstration; the return value is the exit code."""
-    parser = argparse.ArgumentParser(description="One work order, from job to completed forms.")
+    parser = argparse.ArgumentParser(description="The example DAGs on a real Airflow and a fake service.")
     parser.add_argument("--ui", action="store_true", help="stay up until Ctrl-C")
     stay = parser.parse_args().ui
     # A shell that starts this in the background makes it ignore SIGINT.
@@ -63,70 +185,31 @@ def _exit_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
 def _demonstrate(stay: bool) -> int:
     narrator = Narrator()
     with (
-        tempfile.TemporaryDirectory(prefix="fsm-demo-") as home,
+        tempfile.TemporaryDirectory(prefix="fsm-demo-") as folder,
         FakeFieldService(engineer=ENGINEER) as service,
     ):
         narrator.say("fake service", service.base_url)
         narrator.say("Airflow", "starting ...")
+        # A copy, since the planned maintenance writes beside its due list.
+        dags = shutil.copytree(EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__"))
         env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
-        with LocalAirflow(DAGS_FOLDER, Path(home), env) as airflow:
+        with LocalAirflow(dags, Path(folder, "airflow"), env) as airflow:
             narrator.say("Airflow", airflow.base_url)
-            code = _run(airflow, service, narrator)
+            code = _play(Stage(airflow, service, narrator))
             if stay:
                 print(f"\nOpen {airflow.base_url} (no login needed); Ctrl-C stops everything.")
                 signal.pause()
             return code
 
 
-def _run(airflow: LocalAirflow, service: FakeFieldService, narrator: Narrator) -> int:
-    run_id = airflow.trigger(DAG_ID)
-    narrator.say("DAG", f"{DAG_ID} triggered")
-    seen: dict[str, str | None] = {}
-    forms: list[str] = []
+def _play(stage: Stage) -> int:
     try:
-        for _, states in airflow.follow(DAG_ID, run_id, RUN_SECONDS):
-            for form in service.forms[len(forms) :]:
-                forms.append(form["formName"])
-                narrator.say("engineer", f"completed {form['formName']}")
-            for task_id, state in states.items():
-                if state in SHOWN_STATES and state != seen.get(task_id):
-                    narrator.say(task_id, f"{state}{_result(airflow, run_id, task_id, state)}")
-            seen = states
+        for part in PARTS:
+            part(stage)
     except LocalAirflowError as error:
         print(error, file=sys.stderr)
-    run_state = airflow.run_state(DAG_ID, run_id)
-    if run_state != "success":
-        _print_logs(airflow, run_id, seen)
         return 1
-    rows = {
-        "job": ", ".join(str(job["id"]) for job in service.jobs),
-        "forms": ", ".join(forms),
-        "run": run_state,
-        "seconds": f"{narrator.seconds:.1f}",
-    }
-    print("\n" + "\n".join(f"  {name:<9}{value}" for name, value in rows.items()), flush=True)
     return 0
-
-
-def _result(airflow: LocalAirflow, run_id: str, task_id: str, state: str | None) -> str:
-    """What a task that succeeded has to show for it."""
-    if state != "success":
-        return ""
-    value: Any = airflow.xcom(DAG_ID, run_id, task_id)
-    match task_id:
-        case "create_job":
-            return f": job {value['id']}, {value['customerReference']}"
-        case "wait_for_forms":
-            return ": " + ", ".join(form["formName"] for form in value)
-        case _:
-            return f": {value['purchaseOrder']} is done, {value['link']}"
-
-
-def _print_logs(airflow: LocalAirflow, run_id: str, states: dict[str, str | None]) -> None:
-    for task_id, state in states.items():
-        if state not in (None, "success", "skipped", "upstream_failed"):
-            log = airflow.task_log(DAG_ID, run_id, task_id)
-            print(f"\n--- {task_id} is {state}\n{log}", file=sys.stderr)
 
 
 if __name__ == "__main__":

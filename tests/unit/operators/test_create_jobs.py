@@ -101,13 +101,18 @@ def test_a_key_makes_it_the_same_job_whatever_its_label(service, connect, attemp
 
 def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     connect(service)
-    jobs = [order(1), {"property_id": 2, "job": {"notes": 5}}, {"job": {"quotedAmount": "1,5"}}, "PM-4"]
+    jobs = [
+        order(1),
+        {"property_id": 2, "job": {"notes": 5}, "key": "PM-2"},
+        {"job": {"quotedAmount": "1,5"}},
+        "PM-4",
+    ]
 
     with pytest.raises(FsmInputError) as caught:
         create(jobs)
 
     assert str(caught.value).splitlines() == [
-        "jobs[1].job.notes: Input should be a valid string",
+        "jobs[1].job.notes: Input should be a valid string (key 'PM-2')",
         "jobs[2].property_id: is missing; jobs[2].job.quotedAmount: "
         "should be an amount such as '120' or '99.50', as text or Decimal",
         "jobs[3]: Input should be a valid dictionary or instance of JobOrder",
@@ -164,8 +169,9 @@ def test_options_may_be_templates(service, connect, attempt):
 def test_more_than_the_cap_is_refused_before_the_first(service, connect, attempt):
     connect(service)
 
-    _, error = attempt(create([order(1), order(2), order(3)], max_jobs=2))
+    outcomes, error = attempt(create([order(1), order(2), order(3)], max_jobs=2))
 
+    assert told(outcomes) == ["not_created"] * 3
     assert "max_jobs: 3 jobs are given, and one run may create 2" in str(error)
     assert isinstance(error, AirflowFailException)
     assert service.requests == []
@@ -257,6 +263,18 @@ def test_a_service_that_is_not_there_is_not_asked_for_every_job(connect, attempt
     assert set(told(outcomes)) == {"not_created"}
     assert sum("was not reached" in outcome["error"] for outcome in outcomes) <= 3
     assert not isinstance(error, AirflowFailException)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_bad_connection_sends_nothing_and_says_so_for_each_job(service, connect, attempt, dry_run):
+    connect(service, timeout="soon")
+
+    outcomes, error = attempt(create([order(1), order(2)], dry_run=dry_run))
+
+    assert told(outcomes) == ["not_created"] * 2
+    assert outcomes[0]["error"] == "not sent: the task failed before"
+    assert "timeout" in str(error)
+    assert isinstance(error, AirflowFailException)
 
 
 def test_a_refused_token_ends_it(service, connect, attempt):

@@ -1,0 +1,86 @@
+"""Each warning notice becomes one follow-up job on its property, and never two.
+
+Every hour the first DAG lists the forms that were updated lately and starts a run of the second DAG for each
+warning notice, named ``REM-FORM-<id of the form>``. Airflow has a run id once: a form that is listed again,
+as the look-back for phones that sync late brings about, starts nothing. The second DAG creates the job; its
+ledger makes that one job in its run, also where the task is retried or cleared (Airflow 3.3 and newer).
+
+A listing carries the name of a form, not its answers: the job's notes say where to read them. The first DAG
+starts paused, since jobs follow from it; the second has to be unpaused too, or its runs wait.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.providers.common.compat.sdk import Param, dag, task
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+
+from fsm_provider.operators.forms import FsmListFormsOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator
+
+
+@dag(
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    default_args={"retries": 2},
+    tags=["fsm", "example"],
+    params={
+        "form_name": Param("Warning Notice", type="string", minLength=1, title="Name of the form"),
+        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late"),
+    },
+)
+def remedial_from_warning_notice():
+    # A run by hand has no data interval since Airflow 3, and no run_after before it.
+    list_forms = FsmListFormsOperator(
+        task_id="list_forms",
+        updated_since="{{ data_interval_start | default(dag_run.run_after, true)"
+        " - macros.timedelta(hours=params.look_back_hours) }}",
+    )
+
+    @task
+    def choose_warning_notices(forms, params):
+        """Make of each warning notice what a run of the second DAG is given."""
+        return [
+            {"trigger_run_id": f"REM-FORM-{form['id']}", "conf": {"form": form}}
+            for form in forms
+            if form["formName"] == params["form_name"]
+        ]
+
+    # Runs of one logical date are one run too, hence none.
+    TriggerDagRunOperator.partial(
+        task_id="start_remedial_job",
+        trigger_dag_id="remedial_job",
+        logical_date=None,
+        skip_when_already_exists=True,
+    ).expand_kwargs(choose_warning_notices(list_forms.output))
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    default_args={"retries": 2},
+    tags=["fsm", "example"],
+    params={"form": Param(None, type="object", title="The warning notice, as the listing gives it")},
+)
+def remedial_job():
+    FsmCreateJobOperator(
+        task_id="create_job",
+        property_id="{{ params.form.propertyID }}",
+        key="REM-FORM-{{ params.form.id }}",
+        job={
+            "customerReference": "REM-FORM-{{ params.form.id }}",
+            "notes": "Put right what {{ params.form.formName }} {{ params.form.id }} of"
+            " {{ params.form.createdOnDateTime }} found. What that was is in the form itself,"
+            " at job {{ params.form.jobID }}.",
+            "priority": "Important",
+        },
+    )
+
+
+remedial_from_warning_notice()
+remedial_job()
