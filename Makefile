@@ -12,12 +12,12 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench constraints clean
+.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(INSTALLED) ## One work order from job to completed forms, on a real Airflow
+demo: $(INSTALLED) ## A work order and planned maintenance, on a real Airflow
 	@$(BIN)/python -m tests.system.demo
 
 ui: $(INSTALLED) ## The same, then stay up for a look at Airflow's UI
@@ -43,6 +43,9 @@ test-system: $(INSTALLED) ## Tests on a real Airflow
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
+
+kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
+	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
 
 constraints: ## Write down the versions installed in .venv
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \

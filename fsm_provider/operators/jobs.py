@@ -204,6 +204,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 concurrency=options["max_concurrency"],
                 fail_fast=options["on_error"] == "fail_fast",
             )
+            ledger = None
             try:
                 _refuse_more_than(options["max_jobs"], orders)
                 if options["checks_only"]:
@@ -212,6 +213,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
                     creation.run(ledger)
             finally:
                 if not creation.complete:
+                    if ledger:
+                        ledger.store()  # fails in a try that Airflow has replaced: it has no say any more
                     context["ti"].xcom_push(key="return_value", value=creation.outcomes)
         if not creation.complete:
             _fail(creation)

@@ -1,0 +1,361 @@
+"""Tasks that create jobs, killed: what the service holds then, and what the task says of it.
+
+``python -m tests.system.kills [--seed N]`` does to tasks of the http provider what ``test_kills.py``
+does to ours, and prints both. It runs where that provider is installed: ``make kills``.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.faults import Exchange
+from tests.system.airflow_api import LocalAirflowError
+from tests.system.local_airflow import LocalAirflow
+
+SYSTEM = Path(__file__).parent
+OURS, CONTROL = SYSTEM / "dags" / "kills.py", SYSTEM / "dags_control" / "kills_http.py"
+DAG_IDS = {OURS: ("kills_one", "kills_bulk"), CONTROL: ("control_one", "control_bulk")}
+TASK_ID = "create"
+UNCERTAIN = "may or may not have taken effect"
+
+POINTS = ("before the POST", "stored, not answered", "answered, not recorded", "recorded")
+VICTIMS = ("task", "worker", "both")
+"""The task's process; the executor's, which supervises it; or both, as when a machine goes down."""
+
+BULK_RUNS = 20
+BULK_JOBS = 200
+CONCURRENCY = 8
+LATENCY = 0.03
+RUN_SECONDS = 240.0
+NOTICED_AFTER = {
+    # A worker that is gone is noticed by its silence. Airflow's own defaults are 300, 10 and 5 s.
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "1",
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The end of the process that sends a run's n-th request.
+
+    :param seconds: from the storing of the job to the kill.
+    :param answered: whether the request is answered meanwhile.
+    """
+
+    victim: str
+    request: int = 1
+    seconds: float = 0.0
+    answered: bool = True
+
+
+def random_kills(seed: int, number: int) -> list[Kill]:
+    """Choose moments in the creation of many jobs, and who dies."""
+    chance = random.Random(seed)
+    return [
+        Kill(chance.choice(VICTIMS), chance.randint(1, BULK_JOBS), chance.uniform(0, 2 * LATENCY))
+        for _ in range(number)
+    ]
+
+
+class Killer:
+    """Plays each creation of a job rightly, and kills its sender where that is planned."""
+
+    def __init__(self) -> None:
+        self.planned: dict[int, Kill] = {}
+        self.seen: Counter[int] = Counter()
+        self.done: list[asyncio.Task[None]] = []
+
+    async def play(self, exchange: Exchange) -> None:
+        answer = await exchange.handle()
+        number = int(exchange.request.url.path.split("/")[-2]) // 1000
+        self.seen[number] += 1
+        kill = self.planned.get(number)
+        if kill and self.seen[number] == kill.request:
+            client = exchange.request.scope["client"]
+            self.done.append(asyncio.create_task(asyncio.to_thread(_kill_sender, tuple(client), kill)))
+            if not kill.answered:
+                await asyncio.wait(self.done[-1:])
+                exchange.close()
+                return
+        await exchange.answer(answer)
+
+
+def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
+    [task] = {found.pid for found in psutil.net_connections("tcp4") if found.laddr == client and found.pid}
+    worker = psutil.Process(task).ppid()
+    time.sleep(kill.seconds)
+    for pid in {"task": [task], "worker": [worker], "both": [worker, task]}[kill.victim]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of one of the DAGs, whose one task creates a job for each reference."""
+
+    number: int
+    dag_id: str
+    run_id: str
+    references: list[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run has ended."""
+
+    state: str
+    tries: int
+    log: str
+    """The task's, of its last try."""
+    result: Any
+    """What the task left in XCom, also where it failed."""
+    jobs: dict[str, list[int]]
+    """The jobs that the service holds, by reference."""
+
+    @property
+    def job_ids(self) -> list[int]:
+        """All of them."""
+        return [job for jobs in self.jobs.values() for job in jobs]
+
+
+class Stage:
+    """An Airflow, and a service that kills whom it is told to.
+
+    :param folder: an empty one.
+    """
+
+    def __init__(self, folder: Path, *dag_files: Path) -> None:
+        self.service = FakeFieldService(latency=LATENCY)
+        self.killer = Killer()
+        self.service.fail("POST", "/properties/*/jobs", self.killer, every=True)
+        self._folder, self._dag_files = folder, dag_files
+        self._numbers = count(1)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        dags = self._folder / "dags"
+        dags.mkdir()
+        for file in self._dag_files:
+            (dags / file.name).symlink_to(file)
+        self._stack.enter_context(self.service)
+        try:
+            connection = {
+                "conn_type": "http",
+                "host": self.service.base_url,
+                "password": self.service.settings.token,
+            }
+            env = NOTICED_AFTER | {
+                "AIRFLOW_CONN_FSM_DEFAULT": self.service.connection_json(),
+                "AIRFLOW_CONN_FSM_HTTP": json.dumps(connection),
+            }
+            self.airflow = LocalAirflow(dags, self._folder / "home", env)
+            self.airflow.start()
+            self._stack.callback(self.airflow.stop)
+            for dag_id in [dag_id for file in self._dag_files for dag_id in DAG_IDS[file]]:
+                self.airflow.wait_for_dag(dag_id)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Start no task before the end of the block; to be entered while none runs.
+
+        On SQLite, Airflow's API server would wait for itself where it clears or triggers a run while a
+        task writes: its event loop for a lock that another of its threads holds until the loop goes on.
+        """
+        self._pause(True)
+        yield
+        self._pause(False)
+
+    def _pause(self, paused: bool) -> None:
+        self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
+
+    def start_one(self, dag_id: str, point: str, victim: str, **conf: Any) -> Run:
+        """Have one job created by a task that dies at this point of its first try."""
+        kill = Kill(victim, answered=False) if point == "stored, not answered" else None
+        return self._start(dag_id, 1, kill, {"point": point, "victim": victim, **conf})
+
+    def start_bulk(self, dag_id: str, kill: Kill | None) -> Run:
+        """Have many jobs created, by a task that dies once or not at all."""
+        return self._start(
+            dag_id,
+            BULK_JOBS,
+            kill,
+            {"jobs": BULK_JOBS, "concurrency": CONCURRENCY, "killed": kill is not None},
+        )
+
+    def _start(self, dag_id: str, jobs: int, kill: Kill | None, conf: dict[str, Any]) -> Run:
+        number = next(self._numbers)
+        if kill:
+            self.killer.planned[number] = kill
+        run_id = self.airflow.trigger(dag_id, {"number": number, **conf})
+        return Run(number, dag_id, run_id, [f"PO-{number}-{index}" for index in range(jobs)])
+
+    def finish(self, runs: Iterable[Run]) -> list[Report]:
+        """Wait for the end of the runs."""
+        reports = [self._finish(run) for run in runs]
+        for kill in self.killer.done:
+            kill.result()
+        return reports
+
+    def _finish(self, run: Run) -> Report:
+        self.airflow.wait_for_run(run.dag_id, run.run_id, RUN_SECONDS)
+        task = self.task(run)
+        try:
+            result = self.airflow.xcom(run.dag_id, run.run_id, TASK_ID)
+        except LocalAirflowError:
+            result = None
+        jobs: dict[str, list[int]] = {reference: [] for reference in run.references}
+        for job in self.service.jobs:
+            if job["customerReference"] in jobs:
+                jobs[job["customerReference"]].append(job["id"])
+        log = self.airflow.task_log(run.dag_id, run.run_id, TASK_ID)
+        return Report(task["state"], task["try_number"], log, result, jobs)
+
+    def clear(self, runs: Iterable[Run]) -> None:
+        """Have the tasks run again."""
+        for run in runs:
+            self.airflow.clear(run.dag_id, run.run_id, [TASK_ID])
+
+    def task(self, run: Run) -> dict[str, Any]:
+        """Give the task as Airflow's API does."""
+        path = f"/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{TASK_ID}"
+        return dict(self.airflow.api("GET", path))
+
+
+@dataclass
+class Tally:
+    """Inputs, by what became of them."""
+
+    asked: int = 0
+    created: int = 0
+    """Said to be created, and that very job is the only one."""
+    uncertain_existing: int = 0
+    uncertain_missing: int = 0
+    not_created: int = 0
+    """Said to be not created, or rejected, and there is none."""
+    twice: int = 0
+    """More than one job."""
+    lost: int = 0
+    """No job, and nobody says so."""
+    unknown: int = 0
+    """One job that nobody knows of."""
+    wrong: int = 0
+    """Something else is said than what is."""
+
+    @classmethod
+    def of(cls, reports: Iterable[Report]) -> Self:
+        """Compare what the tasks say of each input with the jobs that the service holds."""
+        tally = cls()
+        for report in reports:
+            said = defaultdict(list)
+            for outcome in report.result or []:
+                said[outcome["customerReference"]].append(outcome)
+            for reference, jobs in report.jobs.items():
+                kind = tally._kind(jobs, said.pop(reference, []))
+                setattr(tally, kind, getattr(tally, kind) + 1)
+                tally.asked += 1
+            tally.wrong += len(said)
+        return tally
+
+    @staticmethod
+    def _kind(jobs: list[int], said: list[dict[str, Any]]) -> str:
+        if len(jobs) > 1:
+            return "twice"
+        if not said:
+            return "unknown" if jobs else "lost"
+        if len(said) > 1:
+            return "wrong"
+        match said[0]["outcome"]:
+            case "created" if jobs == [said[0]["jobID"]]:
+                return "created"
+            case "created" if not jobs:
+                return "lost"
+            case "uncertain":
+                return "uncertain_existing" if jobs else "uncertain_missing"
+            case "not_created" | "rejected" if not jobs:
+                return "not_created"
+        return "wrong"
+
+
+def main() -> int:
+    """Kill both sides and print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.system.kills", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the random kills")
+    parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
+    options = parser.parse_args()
+    # A shell that starts this in the background makes it ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with (
+        tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
+        Stage(Path(folder), OURS, CONTROL) as stage,
+    ):
+        _kill_at_points(stage)
+        _kill_at_random(stage, options.seed, options.runs)
+    return 0
+
+
+def _kill_at_points(stage: Stage) -> None:
+    dags = {"kills_one": "`FsmCreateJobOperator`", "control_one": "`HttpOperator`"}
+    with stage.quiet():
+        runs = {(dag_id, at): stage.start_one(dag_id, at, "task") for at in POINTS for dag_id in dags}
+    retried = dict(zip(runs, stage.finish(runs.values()), strict=True))
+    with stage.quiet():
+        stage.clear(runs.values())
+    cleared = dict(zip(runs, stage.finish(runs.values()), strict=True))
+    head = [f"{name}, {when}" for name in dags.values() for when in ("retried", "then cleared")]
+    _print_row("killed", *head)
+    _print_row(*["---"] * (1 + len(head)))
+    for point in POINTS:
+        _print_row(
+            point, *[_in_words(tries[dag_id, point]) for dag_id in dags for tries in (retried, cleared)]
+        )
+
+
+def _in_words(report: Report) -> str:
+    jobs = len(report.job_ids)
+    uncertain = ", says that it is uncertain" if UNCERTAIN in report.log else ""
+    return f"{jobs} job{'s' * (jobs != 1)}, {report.state}{uncertain}"
+
+
+def _kill_at_random(stage: Stage, seed: int, number: int) -> None:
+    names = {"kills_bulk": "`FsmCreateJobsOperator`", "control_bulk": "`HttpHook` in a loop"}
+    columns = [column.name for column in fields(Tally)]
+    print(f"\n{number} random kills each, {BULK_JOBS} jobs a run, seed {seed}:\n")
+    _print_row("", *[column.replace("_", " ") for column in columns])
+    _print_row(*["---"] * (1 + len(columns)))
+    for dag_id, name in names.items():
+        with stage.quiet():
+            runs = [stage.start_bulk(dag_id, kill) for kill in random_kills(seed, number)]
+        tally = Tally.of(stage.finish(runs))
+        _print_row(name, *[getattr(tally, column) for column in columns])
+
+
+def _print_row(*cells: object) -> None:
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""A job is never created twice, and never silently lost: tasks that are killed on a real Airflow.
+
+``FSM_KILLS_SEED`` repeats the random kills of a test that has failed.
+"""
+
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import psutil
+import pytest
+
+from tests.system.kills import (
+    BULK_JOBS,
+    BULK_RUNS,
+    CONCURRENCY,
+    LATENCY,
+    OURS,
+    POINTS,
+    TASK_ID,
+    UNCERTAIN,
+    Report,
+    Run,
+    Stage,
+    Tally,
+    random_kills,
+)
+
+SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
+CLEARED_BULK_RUNS = 3
+JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
+OPTIONS = {
+    "create another": ("recorded", {"if_already_created": "create"}),
+    "create what may be missing": ("before the POST", {"if_uncertain": "create"}),
+    "create what may exist": ("stored, not answered", {"if_uncertain": "create"}),
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("kills"), OURS) as running:
+        yield running
+
+
+@dataclass
+class Aftermath:
+    """What came of a kill once the task was retried, and then cleared."""
+
+    run: Run
+    retried: Report
+    cleared: Report | None = None
+
+
+@pytest.fixture(scope="module")
+def killed(stage: Stage) -> dict[object, Aftermath]:
+    """All kills at once, since a killed worker is noticed only after seconds of silence."""
+    runs: dict[object, Run] = {}
+    with stage.quiet():
+        for victim in ("both", "task"):
+            for point in POINTS:
+                runs[point, victim] = stage.start_one("kills_one", point, victim)
+        for name, (point, options) in OPTIONS.items():
+            runs[name] = stage.start_one("kills_one", point, "task", **options)
+        for number, kill in enumerate(random_kills(SEED, BULK_RUNS)):
+            runs[number] = stage.start_bulk("kills_bulk", kill)
+    reports = zip(runs, stage.finish(runs.values()), strict=True)
+    after = {key: Aftermath(runs[key], report) for key, report in reports}
+
+    failed = [key for key in range(BULK_RUNS) if after[key].retried.state == "failed"]
+    again = [key for key in runs if key not in range(BULK_RUNS)] + failed[:CLEARED_BULK_RUNS]
+    with stage.quiet():
+        stage.clear([runs[key] for key in again])
+    for key, report in zip(again, stage.finish([runs[key] for key in again]), strict=True):
+        after[key].cleared = report
+    return after
+
+
+@pytest.mark.parametrize("victim", ["task", "both"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_job_whose_task_is_killed_is_not_created_twice(
+    killed: dict[object, Aftermath], point: str, victim: str
+) -> None:
+    retried, cleared = killed[point, victim].retried, killed[point, victim].cleared
+    assert cleared
+    assert (retried.tries, cleared.tries) == (2, 3)
+    assert len(retried.job_ids) == JOBS_AFTER[point]
+    assert cleared.jobs == retried.jobs
+    if point == "recorded":
+        assert (retried.state, cleared.state) == ("success", "success")
+        assert [retried.result["id"]] == retried.job_ids
+        assert cleared.result == retried.result
+    else:
+        assert (retried.state, cleared.state) == ("failed", "failed")
+        number = killed[point, victim].run.number
+        message = re.compile(
+            rf"FsmUncertainWriteError: POST /properties/{number}000/jobs {UNCERTAIN}: .*"
+            rf"at 2[0-9T:+-]+, with propertyID '?{number}000'?, customerReference 'PO-{number}-0'"
+        )
+        [said, said_again] = [message.search(report.log) for report in (retried, cleared)]
+        assert said, retried.log
+        assert said_again, cleared.log
+        assert said[0] == said_again[0]
+
+
+def test_if_already_created_another_is_created_by_a_clear_and_never_by_a_retry(
+    killed: dict[object, Aftermath],
+) -> None:
+    retried, cleared = killed["create another"].retried, killed["create another"].cleared
+    assert cleared
+    assert (retried.state, retried.tries) == ("success", 2)
+    assert [retried.result["id"]] == retried.job_ids
+    assert cleared.state == "success"
+    assert [*retried.job_ids, cleared.result["id"]] == cleared.job_ids
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("create what may be missing", 1), ("create what may exist", 2)])
+def test_if_uncertain_a_job_is_created_again_only_where_asked(
+    killed: dict[object, Aftermath], name: str, jobs: int
+) -> None:
+    retried, cleared = killed[name].retried, killed[name].cleared
+    assert cleared
+    assert (retried.state, len(retried.job_ids)) == ("success", jobs)
+    assert retried.result["id"] == retried.job_ids[-1]
+    assert (cleared.state, cleared.result, cleared.jobs) == ("success", retried.result, retried.jobs)
+
+
+def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_killed(
+    killed: dict[object, Aftermath],
+) -> None:
+    reports = [killed[number].retried for number in range(BULK_RUNS)]
+    tally = Tally.of(reports)
+    print(f"seed {SEED}: {tally}")
+    assert {report.tries for report in reports} == {2}
+    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
+        asked=BULK_RUNS * BULK_JOBS
+    )
+    for report in reports:
+        outcomes = Counter(outcome["outcome"] for outcome in report.result)
+        assert outcomes["uncertain"] <= 2 * CONCURRENCY
+        assert report.state == ("failed" if outcomes["uncertain"] else "success")
+
+
+def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
+    cleared = [killed[number] for number in range(BULK_RUNS) if killed[number].cleared]
+    assert len(cleared) == CLEARED_BULK_RUNS
+    for aftermath in cleared:
+        assert aftermath.cleared
+        assert aftermath.cleared.jobs == aftermath.retried.jobs
+        assert aftermath.cleared.result == aftermath.retried.result
+
+
+def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> None:
+    run, process = _run_in_the_middle(stage)
+
+    stage.airflow.set_task_state(run.dag_id, run.run_id, TASK_ID, "failed")
+
+    process.wait(30)
+    assert stage.killer.seen[run.number] < BULK_JOBS
+    stage.service.settings.latency = LATENCY
+    stage.clear([run])
+    [report] = stage.finish([run])
+    assert report.state == "success"
+    assert Tally.of([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
+    assert stage.killer.seen[run.number] == BULK_JOBS
+
+
+def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage) -> None:
+    run, task = _run_in_the_middle(stage)
+    worker = task.parent()
+    assert worker
+    worker.suspend()
+    task.suspend()
+    stage.service.settings.latency = LATENCY
+    try:
+        [retried] = stage.finish([run])
+    finally:
+        worker.resume()
+        task.resume()
+    task.wait(30)
+    [woken] = stage.finish([run])
+    stage.clear([run])
+    [cleared] = stage.finish([run])
+
+    assert (retried.tries, woken.tries, cleared.tries) == (2, 2, 3)
+    for report in (retried, woken, cleared):
+        tally = Tally.of([report])
+        assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
+        assert tally.uncertain_existing + tally.uncertain_missing <= 2 * CONCURRENCY
+
+
+def _run_in_the_middle(stage: Stage) -> tuple[Run, psutil.Process]:
+    # Under way together, they leave Airflow's API alone for a while: see Stage.quiet.
+    stage.service.settings.latency = 2.0
+    run = stage.start_bulk("kills_bulk", None)
+    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
+    return run, psutil.Process(stage.task(run)["pid"])
