@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import BoundedSemaphore, Event
@@ -14,6 +15,7 @@ from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
+    FsmInputError,
     FsmRateLimitedError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
@@ -75,6 +77,8 @@ class BulkCreation:
 
     :param concurrency: requests at once.
     :param fail_fast: stop sending after the first job that was rejected or is uncertain.
+    :param existing_jobs: the ids of jobs that somebody has found in the service, by key; they are not sent.
+    :raises FsmInputError: for one of them that is the key of no order.
     """
 
     def __init__(
@@ -84,12 +88,16 @@ class BulkCreation:
         fsm_conn_id: str,
         concurrency: int,
         fail_fast: bool,
+        existing_jobs: Mapping[str, int] | None = None,
     ) -> None:
         self._orders = orders
         self._outcomes = [outcome_of(index, order) for index, order in enumerate(self._orders)]
         self._by_key: dict[str, JobOutcome] = {}
         for outcome in self._outcomes:
             self._by_key.setdefault(outcome["key"], outcome)
+        self._existing_jobs = existing_jobs or {}
+        if strangers := self._existing_jobs.keys() - self._by_key.keys():
+            raise FsmInputError(f"existing_jobs: {', '.join(sorted(strangers))}: no job has this key")
         self._waiting = iter([self._orders[outcome["index"]] for outcome in self._by_key.values()])
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         self._concurrency = concurrency
@@ -186,6 +194,8 @@ class BulkCreation:
         write = write_of(order)
         outcome = self._by_key[write.key]
         try:
+            if write.key in self._existing_jobs:
+                ledger.settle(write, {"jobID": self._existing_jobs[write.key], "link": None})
             made = ledger.once(write, lambda: self._send(order))
             outcome["outcome"], outcome["jobID"], outcome["link"] = "created", made["jobID"], made["link"]
             self._report(order, f"job {made['jobID']}")

@@ -167,6 +167,10 @@ class Ledger:
         logger.info("%s %s was sent by an earlier try, whose result this is", write.method, write.path)
         return result
 
+    def settle(self, write: Write, result: Any) -> None:
+        """Note the result of a write whose outcome somebody has found out, JSON and not None."""
+        self._note(write.key, {**self._intent(write), "result": result})
+
     def store(self) -> None:
         """Return once everything that happened before the call is stored.
 
@@ -209,14 +213,7 @@ class Ledger:
         return entry["result"]
 
     def _make(self, write: Write, send: Callable[[], Any]) -> Any:
-        intent = FsmUncertainWriteError(
-            write.method,
-            write.path,
-            "an earlier try of this task ended before an answer was recorded",
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            write.subject,
-        )
-        entry = {"generation": self._generation, "digest": write.digest, "uncertain": intent.as_dict()}
+        entry = self._intent(write)
         self._note(write.key, entry)
         try:
             self.store()
@@ -233,6 +230,16 @@ class Ledger:
             raise
         self._note(write.key, {**entry, "result": result})
         return result
+
+    def _intent(self, write: Write) -> dict[str, Any]:
+        uncertain = FsmUncertainWriteError(
+            write.method,
+            write.path,
+            "an earlier try of this task ended before an answer was recorded",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            write.subject,
+        )
+        return {"generation": self._generation, "digest": write.digest, "uncertain": uncertain.as_dict()}
 
     def _note(self, key: str, entry: dict[str, Any] | None) -> None:
         with self._changing:

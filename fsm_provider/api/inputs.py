@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -74,6 +76,32 @@ def read_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise FsmInputError(f"{name}: {value!r} is none of {', '.join(choices)}")
     return str(value)
+
+
+def read_json(name: str, value: Any) -> Any:
+    """Read a value that a template gives as JSON text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise FsmInputError(
+            f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
+        ) from None
+
+
+def read_counts_by_name(name: str, value: Any) -> dict[str, int]:
+    """Read a mapping of names to integers of at least 1, which may be given as JSON text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    given = read_json(name, value)
+    if not isinstance(given, Mapping):
+        raise FsmInputError(f"{name}: should be a mapping, not {type(given).__name__}")
+    return {str(key): read_count(f"{name}.{key}", count) for key, count in given.items()}
 
 
 def read_names(name: str, value: Any) -> tuple[str, ...]:

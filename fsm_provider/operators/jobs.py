@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import read_choice, read_count, read_flag
+from fsm_provider.api.inputs import read_choice, read_count, read_counts_by_name, read_flag, read_json
 from fsm_provider.ledger import Ledger
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.operators.base import (
@@ -148,6 +147,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
     :param dry_run: check all, log them as a table, send nothing (templated).
     :param on_error: after a job that was rejected or is uncertain, send the others all the same
         (``fail_at_end``) or nothing more (``fail_fast``) (templated).
+    :param existing_jobs: the ids of jobs that somebody has found in the service, by their key: what is
+        uncertain and exists. They are not sent, and count as created (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: one :class:`~fsm_provider.bulk.JobOutcome` for each input, in order; also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
@@ -155,7 +156,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     template_fields = (
         *FsmJobOperator.template_fields,
-        *("jobs", "max_concurrency", "max_jobs", "checks_only", "on_error"),
+        *("jobs", "max_concurrency", "max_jobs", "checks_only", "on_error", "existing_jobs"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
     readers: ClassVar[Readers] = {
@@ -164,6 +165,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         "max_jobs": lambda name, value: None if value is None else read_count(name, value),
         "checks_only": lambda _, value: read_flag("dry_run", value),
         "on_error": partial(read_choice, choices=("fail_at_end", "fail_fast")),
+        "existing_jobs": lambda name, value: {} if value is None else read_counts_by_name(name, value),
     }
     _creation: BulkCreation | None = None
 
@@ -175,6 +177,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         max_jobs: int | str | None = None,
         dry_run: bool | str = False,
         on_error: str = "fail_at_end",
+        existing_jobs: dict[str, int] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -183,6 +186,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.max_jobs = max_jobs
         self.checks_only = dry_run  # BaseOperator.dry_run is a method
         self.on_error = on_error
+        self.existing_jobs = existing_jobs
         from fsm_provider.api.drafts import check_orders
 
         with bad_arguments_are_refused():
@@ -203,6 +207,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 fsm_conn_id=self.fsm_conn_id,
                 concurrency=options["max_concurrency"],
                 fail_fast=options["on_error"] == "fail_fast",
+                existing_jobs=options["existing_jobs"],
             )
             ledger = None
             try:
@@ -240,13 +245,7 @@ def _known_part(order: Any) -> Any:
 
 
 def _jobs_of(jobs: Any) -> list[Any]:
-    if isinstance(jobs, str):
-        try:
-            jobs = json.loads(jobs)
-        except ValueError:
-            raise FsmInputError(
-                "jobs: is text, but no JSON: end its template with | tojson, or give the task's output"
-            ) from None
+    jobs = read_json("jobs", jobs)
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)

@@ -240,6 +240,41 @@ def test_what_is_uncertain_stays_so_and_the_others_are_created(service, connect,
     assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
 
 
+def test_what_somebody_has_found_in_the_service_is_not_sent_and_the_rest_is(service, connect, attempt):
+    connect(service)
+    jobs = [order(number, key=f"PM-{number}") for number in (1, 2, 3)]
+    service.fail("POST", "/properties/1/jobs", faults.Reset(after_handling=True))
+    service.fail("POST", "/properties/2/jobs", faults.Reset())
+    assert told(attempt(create(jobs, max_concurrency=1))[0]) == ["uncertain", "uncertain", "created"]
+    (found,) = [job["id"] for job in service.jobs if job["customerReference"] == "PM-1"]
+
+    operator = create(jobs, existing_jobs="{{ found | tojson }}", if_uncertain="create")
+    operator.render_template_fields({"found": {"PM-1": found}})
+    outcomes, error = attempt(operator, cleared=1)
+
+    assert (told(outcomes), error) == (["created"] * 3, None)
+    assert outcomes[0]["jobID"] == found
+    assert references(service) == ["PM-1", "PM-2", "PM-3"]
+    assert attempt(create(jobs), cleared=2)[0] == outcomes
+
+
+@pytest.mark.parametrize(
+    ("existing", "message"),
+    [
+        ({"PM-9": 1}, "existing_jobs: PM-9: no job has this key"),
+        ({"PM-1": 0}, r"existing_jobs\.PM-1: 0 should be an integer"),
+        ([1], "existing_jobs: should be a mapping, not list"),
+        ("PM-1", "existing_jobs: is text, but no JSON"),
+    ],
+)
+def test_existing_jobs_that_cannot_be_are_refused(service, connect, attempt, existing, message):
+    connect(service)
+
+    with pytest.raises((FsmInputError, AirflowFailException), match=message):
+        raise attempt(create([order(1, key="PM-1")], existing_jobs=existing))[1]
+    assert service.requests == []
+
+
 def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
     connect(service, max_retries=0)
     service.fail("POST", "/properties/2/jobs", faults.Status(429, headers={"Retry-After": "7"}))
