@@ -156,6 +156,11 @@ class AirflowApi:
         path = f"{_task_path(dag_id, run_id, task_id)}/links"
         return dict(self.api("GET", path)["extra_links"])
 
+    def add_connection(self, conn_id: str, connection: Mapping[str, Any], **extra: Any) -> None:
+        """Make a connection in the database, with settings in its extra."""
+        body = {**connection, "connection_id": conn_id, "extra": json.dumps(extra)}
+        self.api("POST", "/connections", json=body)
+
     def test_connection(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Press the Test button: the payload is a connection, the answer status and message."""
         return dict(self.api("POST", "/connections/test", json=dict(payload)))

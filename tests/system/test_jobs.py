@@ -1,6 +1,5 @@
 """Jobs from mapped tasks and from one bulk task, and the service's Retry-After as a task's retry delay."""
 
-import json
 from datetime import datetime
 
 import pytest
@@ -38,15 +37,7 @@ def test_a_bad_draft_of_a_mapped_task_fails_it_without_a_retry(airflow: LocalAir
 def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    airflow.api(
-        "POST",
-        "/connections",
-        json={
-            **service.connection(),
-            "connection_id": "fsm_unrepeated",
-            "extra": json.dumps({"max_retries": 0}),
-        },
-    )
+    airflow.add_connection("fsm_unrepeated", service.connection(), max_retries=0)
     service.fail("POST", "/properties/42/jobs", faults.Status(429, headers={"Retry-After": "9"}))
 
     run_id = airflow.trigger("asked_to_wait")

@@ -1,7 +1,5 @@
 """A job creation whose outcome is unknown: one POST, no retry, and a log that says what is uncertain."""
 
-import json
-
 from fsm_provider.testing import FakeFieldService, faults
 from tests.system.dags.writes import PROPERTIES
 from tests.system.local_airflow import LocalAirflow
@@ -17,15 +15,7 @@ FAULTS = {
 def test_an_uncertain_write_is_sent_once_and_reported(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    airflow.api(
-        "POST",
-        "/connections",
-        json={
-            **service.connection(),
-            "connection_id": "fsm_impatient",
-            "extra": json.dumps({"timeout": 2}),
-        },
-    )
+    airflow.add_connection("fsm_impatient", service.connection(), timeout=2)
     for task_id, fault in FAULTS.items():
         service.fail("POST", f"/properties/{PROPERTIES[task_id]}/jobs", fault)
 
