@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAGE_ENTRIES = 32
+PAGE_ENTRIES = 64
 """Entries stored under one key of the store: a page is written as a whole."""
 
 
@@ -201,7 +201,7 @@ class Ledger:
         if "result" not in entry:
             if self._repeat_uncertain:
                 return None
-            raise error_from_dict(entry["uncertain"])
+            raise _uncertainty_of(entry)
         if self._repeat_made and entry["generation"] != self._generation:
             return None
         if entry["digest"] != write.digest:
@@ -223,7 +223,7 @@ class Ledger:
         try:
             result = send()
         except FsmError as error:
-            self._note(write.key, {**entry, "uncertain": error.as_dict()} if error.may_have_written else None)
+            self._note(write.key, {**entry, "error": error.as_dict()} if error.may_have_written else None)
             raise
         except NothingSentError:
             self._note(write.key, None)
@@ -232,14 +232,16 @@ class Ledger:
         return result
 
     def _intent(self, write: Write) -> dict[str, Any]:
-        uncertain = FsmUncertainWriteError(
-            write.method,
-            write.path,
-            "an earlier try of this task ended before an answer was recorded",
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            write.subject,
-        )
-        return {"generation": self._generation, "digest": write.digest, "uncertain": uncertain.as_dict()}
+        return {
+            "generation": self._generation,
+            "digest": write.digest,
+            "sent": [
+                write.method,
+                write.path,
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                write.subject,
+            ],
+        }
 
     def _note(self, key: str, entry: dict[str, Any] | None) -> None:
         with self._changing:
@@ -263,7 +265,15 @@ def _page_key(number: int) -> str:
     return f"fsm_writes_{number}"
 
 
+def _uncertainty_of(entry: dict[str, Any]) -> FsmError:
+    if "error" in entry:
+        return error_from_dict(entry["error"])
+    method, path, attempted_at, subject = entry["sent"]
+    reason = "an earlier try of this task ended before an answer was recorded"
+    return FsmUncertainWriteError(method, path, reason, attempted_at, subject)
+
+
 def _subject(entry: dict[str, Any]) -> str:
-    uncertain = entry["uncertain"]
-    about = ", ".join(f"{name} {value!r}" for name, value in uncertain["subject"].items())
-    return f"{uncertain['method']} {uncertain['path']}{f' ({about})' if about else ''}"
+    method, path, _, subject = entry["sent"]
+    about = ", ".join(f"{name} {value!r}" for name, value in subject.items())
+    return f"{method} {path}{f' ({about})' if about else ''}"

@@ -76,7 +76,7 @@ def test_an_intent_without_a_result_is_uncertain(store):
 
 def test_the_intent_is_stored_before_anything_is_sent(store):
     def send():
-        assert "uncertain" in store.entries[write().key]
+        assert "result" not in store.entries[write().key]
         return {"id": 1}
 
     attempt(store, send, write())
@@ -191,7 +191,7 @@ def test_threads_share_the_storing_and_none_sends_before_its_intent_is_stored():
 
     def send_with(one):
         def send():
-            assert "uncertain" in store.entries[one.key]
+            assert "result" not in store.entries[one.key]
             with sent:
                 return {"id": 1}
 
