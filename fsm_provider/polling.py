@@ -219,3 +219,33 @@ class _Complaints:
                 "The forms of '%s' are listed again, after %s failures", self._fsm_conn_id, self._failures
             )
         self._last, self._failures = None, 0
+
+
+class Patience:
+    """How long one wait puts up with an outage.
+
+    :param tolerance: seconds from the first failure that it has seen.
+    """
+
+    __slots__ = ("_failing_since", "_tolerance")
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        self._failing_since: float | None = None
+
+    def renew(self) -> None:
+        """Note that a look succeeded."""
+        self._failing_since = None
+
+    def is_over(self, error: FsmError, now: float) -> bool:
+        """Note that a look failed, and tell whether that is the end of the wait.
+
+        :param now: seconds of a clock that never goes back.
+        """
+        from fsm_provider.api.retry import is_transient
+
+        if not is_transient(error):
+            return True
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since >= self._tolerance

@@ -1,4 +1,4 @@
-"""What a deferred form sensor waits with."""
+"""What a deferred form sensor waits with, and what watches an asset of completed forms."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
-from fsm_provider.polling import FormPoller, Outage, follow
+from fsm_provider.polling import FormPoller, Outage, Patience, follow
 
 if TYPE_CHECKING:
-    from fsm_provider.api.errors import FsmError
-    from fsm_provider.api.forms import FormFilter, FormFilters
+    from fsm_provider.api.forms import FormFilter, FormFilters, Reference
     from fsm_provider.api.sweeps import Snapshot
+    from fsm_provider.watching import FormEventProducer
 
 EARLIEST_EVENT = 15.0
 """Seconds that a trigger waits before its event, however soon it has one.
@@ -26,6 +26,11 @@ Airflow fails a task that is queued again before the scheduler has read that the
 it ended ("finished with state success, but the task instance's state attribute is queued"). On two
 busy cores that took up to 11 s from the deferral.
 """
+NEEDS_3_3 = (
+    "watching for completed forms needs Airflow 3.3 or newer: before, an asset watcher can neither keep "
+    "its watermark nor learn which of its events are stored, so forms would be lost or told twice. "
+    "Schedule the DAG by time instead and list the forms of its interval with FsmListFormsOperator."
+)
 FAILURE_TOLERANCE = 600.0
 """Seconds."""
 SHARED_FOR = timedelta(days=7)
@@ -185,31 +190,71 @@ class FsmFormTrigger(BaseEventTrigger):
             poller.close()
 
 
-class Patience:
-    """How long one wait puts up with an outage.
+class FsmFormEventTrigger(BaseEventTrigger):
+    """Tell of newly completed forms, sweep after sweep, as the watcher of an asset (Airflow 3.3).
 
-    :param tolerance: seconds from the first failure that it has seen.
+    Each event holds what a sweep found that no event has told of: ``{"forms": [...references...]}``, at
+    most 100. What was told is stored with the asset once the events are in Airflow's database. Made by
+    :func:`fsm_provider.assets.forms.completed_forms`, whose parameters these are; times are in seconds,
+    and every value is plain JSON, or Airflow would take the trigger for another one at each parsing.
+
+    :param asset_name: the asset in whose state store the watermark is.
     """
 
-    __slots__ = ("_failing_since", "_tolerance")
+    def __init__(
+        self,
+        *,
+        asset_name: str,
+        fsm_conn_id: str,
+        filters: FormFilters,
+        form_names: list[str],
+        query_params: dict[str, Any] | None,
+        poll_interval: float,
+        start_from: str,
+        look_back: float,
+        reconcile_every: float,
+        reconcile_back: float,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arguments: dict[str, Any] = {
+            "asset_name": asset_name,
+            "fsm_conn_id": fsm_conn_id,
+            "filters": filters,
+            "form_names": form_names,
+            "query_params": query_params,
+            "poll_interval": poll_interval,
+            "start_from": start_from,
+            "look_back": look_back,
+            "reconcile_every": reconcile_every,
+            "reconcile_back": reconcile_back,
+        }
 
-    def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
-        self._failing_since: float | None = None
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Give what another triggerer needs to go on."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._arguments)
 
-    def renew(self) -> None:
-        """Note that a look succeeded."""
-        self._failing_since = None
+    def shared_stream_key(self) -> str:
+        """Name this watcher's own stream: only a stream can tell when its events are stored."""
+        return f"fsm form events {json.dumps(self._arguments, sort_keys=True, default=str)}"
 
-    def is_over(self, error: FsmError, now: float) -> bool:
-        """Note that a look failed, and tell whether that is the end of the wait.
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+        """Make what sweeps for the events, and notes which of them are stored."""
+        from fsm_provider.watching import FormEventProducer
 
-        :param now: seconds of a clock that never goes back.
+        return FormEventProducer(**kwargs)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[list[Reference]]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        """Make an event of each list of new forms."""
+        async for forms in shared_stream:
+            yield TriggerEvent({"forms": forms})
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Refuse: without a shared stream nobody tells which events are stored.
+
+        :raises RuntimeError: on Airflow before 3.3, which asks for this.
         """
-        from fsm_provider.api.retry import is_transient
-
-        if not is_transient(error):
-            return True
-        if self._failing_since is None:
-            self._failing_since = now
-        return now - self._failing_since >= self._tolerance
+        raise RuntimeError(NEEDS_3_3)
+        yield TriggerEvent(None)
