@@ -138,13 +138,13 @@ class FormDemand:
     minimum_forms: int = 1
     form_names: tuple[str, ...] = ()
 
+    def counts(self, reference: Reference) -> bool:
+        """Tell whether a form counts: it has one of the names asked for, or none is."""
+        return not self.form_names or reference["formName"] in self.form_names
+
     def wanted(self, references: Iterable[Reference]) -> list[Reference]:
-        """Keep what counts: forms of the names asked for, or all where none is, each once."""
-        latest = {
-            reference["id"]: reference
-            for reference in references
-            if not self.form_names or reference["formName"] in self.form_names
-        }
+        """Keep what counts, each form once."""
+        latest = {reference["id"]: reference for reference in references if self.counts(reference)}
         return list(latest.values())
 
     def is_met_by(self, wanted: list[Reference]) -> bool:

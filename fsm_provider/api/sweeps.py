@@ -209,9 +209,9 @@ class FormWait:
             if not looked_at:
                 return None
         for reference in looked_at:
-            if self._wanted.matches_reference(reference):
+            if self._demand.counts(reference) and self._wanted.matches_reference(reference):
                 found[reference["id"]] = reference
             else:
                 found.pop(reference["id"], None)
-        counted = self._demand.wanted(found.values())
+        counted = list(found.values())
         return counted if self._demand.is_met_by(counted) else None

@@ -191,7 +191,16 @@ def test_names_are_asked_for_each():
     following, waiting = window(), wait(form_names=("Gas", "Sign-off"))
 
     assert waiting.look_at(sweep(following, reference(1), reference(2, name="Photo"))) is None
-    assert ids(waiting.look_at(sweep(following, reference(3, name="Sign-off"), at=60.0))) == [1, 3]
+    assert waiting.look_at(sweep(following, reference(2, name="Photo 2"), at=60.0)) is None
+    assert ids(waiting.look_at(sweep(following, reference(3, name="Sign-off"), at=120.0))) == [1, 3]
+
+
+def test_a_form_that_is_renamed_no_longer_counts():
+    following, waiting = window(), wait(minimum_forms=2, form_names=("Gas",))
+    waiting.look_at(sweep(following, reference(1)))
+    waiting.look_at(sweep(following, reference(1, name="Photo"), at=60.0))
+
+    assert waiting.look_at(sweep(following, reference(2), at=120.0)) is None
 
 
 def test_nothing_new_is_not_looked_at_again():
