@@ -208,3 +208,14 @@ def test_a_form_with_an_odd_time_is_told_of_once(updated):
     watcher.save()
     assert watcher.sweep(reference(1, updated)) == []
     assert watcher.restarted(start_from="beginning").sweep(reference(1, updated)) == []
+
+
+def test_an_updated_form_is_remembered_for_as_long_as_its_last_update():
+    watcher = Watcher(news("beginning"))
+    watcher.sweep(reference(1))
+    watcher.sweep(reference(1, NOON + 5 * DAY), started=NOON + 5 * DAY)
+    watcher.sweep(started=NOON + 9 * DAY)
+    watcher.save()
+
+    assert watcher.sweep(reference(1, NOON + 5 * DAY), started=NOON + 9 * DAY) == []
+    assert watcher.restarted().sweep(reference(1, NOON + 5 * DAY), started=NOON + 9 * DAY) == []

@@ -12,9 +12,9 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmInputError, FsmServerError
 from fsm_provider.api.forms import format_time
-from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.sensors.forms import FAILING_SINCE, FsmFormSensor
 from fsm_provider.testing import faults
-from tests.unit.sensors.conftest import START, Run
+from tests.unit.sensors.conftest import START, Run, StateStore
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +197,17 @@ def test_the_tolerance_is_for_one_outage_not_for_all_together(service, run, soon
     soon(service.add_form, after=2.5, job_id=11, id=900)
 
     assert run(job_id=11, failure_tolerance=1.8, xcom="ids") == [900]
+
+
+def test_the_patience_of_another_try_is_not_this_ones(service):
+    noted = StateStore({FAILING_SINCE: {"try": 0, "since": START.isoformat()}})
+    service.fail("GET", "/forms", faults.Status(503))
+    service.add_form(job_id=11, id=900)
+
+    context = {"data_interval_start": START, "task_state_store": noted}
+
+    assert Run("reschedule")(job_id=11, xcom="ids", context=context) == [900]
+    assert noted == {}
 
 
 def test_without_a_state_store_a_rescheduled_sensor_has_no_patience(service, soon):
