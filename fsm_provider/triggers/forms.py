@@ -164,7 +164,7 @@ class FsmFormTrigger(BaseEventTrigger):
                 yield event
 
     def _settling(self) -> float:
-        """Give the seconds before which there may be no event: none in ``dag.test()``, without a scheduler."""
+        """Give the seconds before which there may be no event; ``dag.test()`` has no scheduler."""
         return 0.0 if self.trigger_id is None else EARLIEST_EVENT
 
     def _filter(self) -> FormFilter:
