@@ -233,6 +233,11 @@ class Patience:
         self._tolerance = tolerance
         self._failing_since: float | None = None
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether the last look failed."""
+        return self._failing_since is not None
+
     def renew(self) -> None:
         """Note that a look succeeded."""
         self._failing_since = None

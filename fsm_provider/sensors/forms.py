@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
+    AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
@@ -131,8 +132,12 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
 
         error = error_from_dict(description)
         if self.silent_fail and not error.permanent:
-            self.log.error("Looking for forms failed, and goes on: %s", error)
-            self._wait_in_the_triggerer(context, datetime.fromisoformat(deadline))
+            self.log.error("Looking for forms failed, and goes on until the timeout: %s", error)
+            if (ends := datetime.fromisoformat(deadline)) <= datetime.now(UTC):
+                raise AirflowSensorTimeout(
+                    f"Sensor has timed out at {deadline}; the last look failed: {error}"
+                )
+            self._wait_in_the_triggerer(context, ends)
         if self.never_fail:
             raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
         with permanent_errors_fail_the_task():

@@ -141,7 +141,14 @@ class FsmFormTrigger(BaseEventTrigger):
         wait = FormWait(self._filter(), demand)
         async for seen in shared_stream:
             if isinstance(seen, Outage):
+                tried = patience.is_tried
                 if not patience.is_over(seen.error, clock()):
+                    if not tried:
+                        self.log.warning(
+                            "Looking for forms failed, and goes on for up to %g s: %s",
+                            self.failure_tolerance,
+                            seen.error,
+                        )
                     continue
                 payload: dict[str, Any] = {"error": seen.error.as_dict()}
             else:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.testing import faults
+from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import run_hurried
 
 shared_stream = pytest.importorskip("airflow.triggers.shared_stream")
@@ -227,10 +227,10 @@ def test_the_watermark_waits_for_the_event(service, supervisor):
             before = supervisor.watermark
             service.add_form()
             await watcher.until(lambda: watcher.events)
-            await asyncio.sleep(30)
+            await asyncio.sleep(5)
             assert supervisor.watermark == before
             watcher.store()
-            await watcher.until(lambda: supervisor.watermark != before)
+            await watcher.until(lambda: supervisor.watermark != before, seconds=30)
 
     run_hurried(run())
 
@@ -278,6 +278,24 @@ def test_a_refused_token_is_asked_for_again_until_it_is_mended(service, connect,
             return watcher.events, form
 
     events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_a_connection_that_is_mended_is_taken_up(service, connect, supervisor):
+    async def run(other):
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.fail("GET", "/forms", faults.Status(404), every=True)
+            seen = len(service.requests)
+            await watcher.until(lambda: len(service.requests) > seen + 2)
+            form = other.add_form(id=900)["id"]
+            connect(other, max_retries=0)
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    with FakeFieldService() as other:
+        events, form = run_hurried(run(other))
 
     assert events == [[form]]
 

@@ -240,6 +240,16 @@ def test_silent_fail_does_not_prolong_the_timeout(service, deferred_run, soon):
     assert second.timeout < first.timeout - timedelta(seconds=0.4)
 
 
+@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_silent_fail_ends_at_the_deadline_also_where_the_error_comes_before_the_timeout(soft_fail, end):
+    sensor = FsmFormSensor(task_id="wait", job_id=11, silent_fail=True, soft_fail=soft_fail)
+    error = FsmServerError(status=503, method="GET", path="/forms").as_dict()
+    resumed_with = {"event": {"error": error}, "deadline": datetime.now(UTC).isoformat()}
+
+    with pytest.raises(end):
+        sensor.resume_execution("execute_complete", resumed_with, {"data_interval_start": START})
+
+
 def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soon):
     def rotate():
         service.wait_for(lambda: len(service.requests) > 1, timeout=20)
