@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Variable
@@ -42,3 +43,15 @@ def read_variable(key: str) -> str | None:
     default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
     value: str | None = Variable.get(key, **default)
     return value
+
+
+def has_shared_streams() -> bool:
+    """Tell whether triggers can share a stream, and watchers learn what is stored: since Airflow 3.3."""
+    return find_spec("airflow.triggers.shared_stream") is not None
+
+
+def asset_state_store(name: str) -> Any:
+    """Give the state store of an active asset; it exists since Airflow 3.3."""
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+
+    return AssetStateStoreAccessor(name=name)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from fsm_provider.api.endpoints import LIST_FORMS
@@ -84,6 +84,34 @@ class FormFilter:
             and _at_or_after(form.last_updated_on_date_time, self.updated_since)
         )
 
+    def matches_reference(self, reference: Reference) -> bool:
+        """Check a reference against what it shows: property, job, and both times."""
+        return (
+            _same(self.property_id, reference["propertyID"])
+            and _same(self.job_id, reference["jobID"])
+            and _at_or_after(read_moment(reference["createdOnDateTime"]), self.created_since)
+            and _at_or_after(read_moment(reference["lastUpdatedOnDateTime"]), self.updated_since)
+        )
+
+    def widened(self) -> FormFilter:
+        """Give the filter that all waits can share that differ only in what a reference shows.
+
+        Each lower bound becomes the start of its day in UTC; property and job go. What the widened
+        filter lets through, :meth:`matches_reference` narrows down again.
+        """
+        return replace(
+            self,
+            property_id=None,
+            job_id=None,
+            created_since=_start_of_day(self.created_since),
+            updated_since=_start_of_day(self.updated_since),
+        )
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Tell how far back the later of the two lower bounds is, None where there is none."""
+        bounds = [bound for bound in (self.created_since, self.updated_since) if isinstance(bound, datetime)]
+        return now - max(bounds) if bounds else None
+
     def as_dict(self) -> FormFilters:
         """Give the filters that are set, as JSON values; ``FormFilter(**...)`` undoes it."""
         return cast(
@@ -110,13 +138,13 @@ class FormDemand:
     minimum_forms: int = 1
     form_names: tuple[str, ...] = ()
 
+    def counts(self, reference: Reference) -> bool:
+        """Tell whether a form counts: it has one of the names asked for, or none is."""
+        return not self.form_names or reference["formName"] in self.form_names
+
     def wanted(self, references: Iterable[Reference]) -> list[Reference]:
-        """Keep what counts: forms of the names asked for, or all where none is, each once."""
-        latest = {
-            reference["id"]: reference
-            for reference in references
-            if not self.form_names or reference["formName"] in self.form_names
-        }
+        """Keep what counts, each form once."""
+        latest = {reference["id"]: reference for reference in references if self.counts(reference)}
         return list(latest.values())
 
     def is_met_by(self, wanted: list[Reference]) -> bool:
@@ -161,6 +189,23 @@ def job_id_of(form: Form) -> int | None:
 def format_time(moment: datetime) -> str:
     """Write a time as the service writes its own: UTC, milliseconds, ``Z``."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def read_moment(value: Any) -> datetime | None:
+    """Read a time of a reference, None where it is none: such a time matches every bound."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return moment if moment.tzinfo else None
+    return None
+
+
+def _start_of_day(bound: datetime | str | None) -> datetime | None:
+    if not isinstance(bound, datetime):
+        return None
+    return bound.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _same(asked: int | str | None, found: int | str | None) -> bool:

@@ -22,6 +22,11 @@ from fsm_provider.api.errors import (
 _TRANSIENT = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
 
 
+def is_transient(error: FsmError) -> bool:
+    """Tell whether time alone may mend an error: the service cannot be reached, is busy, or is broken."""
+    return isinstance(error, _TRANSIENT)
+
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,7 +59,7 @@ class RetryPolicy:
         :param waited: seconds waited before them.
         :param draw: the jitter, from 0 to 1; drawn where not given.
         """
-        if not isinstance(error, _TRANSIENT) or attempt > self.max_retries:
+        if not is_transient(error) or attempt > self.max_retries:
             return None
         asked = error.retry_after if isinstance(error, FsmApiError) else None
         if asked is None:

@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
+    AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
 )
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import start_of_run
+from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.compat import start_of_run, task_state_store
 from fsm_provider.operators.base import (
     FsmFormFilterOperator,
     bad_arguments_are_refused,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.forms import FormDemand, FormFilter, Reference
 
+FAILING_SINCE = "fsm_failing_since"
+"""The key of the task's state store under which a sensor in reschedule mode counts its patience."""
+
 
 class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
     """Wait for newly completed forms on a property, a job, or the whole account (4.3).
@@ -34,7 +38,7 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
     Done when at least ``minimum_forms`` forms match, and there is one of each of ``form_names``. In
     poke, reschedule and deferrable mode alike: the same answer, the same timeout, the same errors.
     The deferrable form looks once on the worker before it defers; ``exponential_backoff`` is for the
-    other two.
+    other two. Deferred sensors share their requests (:class:`~fsm_provider.triggers.forms.FsmFormTrigger`).
 
     :param since: forms created at or after; ISO 8601 or a time, in UTC where it has no zone. Default:
         the start of the run's data interval, else the time the run was to start after; never all
@@ -43,6 +47,10 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
     :param form_names: only forms of these names count, and each name has to have one (templated).
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks, at least 1.
+    :param failure_tolerance: how long looks may go on failing while the service cannot be reached, is
+        busy or is broken, before the task fails with the last error; seconds, or a ``timedelta``. In
+        reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that time
+        alone does not mend, such as a refused token, fails the task at once.
 
     The further arguments are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator` and
     of Airflow's ``BaseSensorOperator``.
@@ -60,6 +68,7 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         minimum_forms: int | str = 1,
         form_names: str | list[str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        failure_tolerance: timedelta | float = 600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,9 +76,15 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         self.minimum_forms = minimum_forms
         self.form_names = form_names
         self.deferrable = deferrable
+        if isinstance(failure_tolerance, timedelta):
+            failure_tolerance = failure_tolerance.total_seconds()
+        self.failure_tolerance = failure_tolerance
+        self._failing_since: datetime | None = None
         with bad_arguments_are_refused():
             if self.poke_interval < 1:
                 raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
+            if failure_tolerance < 0:
+                raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is less than nothing")
             if since is not None and self.created_since is not None:
                 raise FsmInputError("since: is another name for created_since; give one of them")
             if is_known([minimum_forms, form_names]):
@@ -79,8 +94,15 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Look once; a deferrable sensor defers where the forms are not enough."""
-        counted, result = self._look(context)
         demand = self._demand()
+        try:
+            counted, result = self._look(context)
+        except FsmError as error:
+            self._bear(error, context)
+            if self.deferrable:
+                self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
+            return False
+        self._forget_failures(context)
         if demand.is_met_by(counted):
             return PokeReturnValue(is_done=True, xcom_value=result)
         missing = demand.missing(counted)
@@ -116,12 +138,61 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
 
         error = error_from_dict(description)
         if self.silent_fail and not error.permanent:
-            self.log.error("Looking for forms failed, and goes on: %s", error)
-            self._wait_in_the_triggerer(context, datetime.fromisoformat(deadline))
+            self.log.error("Looking for forms failed, and goes on until the timeout: %s", error)
+            if (ends := datetime.fromisoformat(deadline)) <= datetime.now(UTC):
+                raise AirflowSensorTimeout(
+                    f"Sensor has timed out at {deadline}; the last look failed: {error}"
+                )
+            self._wait_in_the_triggerer(context, ends)
         if self.never_fail:
             raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
         with permanent_errors_fail_the_task():
             raise error
+
+    def _bear(self, error: FsmError, context: Context) -> None:
+        """Let a failed look pass, or raise its error where patience is over."""
+        from fsm_provider.api.retry import is_transient
+
+        if not is_transient(error) or self._failing_for(context) >= self.failure_tolerance:
+            raise error
+        self.log.warning(
+            "Looking for forms failed, and goes on for up to %g s: %s", self.failure_tolerance, error
+        )
+
+    def _failing_for(self, context: Context) -> float:
+        """Note a failed look, and give the seconds since the first of those in a row."""
+        now = datetime.now(UTC)
+        since = self._noted_failure(context)
+        if since is None:
+            if self._is_one_process:
+                self._failing_since = now
+            elif (store := task_state_store(context)) is not None:
+                store.set(FAILING_SINCE, {"try": context["ti"].try_number, "since": now.isoformat()})
+            else:
+                return float("inf")
+            since = now
+        return (now - since).total_seconds()
+
+    def _noted_failure(self, context: Context) -> datetime | None:
+        if self._is_one_process:
+            return self._failing_since
+        store = task_state_store(context)
+        noted = store.get(FAILING_SINCE) if store is not None else None
+        if not isinstance(noted, dict) or noted.get("try") != context["ti"].try_number:
+            return None
+        return datetime.fromisoformat(noted["since"])
+
+    def _forget_failures(self, context: Context) -> None:
+        if self._noted_failure(context) is None:
+            return
+        self._failing_since = None
+        if not self._is_one_process:
+            task_state_store(context).delete(FAILING_SINCE)
+
+    @property
+    def _is_one_process(self) -> bool:
+        """Whether the worker's looks of one try are one process's, and not each a process's own."""
+        return self.deferrable or not self.reschedule
 
     def _look(self, context: Context) -> tuple[list[Reference], list[Any]]:
         """Give the forms that count, as references and as they go to XCom."""
@@ -134,21 +205,25 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         return counted, for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
 
     def _wait_in_the_triggerer(self, context: Context, deadline: datetime) -> None:
-        from fsm_provider.triggers.forms import FsmFormTrigger
+        from fsm_provider.triggers.forms import EARLIEST_EVENT, SHARED_FOR, FsmFormTrigger
 
-        demand = self._demand()
+        demand, wanted, now = self._demand(), self._filters(context), datetime.now(UTC)
+        age = wanted.age(now)
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
-                filters=self._filters(context).as_dict(),
+                filters=wanted.as_dict(),
                 minimum_forms=demand.minimum_forms,
                 form_names=list(demand.form_names),
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
+                failure_tolerance=self.failure_tolerance,
+                shared=age is not None and age <= SHARED_FOR,
             ),
             method_name="execute_complete",
             kwargs={"deadline": deadline.isoformat()},
-            timeout=max(deadline - datetime.now(UTC), timedelta(seconds=1)),
+            # A timeout resumes the task as an event does, and must not come earlier.
+            timeout=max(deadline - now, timedelta(seconds=EARLIEST_EVENT)),
         )
 
     def _filters(self, context: Context) -> FormFilter:

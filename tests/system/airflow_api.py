@@ -73,8 +73,13 @@ class AirflowApi:
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Map task id to state; a mapped task instance is named ``task_id[map_index]``."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
-        instances = self.api("GET", path, params={"limit": 1000})["task_instances"]
-        return {_task_name(task): task["state"] for task in instances}
+        states: dict[str, str | None] = {}
+        while True:
+            # A page has at most 100, whatever is asked for.
+            page = self.api("GET", path, params={"limit": 100, "offset": len(states), "order_by": "id"})
+            states |= {_task_name(task): task["state"] for task in page["task_instances"]}
+            if not page["task_instances"] or len(states) >= page["total_entries"]:
+                return states
 
     def follow(
         self, dag_id: str, run_id: str, timeout: float = 120.0

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import Engineer, FakeFieldService
+from tests.system.dags.watched import WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
 ROOT = Path(__file__).parents[2]
 DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
 TOKEN = "canary-5d0e8c1f-token"
 REFUSED_TOKEN = "canary-91b7aa42-token"
+WATCHED_TOKEN = "canary-3c55e0d9-token"
 AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=PutVariable\(.*")
 """The supervisor's log at DEBUG of a Variable that a task sets; nothing of ours can mask it."""
 
@@ -23,6 +25,14 @@ def service() -> Iterator[FakeFieldService]:
     """The service behind the connection ``fsm_default``; its engineer completes two forms a job."""
     engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
     with FakeFieldService(token=TOKEN, engineer=engineer) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def watched_service() -> Iterator[FakeFieldService]:
+    """The service behind ``fsm_watched``, which a watcher asks all the time; it has a history."""
+    with FakeFieldService(token=WATCHED_TOKEN) as running:
+        running.seed_forms(30, form_names=(WATCHED_NAME,))
         yield running
 
 
@@ -37,7 +47,10 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def airflow(
-    service: FakeFieldService, dags_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    service: FakeFieldService,
+    watched_service: FakeFieldService,
+    dags_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalAirflow]:
     """A running Airflow, shared: a test leaves all four processes up.
 
@@ -47,6 +60,7 @@ def airflow(
     home = tmp_path_factory.mktemp("airflow")
     env = {
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+        "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
     }
@@ -54,7 +68,12 @@ def airflow(
         yield running
     written = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     assert any(b'"level":"debug"' in text for text in written.values()), "the log is not at DEBUG"
-    secrets = [TOKEN, REFUSED_TOKEN, *(webhook["signingSecret"] for webhook in service.webhooks)]
+    secrets = [
+        TOKEN,
+        REFUSED_TOKEN,
+        WATCHED_TOKEN,
+        *(webhook["signingSecret"] for webhook in service.webhooks),
+    ]
     for path, text in written.items():
         ours = AIRFLOWS_OWN_DEBUG_LINE.sub(b"", text)
         assert [secret for secret in secrets if secret.encode() in ours] == [], path

@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 MODULES = [
+    "fsm_provider.assets.forms",
     "fsm_provider.operators.assets",
     "fsm_provider.operators.forms",
     "fsm_provider.operators.generic",
@@ -29,6 +30,7 @@ def test_a_dag_file_loads_no_http_library():
         from fsm_provider.sensors.forms import FsmFormSensor
         from fsm_provider.api import FsmError, JobCreate, WebhookCreate
         FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
+        fsm_provider.assets.forms.completed_forms("forms", form_names="x")
         FsmFormSensor(task_id="wait", job_id=7, since="2026-01-01", form_names=["x"])
         print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
     """)

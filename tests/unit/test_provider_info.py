@@ -51,6 +51,8 @@ def test_every_module_of_a_kind_is_listed(kind):
 def test_named_classes_exist():
     for dotted in (CONNECTION_TYPE["hook-class-name"], *INFO["extra-links"]):
         assert isinstance(import_string(dotted), type)
+    for uris in INFO["asset-uris"]:
+        assert callable(import_string(uris["handler"]))
 
 
 def test_the_connection_form_is_the_settings():

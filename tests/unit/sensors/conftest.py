@@ -1,9 +1,11 @@
 """A sensor run to its end in each of its modes, as a task runner and a triggerer would."""
 
 import asyncio
+import importlib.util
+import json
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
@@ -11,23 +13,39 @@ from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 from airflow.sdk.exceptions import AirflowRescheduleException
 
 from fsm_provider.sensors.forms import FsmFormSensor
+from tests.unit.clocks import run_hurried
 
-START = datetime(2026, 3, 1, tzinfo=UTC)
+START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
 MODES = {
     "poke": {"mode": "poke"},
     "reschedule": {"mode": "reschedule"},
-    "deferrable": {"deferrable": True},
+    "deferred alone": {"deferrable": True},
+    "deferred shared": {"deferrable": True},
 }
+if importlib.util.find_spec("airflow.triggers.shared_stream") is None:
+    del MODES["deferred shared"]
 
 
-class FirstReschedule:
+class TaskInstance:
     """What a sensor in reschedule mode asks its task instance for."""
 
+    try_number = 1
+
     def __init__(self):
-        self.date = None
+        self.first_reschedule = None
 
     def get_first_reschedule_date(self, context):
-        return self.date
+        return self.first_reschedule
+
+
+class StateStore(dict):
+    """``context["task_state_store"]``."""
+
+    def set(self, key, value):
+        self[key] = json.loads(json.dumps(value))
+
+    def delete(self, key):
+        del self[key]
 
 
 class Run:
@@ -42,8 +60,12 @@ class Run:
 
     def __call__(self, *, context=None, **kwargs):
         arguments = {"task_id": "wait", "poke_interval": 1, **MODES[self.mode], **kwargs}
-        reschedules = FirstReschedule()
-        context = {"ti": reschedules, **(context or {"data_interval_start": START})}
+        task_instance = TaskInstance()
+        context = {
+            "ti": task_instance,
+            "task_state_store": StateStore(),
+            **(context or {"data_interval_start": START}),
+        }
         method, resumed_with = "execute", None
         while True:
             sensor = FsmFormSensor(**arguments)
@@ -52,17 +74,26 @@ class Run:
                     return sensor.execute(context)
                 return sensor.resume_execution(method, resumed_with, context)
             except AirflowRescheduleException as reschedule:
-                reschedules.date = reschedules.date or datetime.now(UTC)
+                task_instance.first_reschedule = task_instance.first_reschedule or datetime.now(UTC)
                 time.sleep(max(0, (reschedule.reschedule_date - datetime.now(UTC)).total_seconds()))
             except TaskDeferred as deferral:
                 self.deferrals.append(deferral)
-                method, resumed_with = asyncio.run(outcome_of(deferral))
+                shared = self.mode == "deferred shared"
+                method, resumed_with = run_hurried(outcome_of(deferral, shared=shared))
 
 
-async def outcome_of(deferral):
+async def outcome_of(deferral, *, shared):
     """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
-    events = type(deferral.trigger)(**kwargs).run()
+    trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
+    trigger.trigger_id = 1
+    key = trigger.shared_stream_key() if shared else None
+    manager = shared_streams() if key is not None else None
+    events = (
+        trigger.filter_shared_stream(manager.subscribe(trigger_id=1, trigger=trigger, key=key))
+        if manager
+        else trigger.run()
+    )
     try:
         async with asyncio.timeout(deferral.timeout.total_seconds()):
             event = await anext(events)
@@ -70,7 +101,16 @@ async def outcome_of(deferral):
         return TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
     finally:
         await events.aclose()
+        if manager:
+            await manager.stop_all()
     return deferral.method_name, {**deferral.kwargs, "event": event.payload}
+
+
+def shared_streams():
+    """What the triggerer runs shared streams with."""
+    from airflow.triggers.shared_stream import SharedStreamManager
+
+    return SharedStreamManager()
 
 
 @pytest.fixture(params=MODES)
@@ -80,7 +120,7 @@ def run(request):
 
 @pytest.fixture
 def deferred_run():
-    return Run("deferrable")
+    return Run("deferred alone")
 
 
 @pytest.fixture
@@ -88,8 +128,8 @@ def soon():
     """Do something once the sensor has looked and waits."""
     timers = []
 
-    def start(action, *args, **kwargs):
-        timers.append(threading.Timer(0.5, action, args, kwargs))
+    def start(action, *args, after=0.5, **kwargs):
+        timers.append(threading.Timer(after, action, args, kwargs))
         timers[-1].start()
 
     yield start

@@ -11,9 +11,10 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api import FsmInputError, FsmServerError
-from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.api.forms import format_time
+from fsm_provider.sensors.forms import FAILING_SINCE, FsmFormSensor
 from fsm_provider.testing import faults
-from tests.unit.sensors.conftest import START
+from tests.unit.sensors.conftest import START, Run, StateStore
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,13 @@ def test_a_form_that_is_completed_later_ends_the_wait(service, run, soon):
     soon(service.add_form, job_id=11, id=900)
 
     assert run(job_id=11, xcom="ids") == [900]
+
+
+def test_a_wait_by_itself_looks_once_an_interval(service, deferred_run, soon):
+    soon(service.add_form, job_id=11, id=900)
+
+    deferred_run(job_id=11, poke_interval=20)
+
     assert len(service.requests) == 2
 
 
@@ -103,7 +111,7 @@ def test_the_default_bound_is_the_start_of_the_data_interval(service, run):
 
     run(job_id=11)
 
-    assert created_after(service) == {"2026-03-01T00:00:00.000Z"}
+    assert created_after(service) == {format_time(START)}
 
 
 def test_a_run_without_a_data_interval_is_bound_by_its_run_after_time(service, run, soon):
@@ -153,10 +161,60 @@ def test_a_permanent_error_skips_under_soft_fail(service, run, soon):
 
 @pytest.mark.parametrize("soft_fail", [False, True])
 def test_a_passing_error_is_left_to_airflows_retries_also_under_soft_fail(service, run, soon, soft_fail):
-    soon(service.fail, "GET", "/forms", faults.Status(503))
+    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
 
     with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
-        run(job_id=11, soft_fail=soft_fail)
+        run(job_id=11, soft_fail=soft_fail, failure_tolerance=0)
+
+
+@pytest.mark.parametrize("fault", [faults.Status(503), faults.Reset(), faults.Status(429, retry_after=1)])
+def test_an_outage_is_waited_out(service, run, soon, fault):
+    soon(service.fail, "GET", "/forms", fault, every=True)
+    soon(service.clear_faults, after=2)
+    soon(service.add_form, job_id=11, id=900)
+
+    assert run(job_id=11, xcom="ids", timeout=300) == [900]
+    assert {request.status for request in service.requests} != {200}
+
+
+def test_an_outage_at_the_first_look_is_waited_out(service, run):
+    service.fail("GET", "/forms", faults.Status(503))
+    service.add_form(job_id=11, id=900)
+
+    assert run(job_id=11, xcom="ids") == [900]
+
+
+def test_an_outage_that_outlasts_the_tolerance_fails_with_its_error(service, run, soon):
+    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
+
+    with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
+        run(job_id=11, failure_tolerance=timedelta(seconds=2))
+
+
+def test_the_tolerance_is_for_one_outage_not_for_all_together(service, run, soon):
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+    soon(service.fail, "GET", "/forms", faults.Status(503), after=2.5)
+    soon(service.add_form, after=2.5, job_id=11, id=900)
+
+    assert run(job_id=11, failure_tolerance=1.8, xcom="ids") == [900]
+
+
+def test_the_patience_of_another_try_is_not_this_ones(service):
+    noted = StateStore({FAILING_SINCE: {"try": 0, "since": START.isoformat()}})
+    service.fail("GET", "/forms", faults.Status(503))
+    service.add_form(job_id=11, id=900)
+
+    context = {"data_interval_start": START, "task_state_store": noted}
+
+    assert Run("reschedule")(job_id=11, xcom="ids", context=context) == [900]
+    assert noted == {}
+
+
+def test_without_a_state_store_a_rescheduled_sensor_has_no_patience(service, soon):
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+
+    with pytest.raises(FsmServerError):
+        Run("reschedule")(job_id=11, context={"data_interval_start": START, "task_state_store": None})
 
 
 def test_any_error_skips_under_never_fail(service, run, soon):
@@ -170,20 +228,31 @@ def test_silent_fail_goes_on_after_a_passing_error(service, run, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
     soon(service.add_form, job_id=11, id=900)
 
-    assert run(job_id=11, silent_fail=True, xcom="ids") == [900]
+    assert run(job_id=11, silent_fail=True, failure_tolerance=0, xcom="ids") == [900]
 
 
 def test_silent_fail_does_not_prolong_the_timeout(service, deferred_run, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
 
     with pytest.raises(AirflowSensorTimeout):
-        deferred_run(job_id=11, silent_fail=True, timeout=3)
+        deferred_run(job_id=11, silent_fail=True, failure_tolerance=0, timeout=40)
     first, second = deferred_run.deferrals
     assert second.timeout < first.timeout - timedelta(seconds=0.4)
 
 
+@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_silent_fail_ends_at_the_deadline_also_where_the_error_comes_before_the_timeout(soft_fail, end):
+    sensor = FsmFormSensor(task_id="wait", job_id=11, silent_fail=True, soft_fail=soft_fail)
+    error = FsmServerError(status=503, method="GET", path="/forms").as_dict()
+    resumed_with = {"event": {"error": error}, "deadline": datetime.now(UTC).isoformat()}
+
+    with pytest.raises(end):
+        sensor.resume_execution("execute_complete", resumed_with, {"data_interval_start": START})
+
+
 def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soon):
     def rotate():
+        service.wait_for(lambda: len(service.requests) > 1, timeout=20)
         service.settings.token = "rotated"
         connect(service, max_retries=0)
         service.add_form(job_id=11, id=900)
@@ -203,7 +272,8 @@ def test_an_event_that_is_none_of_its_own_is_refused(event):
 def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
     soon(service.add_form, job_id=11)
 
-    deferred_run(job_id=11, since=START, form_names=["Gas Safety Record"])
+    since = datetime(2026, 3, 1, tzinfo=UTC)
+    deferred_run(job_id=11, since=since, form_names=["Gas Safety Record"], failure_tolerance=20)
 
     (deferral,) = deferred_run.deferrals
     classpath, kwargs = deferral.trigger.serialize()
@@ -215,13 +285,26 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         "form_names": ["Gas Safety Record"],
         "query_params": None,
         "poll_interval": 1.0,
+        "failure_tolerance": 20,
+        "shared": False,
     }
+
+
+@pytest.mark.parametrize(("days", "shared"), [(6.9, True), (7.1, False)])
+def test_only_waits_that_go_back_a_few_days_share(service, deferred_run, soon, days, shared):
+    soon(service.add_form, job_id=11)
+
+    deferred_run(job_id=11, since=datetime.now(UTC) - timedelta(days=days))
+
+    (deferral,) = deferred_run.deferrals
+    assert deferral.trigger.serialize()[1]["shared"] is shared
 
 
 @pytest.mark.parametrize(
     ("argument", "field"),
     [
         ({"poke_interval": 0.5}, "poke_interval"),
+        ({"failure_tolerance": -1}, "failure_tolerance"),
         ({"since": "2026-03-01", "created_since": "2026-03-01"}, "since"),
         ({"since": "yesterday"}, "since"),
         ({"created_since": "yesterday"}, "created_since"),

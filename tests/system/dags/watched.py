@@ -1,0 +1,38 @@
+"""DAGs that start with completed forms, and sensors that wait for theirs, many at once."""
+
+from airflow.providers.common.compat.sdk import dag, task
+
+from fsm_provider.assets.forms import completed_forms, forms_from_events
+from fsm_provider.sensors.forms import FsmFormSensor
+
+WATCHED_NAME = "Watched Record"
+
+
+@dag(
+    schedule=completed_forms(
+        "watched_records", fsm_conn_id="fsm_watched", poll_interval=1, form_names=WATCHED_NAME
+    ),
+    catchup=False,
+    max_active_runs=16,
+)
+def watched_records():
+    @task
+    def read(*, triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    read()
+
+
+@dag(schedule=None, params={"first_job_id": 0, "jobs": 1}, max_active_tasks=300)
+def many_waits():
+    @task
+    def job_ids(*, params):
+        return [params["first_job_id"] + number for number in range(params["jobs"])]
+
+    FsmFormSensor.partial(
+        task_id="wait", fsm_conn_id="fsm_watched", poke_interval=2, deferrable=True, timeout=900
+    ).expand(job_id=job_ids())
+
+
+watched_records()
+many_waits()
