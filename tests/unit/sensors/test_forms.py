@@ -98,8 +98,10 @@ def test_forms_from_before_the_bound_do_not_count(service, run, soon, early):
     bound = {"created": "since", "updated": "updated_since"}[early]
     service.add_form(job_id=11, **{early: START - timedelta(milliseconds=1)})
     soon(service.add_form, job_id=11, id=900, created=START, updated=START)
+    # With its old times, a stream would find it by its next whole sweep only, but for its first.
+    interval = 15 if run.mode.startswith("deferred") else 1
 
-    assert run(job_id=11, xcom="ids", **{bound: START.isoformat()}) == [900]
+    assert run(job_id=11, xcom="ids", poke_interval=interval, **{bound: START.isoformat()}) == [900]
 
 
 def created_after(service):
