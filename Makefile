@@ -17,7 +17,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(INSTALLED) ## A work order and planned maintenance, on a real Airflow
+demo: $(INSTALLED) ## A work order, planned maintenance and a form that starts a DAG, on a real Airflow
 	@$(BIN)/python -m tests.system.demo
 
 ui: $(INSTALLED) ## The same, then stay up for a look at Airflow's UI

@@ -63,6 +63,7 @@ def airflow(
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
+        "FSM_POLL_INTERVAL": "1",
     }
     with LocalAirflow(dags_folder, home, env) as running:
         yield running

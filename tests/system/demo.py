@@ -54,10 +54,13 @@ class Stage:
     service: FakeFieldService
     narrator: Narrator
 
-    def unpause(self, dag_id: str) -> str:
-        """Unpause a DAG, wait until the scheduler starts its run, and return the run's id."""
+    def unpause(self, dag_id: str) -> None:
+        """Unpause a DAG, as soon as it is parsed."""
         self.airflow.wait_for_dag(dag_id)
         self.airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def first_run(self, dag_id: str) -> str:
+        """Wait until Airflow starts a run of a DAG by itself, and return the run's id."""
         deadline = time.monotonic() + RUN_SECONDS
         while not (runs := self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]):
             if time.monotonic() > deadline:
@@ -88,7 +91,7 @@ class Stage:
                     if state in shown and state != seen.get(task_id):
                         told = ""
                         if state == "success":
-                            told = result(task_id, self.airflow.xcom(dag_id, run_id, task_id))
+                            told = result(task_id, self._returned(dag_id, run_id, task_id))
                         self.narrator.say(task_id, f"{state}{told and f': {told}'}")
                 seen = states
         except LocalAirflowError as error:
@@ -98,6 +101,13 @@ class Stage:
             raise LocalAirflowError(
                 "\n".join([f"{dag_id} is {run_state}", *self._logs(dag_id, run_id, seen)])
             )
+
+    def _returned(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """What a task returned, None where that is not kept, as of a branch."""
+        try:
+            return self.airflow.xcom(dag_id, run_id, task_id)
+        except LocalAirflowError:
+            return None
 
     def _logs(self, dag_id: str, run_id: str, states: dict[str, str | None]) -> list[str]:
         return [
@@ -150,15 +160,51 @@ def planned_maintenance(stage: Stage) -> None:
             case _:
                 return ""
 
-    run_id = stage.unpause("planned_maintenance_jobs")
+    stage.unpause("planned_maintenance_jobs")
     stage.narrator.say("DAG", "planned_maintenance_jobs unpaused: the run of the day starts")
+    run_id = stage.first_run("planned_maintenance_jobs")
     stage.follow("planned_maintenance_jobs", run_id, result, shown=ENDS)
     rows = stage.airflow.xcom("planned_maintenance_jobs", run_id, "report")["rows"]
     columns = ("reference", "propertyID", "outcome", "jobID")
     stage.narrator.show([columns, *([row[column] for column in columns] for row in rows)])
 
 
-PARTS = (work_order, planned_maintenance)
+def unasked_form(stage: Stage) -> None:
+    """A form that no DAG asked for, from its completion to the end of the run that it starts."""
+    dag_id = "gas_safety_forms"
+
+    def result(task_id: str, value: Any) -> str:
+        match task_id:
+            case "read_forms":
+                return ", ".join(f"{form['formName']} of property {form['propertyID']}" for form in value)
+            case "route":
+                return ""
+            case _:
+                return f"form {', '.join(map(str, value))}"
+
+    stage.unpause(dag_id)
+    stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
+    # What was completed before its first look is history to a watcher; the third is past it.
+    looks = len(stage.service.requests_to("GET", "/forms"))
+    stage.service.wait_for(
+        lambda: len(stage.service.requests_to("GET", "/forms")) >= looks + 3, timeout=RUN_SECONDS
+    )
+    form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
+    completed = stage.narrator.seconds
+    stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")
+    run_id = stage.first_run(dag_id)
+    stage.narrator.say("DAG", f"{dag_id} started by its asset")
+    stage.follow(dag_id, run_id, result, shown=ENDS)
+    stage.narrator.show(
+        [
+            ("form", form["id"]),
+            ("run", run_id.partition("__")[0]),
+            ("seconds since its completion", f"{stage.narrator.seconds - completed:.1f}"),
+        ]
+    )
+
+
+PARTS = (work_order, planned_maintenance, unasked_form)
 
 
 def main() -> int:
@@ -192,7 +238,7 @@ def _demonstrate(stay: bool) -> int:
         narrator.say("Airflow", "starting ...")
         # A copy, since the planned maintenance writes beside its due list.
         dags = shutil.copytree(EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__"))
-        env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+        env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(), "FSM_POLL_INTERVAL": "1"}
         with LocalAirflow(dags, Path(folder, "airflow"), env) as airflow:
             narrator.say("Airflow", airflow.base_url)
             code = _play(Stage(airflow, service, narrator))

@@ -1,0 +1,155 @@
+"""The examples that read forms, on a real Airflow: by events, since their own watermark, by interval."""
+
+import csv
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.system.airflow_api import POLL_SECONDS
+from tests.system.conftest import DAGS
+from tests.system.local_airflow import LocalAirflow
+
+EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_copy"
+
+
+@pytest.fixture
+def watched(airflow: LocalAirflow, service: FakeFieldService) -> Iterator[None]:
+    """The watcher has its first look behind it; paused again, it asks no more."""
+    airflow.wait_for_dag(EVENTS)
+    airflow.api("PATCH", f"/dags/{EVENTS}", json={"is_paused": False})
+    looks = len(service.requests_to("GET", "/forms"))
+    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
+    yield
+    airflow.api("PATCH", f"/dags/{EVENTS}", json={"is_paused": True})
+
+
+def copy(airflow: LocalAirflow, folder: Path, example: str, dag_id: str, **replaced: str) -> None:
+    """Copy an example, to be run by hand only, and once; it starts unpaused."""
+    text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)
+    text = re.sub(r'schedule="@\w+"', "schedule=None", text).replace('"retries": 2', '"retries": 0')
+    text = text.replace("is_paused_upon_creation=True", "is_paused_upon_creation=False")
+    for old, new in replaced.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / f"{dag_id}.py").write_text(text)
+    airflow.wait_for_dag(dag_id)
+
+
+@pytest.fixture
+def broken(airflow: LocalAirflow, dags_folder: Path, tmp_path: Path) -> Path:
+    """A file: while it is there, the work of the example that reads since its watermark fails."""
+    file = tmp_path / "broken"
+    fails = f"return [0 / (not __import__('os').path.exists({str(file)!r})) or"
+    copy(
+        airflow,
+        dags_folder,
+        "forms_since_watermark",
+        WATERMARK,
+        **{'return [form["id"]': f'{fails} form["id"]'},
+    )
+    return file
+
+
+def ended(airflow: LocalAirflow, dag_id: str, timeout: float = 120.0) -> list[str]:
+    """Wait until no run is under way, and there has been one; give their ids."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        runs = airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
+        if runs and {run["state"] for run in runs} == {"success"}:
+            return [run["dag_run_id"] for run in runs]
+        time.sleep(POLL_SECONDS)
+    pytest.fail(f"{dag_id}: not the case after {timeout:g} s")
+
+
+def test_completed_forms_start_a_run_and_go_where_their_names_send_them(
+    airflow: LocalAirflow, service: FakeFieldService, watched: None
+) -> None:
+    record = service.add_form(form_name="Gas Safety Record", property_id=9601)
+
+    (first,) = ended(airflow, EVENTS)
+
+    assert airflow.task_states(EVENTS, first) == {
+        "read_forms": "success",
+        "route": "success",
+        "file_records": "success",
+        "warn_office": "skipped",
+    }
+    assert airflow.xcom(EVENTS, first, "file_records") == [record["id"]]
+    assert "of property 9601" in airflow.task_log(EVENTS, first, "file_records")
+
+
+def run(airflow: LocalAirflow) -> tuple[str, str]:
+    run_id = airflow.trigger(WATERMARK)
+    return run_id, airflow.wait_for_run(WATERMARK, run_id)
+
+
+def handled(airflow: LocalAirflow) -> list[int]:
+    run_id, state = run(airflow)
+    assert state == "success"
+    return airflow.xcom(WATERMARK, run_id, "handle_forms")
+
+
+def noted(airflow: LocalAirflow) -> dict:
+    return json.loads(airflow.api("GET", f"/variables/{WATERMARK}")["value"])
+
+
+def test_the_watermark_moves_only_with_the_work_and_each_version_is_handled_once(
+    airflow: LocalAirflow, service: FakeFieldService, broken: Path
+) -> None:
+    first, second = (service.add_form(property_id=9611)["id"] for _ in range(2))
+    assert {first, second} <= set(handled(airflow))
+    before = noted(airflow)
+    service.update_form(first)
+    third = service.add_form(property_id=9611)["id"]
+    broken.touch()
+
+    run_id, state = run(airflow)
+
+    assert state == "failed"
+    assert airflow.task_states(WATERMARK, run_id)["commit"] == "upstream_failed"
+    assert noted(airflow) == before
+    broken.unlink()
+    assert sorted(handled(airflow)) == [first, third]
+    assert noted(airflow)["listed_at"] > before["listed_at"]
+    assert handled(airflow) == []
+
+
+def test_the_gaps_of_many_months_come_of_one_listing(
+    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
+) -> None:
+    copy(airflow, dags_folder, "compliance_gap_report", REPORT)
+    service.add_form(property_id=9621, created=datetime(2025, 1, 10, tzinfo=UTC))
+    renewed = service.add_form(property_id=9621, created=datetime(2026, 1, 31, 23, 59, tzinfo=UTC))
+    service.add_form(property_id=9622, created=datetime(2025, 3, 20, tzinfo=UTC))
+    service.add_form(property_id=9622, created=datetime(2026, 2, 1, tzinfo=UTC), form_name="Job Sign-off")
+    (tmp_path / "portfolio.csv").write_text("propertyID,address\n9621,a\n9622,b\n9623,c\n")
+    asked = len(service.requests)
+
+    days = {"first_day": "2026-01-01", "last_day": "2026-03-01"}
+    run_id = airflow.trigger(REPORT, {"portfolio": str(tmp_path / "portfolio.csv"), **days})
+
+    assert airflow.wait_for_run(REPORT, run_id) == "success"
+    result = airflow.xcom(REPORT, run_id, "report")
+    assert result["gaps"] == {
+        "2026-01-01": {"due": 1, "missing": 1},
+        "2026-02-01": {"due": 1, "missing": 1},
+        "2026-03-01": {"due": 1, "missing": 1},
+    }
+    folder = tmp_path / "portfolio.csv.gaps"
+    gaps = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.iterdir()}
+    assert [(row["propertyID"], row["due"]) for row in gaps["2026-01-01"]] == [
+        ("9621", "2026-01-10"),
+        ("9623", ""),
+    ]
+    assert [row["propertyID"] for row in gaps["2026-02-01"]] == ["9622", "9623"]
+    assert str(renewed["id"]) not in {row["formID"] for rows in gaps.values() for row in rows}
+    assert "never lists legacy forms" in airflow.task_log(REPORT, run_id, "report")
+    listings = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
+    assert len([query for query in listings if "cursor" not in query]) == 1
+    assert {query["createdOnDateTime[gte]"] for query in listings} == {"2024-12-01T00:00:00.000Z"}
