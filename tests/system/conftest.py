@@ -64,6 +64,8 @@ def airflow(
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
         "FSM_POLL_INTERVAL": "1",
+        # A triggerer that is gone is noticed by its silence; Airflow's own default is 30 s.
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     }
     with LocalAirflow(dags_folder, home, env) as running:
         yield running

@@ -89,6 +89,17 @@ class LocalAirflow(AirflowApi):
             self._terminate([running])
         self._bring_up(name)
 
+    def start_another(self, kind: str, name: str) -> None:
+        """Start one more process of a kind, under a name of its own for :meth:`kill`."""
+        since = datetime.now(UTC).isoformat()
+        self.processes[name] = self._launch(name, COMMANDS[kind])
+        wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": since}
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not self.api("GET", "/jobs", params=wanted)["total_entries"]:
+            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+                raise LocalAirflowError(f"another {kind} did not start:\n{self._tail(name)}")
+            time.sleep(POLL_SECONDS)
+
     def _create_database(self) -> None:
         migration = self._launch("db-migrate", ("db", "migrate"))
         try:

@@ -1,35 +1,69 @@
-"""Forms as events on a real Airflow: the watcher of an asset, and many sensors on one stream."""
+"""Forms as events on a real Airflow: the watcher of an asset, and many sensors on one stream.
 
+No form may be lost, whatever is killed or fails. ``FSM_KILLS_SEED`` repeats the random kill of a test
+that has failed.
+"""
+
+import os
+import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count, pairwise
 
 import pytest
 
-from fsm_provider.testing import FakeFieldService
-from tests.system.dags.watched import WATCHED_NAME
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing.faults import Exchange
+from fsm_provider.testing.state import RecordedRequest
+from tests.system.dags.watched import LEAVE, RECONCILE_BACK, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
+SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 DAG_ID = "watched_records"
-WAITS = 120
-job_ids = count(800_001, 1000)
+HELD_ID = "held_records"
+WAITS_ID = "many_waits"
+SHORT_WAITS = 100
+"""Sensors whose forms are there as soon as they defer."""
+SHARE = 10
+"""Sensors that each test of a trouble has for itself, of those that wait through all of them."""
+WAITS = SHORT_WAITS + 3 * SHARE
+SURVIVED_WAITS = 30
+STORM_SECONDS = 15.0
+FIRST_JOBS_EVERY = 1000
+job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 
-def told(airflow: LocalAirflow) -> list[list[int]]:
+def told(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
     """The forms of each run that the asset started, in order."""
-    path = f"/dags/{DAG_ID}/dagRuns"
+    path = f"/dags/{dag_id}/dagRuns"
     runs = airflow.api("GET", path, params={"limit": 100, "order_by": "run_after"})["dag_runs"]
-    ended = [run["dag_run_id"] for run in runs if run["state"] == "success"]
-    return [[form["id"] for form in airflow.xcom(DAG_ID, run_id, "read")] for run_id in ended]
+    return [forms_of(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
 
-def add(service: FakeFieldService, how_many: int = 1) -> list[int]:
-    return [service.add_form(form_name=WATCHED_NAME)["id"] for _ in range(how_many)]
+@cache
+def forms_of(airflow: LocalAirflow, dag_id: str, run_id: str) -> list[int]:
+    return [form["id"] for form in airflow.xcom(dag_id, run_id, "read")]
 
 
-def until(predicate: Callable[[], bool], timeout: float = 180.0) -> None:
+def times_told(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID) -> dict[int, int]:
+    seen = Counter(form for run in told(airflow, dag_id) for form in run)
+    return {form: seen[form] for form in forms}
+
+
+def until_told(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
+    until(lambda: all(times_told(airflow, forms, dag_id).values()))
+
+
+def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
+    return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
+
+
+def until(predicate: Callable[[], bool], timeout: float = 300.0) -> None:
     deadline = time.monotonic() + timeout
     while not predicate():
         if time.monotonic() > deadline:
@@ -43,6 +77,27 @@ def sweeps(service: FakeFieldService, more: int = 3) -> None:
     service.wait_for(lambda: len(service.requests) >= seen + more, timeout=120)
 
 
+def reconciliations(service: FakeFieldService, more: int = 2) -> None:
+    """Wait until the watcher has looked again for forms with old times."""
+
+    def seen() -> int:
+        return sum(goes_back(request) for request in service.requests)
+
+    enough = seen() + more
+    service.wait_for(lambda: seen() >= enough, timeout=120)
+
+
+def goes_back(request: RecordedRequest) -> bool:
+    query = dict(request.query)
+    since = query.get("lastUpdatedOnDateTime[gte]")
+    first_page = request.status == 200 and "cursor" not in query
+    return bool(since) and first_page and request.at - datetime.fromisoformat(since) > RECONCILE_BACK
+
+
+def is_of_sensors(request: RecordedRequest) -> bool:
+    return "createdOnDateTime[gte]" in dict(request.query)
+
+
 @pytest.fixture
 def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> FakeFieldService:
     """The service, asked by a watcher that has its first sweep behind it."""
@@ -51,22 +106,89 @@ def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> FakeFie
     return watched_service
 
 
+@dataclass
+class Waits:
+    """Deferred sensors of one run, numbered from 0, each for a form of a job of its own."""
+
+    airflow: LocalAirflow
+    service: FakeFieldService
+    run_id: str
+    first_job: int
+    jobs: int
+    done: set[int] = field(default_factory=set)
+
+    @classmethod
+    def start(cls, airflow: LocalAirflow, service: FakeFieldService, jobs: int) -> "Waits":
+        first = next(job_ids)
+        run_id = airflow.trigger(WAITS_ID, {"first_job_id": first, "jobs": jobs})
+        return cls(airflow, service, run_id, first, jobs)
+
+    def states(self) -> list[str | None]:
+        states = self.airflow.task_states(WAITS_ID, self.run_id)
+        return [states.get(f"wait[{number}]") for number in range(self.jobs)]
+
+    def until_deferred(self, found: int = 0) -> None:
+        """Wait until all sensors are deferred but the first, who have found their forms."""
+        expected = ["success"] * found + ["deferred"] * (self.jobs - found)
+        until(lambda: self.states() == expected, timeout=600)
+
+    def complete(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Complete the forms that these sensors wait for."""
+        return {number: self.service.add_form(job_id=self.first_job + number)["id"] for number in numbers}
+
+    def until_found(self, forms: Mapping[int, int]) -> None:
+        """Wait until these sensors have succeeded, each with its own form, and no other has."""
+
+        def found() -> set[int]:
+            states = self.states()
+            assert "failed" not in states
+            return {number for number, state in enumerate(states) if state == "success"}
+
+        until(lambda: forms.keys() <= found())
+        for number, form in forms.items():
+            (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
+            assert reference["id"] == form
+        self.done |= forms.keys()
+        assert found() == self.done
+
+
+def mismatches(airflow: LocalAirflow) -> int:
+    """Tasks that came back from the triggerer before the scheduler had noted that they left."""
+    log = (airflow.home / "scheduler.log").read_text()
+    return len(re.findall(r"\[error .*finished with state success, but", log))
+
+
 def test_new_forms_start_a_run_and_history_does_not(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+    history = {form["id"] for form in watched.forms}
     added = add(watched, 3)
 
-    until(lambda: set(added) <= {form for run in told(airflow) for form in run})
+    until_told(airflow, added)
 
-    history = {form["id"] for form in watched.forms} - set(added)
     assert history.isdisjoint(form for run in told(airflow) for form in run)
 
 
-def test_a_burst_reaches_the_runs_whole_and_once(airflow: LocalAirflow, watched: FakeFieldService) -> None:
-    added = add(watched, 250)
+def test_odd_forms_are_told_of_once(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+    now = datetime.now(UTC)
+    watched.settings.page_size = 40
+    overlapping = watched.fail("GET", "/forms", faults.RepeatedRecords(3), every=True)
+    odd = {
+        "48 h late": add(watched, at=now - timedelta(hours=48)),
+        "an hour in the future": add(watched, at=now + timedelta(hours=1)),
+        "ten years in the future": add(watched, at=now + timedelta(days=3652)),
+        "a burst on pages that overlap": add(watched, 210),
+    }
 
-    until(lambda: set(added) <= {form for run in told(airflow) for form in run})
+    for forms in odd.values():
+        until_told(airflow, forms)
+    reconciliations(watched)
+    (after,) = add(watched)
+    until_told(airflow, [after])
 
-    seen = Counter(form for run in told(airflow) for form in run)
-    assert {seen[form] for form in added} == {1}
+    watched.clear_faults()
+    watched.settings.page_size = 100
+    times = {kind: Counter(times_told(airflow, forms).values()) for kind, forms in odd.items()}
+    print(f"{overlapping.hits} overlapping pages; forms by how often they were told of: {times}")
+    assert times == {kind: {1: len(forms)} for kind, forms in odd.items()}
     assert max(map(len, told(airflow))) <= 100
 
 
@@ -88,41 +210,191 @@ def test_a_killed_triggerer_loses_no_form(
     airflow.restart("triggerer")
 
     (after,) = add(watched)
-    until(lambda: {form, after} <= {form for run in told(airflow) for form in run})
+    until_told(airflow, [form, after])
 
-    seen = Counter(form for run in told(airflow) for form in run)
-    print(f"killed {moment}: the form was told of {seen[form]} times")
-    assert seen[form] <= 2
-    assert seen[after] == 1
-
-
-def runs(airflow: LocalAirflow) -> int:
-    return int(airflow.api("GET", f"/dags/{DAG_ID}/dagRuns")["total_entries"])
+    times = times_told(airflow, [form, after])
+    print(f"killed {moment}: the form was told of {times[form]} times")
+    assert times[form] <= 2
+    assert times[after] == 1
 
 
-def test_many_deferred_sensors_share_a_request_and_each_gets_its_own_form(
+def runs(airflow: LocalAirflow, dag_id: str = DAG_ID) -> int:
+    return int(airflow.api("GET", f"/dags/{dag_id}/dagRuns")["total_entries"])
+
+
+def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+    pause(airflow, DAG_ID, True)
+    try:
+        early = add(watched)
+        until_silent(watched)
+        late = add(watched, 3)
+    finally:
+        pause(airflow, DAG_ID, False)
+
+    until_told(airflow, [*early, *late])
+
+    times = times_told(airflow, [*early, *late])
+    print(f"paused: forms by how often they were told of: {Counter(times.values())}")
+    assert set(times.values()) == {1}
+
+
+def pause(airflow: LocalAirflow, dag_id: str, paused: bool) -> None:
+    airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
+
+
+def until_silent(service: FakeFieldService) -> None:
+    """Wait until the watcher is gone, as it is where every DAG of its asset is paused."""
+    until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5))
+
+
+def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
     airflow: LocalAirflow, watched: FakeFieldService
 ) -> None:
-    first = next(job_ids)
-    run_id = airflow.trigger("many_waits", {"first_job_id": first, "jobs": WAITS})
+    def add_told(how_many: int = 1) -> list[int]:
+        """Add forms, each of which has an event of its own before the next comes."""
+        added = []
+        for _ in range(how_many):
+            added += add(watched)
+            until_told(airflow, added)
+        return added
 
-    def states() -> Counter:
-        return Counter(airflow.task_states("many_waits", run_id).values())
+    def held(run: int) -> tuple[set[int], set[int]]:
+        """What a run was told of by its events, and what it has read since its watermark."""
+        until(lambda: len(held_runs(airflow)) >= run)
+        run_id = held_runs(airflow)[run - 1]
+        until(lambda: airflow.task_states(HELD_ID, run_id)["read_since_watermark"] == "success")
+        until(lambda: airflow.task_states(HELD_ID, run_id)["read"] == "success")
+        since = airflow.xcom(HELD_ID, run_id, "read_since_watermark")["forms"]
+        return set(forms_of(airflow, HELD_ID, run_id)), set(since)
 
-    until(lambda: states()["deferred"] == WAITS, timeout=400)
+    paused = set(add_told(2))
+    pause(airflow, HELD_ID, False)
+    first = set(add_told())
+    told_first, _ = held(1)
+    waiting = add_told(3)
+    watched.add_form(form_name=LEAVE, created=datetime.now(UTC) + timedelta(days=1))
+    told_second, read_second = held(2)
+    last = set(add_told())
+    told_third, _ = held(3)
+    until(lambda: len(told(airflow, HELD_ID)) == 3)
+    pause(airflow, HELD_ID, True)
+
+    print(
+        f"paused: {len(paused & told_first)} of {len(paused)} forms in the next event's run; at "
+        f"max_active_runs: {len(told_second & set(waiting))} of {len(waiting)} in the next run, "
+        f"{len(told_third & set(waiting))} in that of the next event; "
+        f"{len(read_second & set(waiting))} read since the watermark in the next run"
+    )
+    assert paused | first <= told_first
+    assert set(waiting) <= read_second
+    assert told_second == set(waiting[:1])
+    assert told_third == set(waiting[1:]) | last
+
+
+def held_runs(airflow: LocalAirflow) -> list[str]:
+    found = airflow.api("GET", f"/dags/{HELD_ID}/dagRuns", params={"order_by": "run_after"})
+    return [run["dag_run_id"] for run in found["dag_runs"]]
+
+
+class FormAtOnce:
+    """Completes the forms of the first jobs as soon as a sensor was told that there is none."""
+
+    def __init__(self, service: FakeFieldService, jobs: int) -> None:
+        self._service, self._jobs = service, jobs
+
+    async def play(self, exchange: Exchange) -> None:
+        await exchange.answer(await exchange.handle())
+        job = exchange.request.query_params.get("jobID")
+        if job and int(job) % FIRST_JOBS_EVERY <= self._jobs:
+            self._service.add_form(job_id=int(job))
+
+
+@pytest.fixture(scope="module")
+def waits(airflow: LocalAirflow, watched_service: FakeFieldService) -> Waits:
+    """Sensors of which some find their forms at once, and some wait through all troubles."""
+    at_once = FormAtOnce(watched_service, SHORT_WAITS)
+    watched_service.fail("GET", "/forms", at_once, every=True)
+    waits = Waits.start(airflow, watched_service, WAITS)
+    waits.until_deferred(SHORT_WAITS)
+    watched_service.clear_faults()
+    waits.done |= set(range(SHORT_WAITS))
+    return waits
+
+
+def test_forms_that_are_there_as_soon_as_a_sensor_defers_are_found(
+    airflow: LocalAirflow, waits: Waits
+) -> None:
+    print(f"{SHORT_WAITS} short deferrals: {mismatches(airflow)} state mismatches")
+    assert mismatches(airflow) == 0
+
+
+def test_deferred_sensors_share_a_request_and_outlast_an_outage(
+    watched: FakeFieldService, waits: Waits
+) -> None:
     with watched.refuse_connections():
         time.sleep(20)
     sweeps(watched, 10)
-    queries = [dict(request.query) for request in watched.requests[-10:]]
-    assert all("jobID" not in query for query in queries)
-    forms = {number: watched.add_form(job_id=first + number)["id"] for number in range(WAITS - 1)}
-    until(lambda: states()["success"] == WAITS and states()["deferred"] == 1, timeout=300)
-    last = watched.add_form(job_id=first + WAITS - 1)["id"]
+    assert all("jobID" not in dict(request.query) for request in watched.requests[-10:])
 
-    assert airflow.wait_for_run("many_waits", run_id, timeout=120) == "success"
-    for number, form in {**forms, WAITS - 1: last}.items():
-        (reference,) = airflow.xcom("many_waits", run_id, "wait", map_index=number)
-        assert reference["id"] == form
-    log = (airflow.home / "scheduler.log").read_text()
-    assert re.findall(r"task_id='wait'.*finished with state success, but.*", log) == []
-    assert "finished with state success, but" not in log
+    waits.until_found(waits.complete(share(0)))
+
+
+def share(number: int) -> range:
+    return range(WAITS)[SHORT_WAITS + number * SHARE :][:SHARE]
+
+
+@pytest.mark.parametrize("retry_after", [4, None])
+def test_a_storm_of_429_loses_nothing_and_is_not_hammered(
+    airflow: LocalAirflow, watched: FakeFieldService, waits: Waits, retry_after: int | None
+) -> None:
+    start = len(watched.requests)
+    storm = watched.fail("GET", "/forms", faults.Status(429, retry_after=retry_after), every=True)
+    watched.wait_for(lambda: storm.hits >= 2, timeout=60)
+    added = add(watched, 3)
+    forms = waits.complete(share(1 if retry_after else 2))
+    time.sleep(STORM_SECONDS)
+    watched.clear_faults()
+    refused = [request for request in watched.requests[start:] if request.status == 429]
+
+    until_told(airflow, added)
+    waits.until_found(forms)
+
+    for name, of_sensors in (("watcher", False), ("sensors", True)):
+        times = [request.at for request in refused if is_of_sensors(request) is of_sensors]
+        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+        print(f"429, Retry-After {retry_after}: {name} asked {len(times)} times, {gaps} s apart")
+        assert times
+        if retry_after:
+            assert min(gaps) >= retry_after
+        else:
+            assert len(times) < STORM_SECONDS / 2
+    assert set(times_told(airflow, added).values()) == {1}
+
+
+def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
+    airflow: LocalAirflow, watched: FakeFieldService
+) -> None:
+    chance = random.Random(SEED)
+    airflow.start_another("triggerer", "triggerer-2")
+    waits = Waits.start(airflow, watched, SURVIVED_WAITS)
+    waits.until_deferred()
+    numbers = chance.sample(range(SURVIVED_WAITS), SURVIVED_WAITS)
+    half, delay = chance.randint(0, SURVIVED_WAITS), chance.uniform(0.0, 5.0)
+
+    forms, before = waits.complete(numbers[:half]), add(watched, 3)
+    time.sleep(delay)
+    airflow.kill("triggerer")
+    airflow.processes["triggerer"] = airflow.processes.pop("triggerer-2")
+    forms, after = forms | waits.complete(numbers[half:]), add(watched, 3)
+
+    until_told(airflow, [*before, *after])
+    waits.until_found(forms)
+    assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
+    times = times_told(airflow, [*before, *after])
+    print(
+        f"seed {SEED}: one of two triggerers killed {delay:.1f} s after {half} of {SURVIVED_WAITS} forms: "
+        f"told of {Counter(times.values())}"
+    )
+    assert max(times[form] for form in before) <= 2
+    assert {times[form] for form in after} == {1}
+    assert mismatches(airflow) == 0

@@ -1,26 +1,65 @@
 """DAGs that start with completed forms, and sensors that wait for theirs, many at once."""
 
-from airflow.providers.common.compat.sdk import dag, task
+from datetime import UTC, datetime, timedelta
+
+from airflow.providers.common.compat.sdk import Variable, dag, task
 
 from fsm_provider.assets.forms import completed_forms, forms_from_events
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.sensors.forms import FsmFormSensor
 
+CONN_ID = "fsm_watched"
 WATCHED_NAME = "Watched Record"
+LEAVE = "Leave to go on"
+WATERMARK = "held_records_watermark"
+LOOK_BACK = timedelta(minutes=1)
+RECONCILE_BACK = timedelta(days=3)
 
-
-@dag(
-    schedule=completed_forms(
-        "watched_records", fsm_conn_id="fsm_watched", poll_interval=1, form_names=WATCHED_NAME
-    ),
-    catchup=False,
-    max_active_runs=16,
+watched = completed_forms(
+    "watched_records",
+    fsm_conn_id=CONN_ID,
+    poll_interval=1,
+    form_names=WATCHED_NAME,
+    look_back=LOOK_BACK,
+    reconcile_every=timedelta(seconds=10),
+    reconcile_back=RECONCILE_BACK,
 )
+
+
+@dag(schedule=watched, catchup=False, max_active_runs=16)
 def watched_records():
     @task
     def read(*, triggering_asset_events):
         return forms_from_events(triggering_asset_events)
 
     read()
+
+
+@dag(schedule=watched, catchup=False, max_active_runs=1, is_paused_upon_creation=True)
+def held_records():
+    """One run at a time, held until a form gives leave: what the events tell, and what the service does."""
+
+    @task
+    def read(*, triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    @task
+    def read_since_watermark():
+        start = datetime.now(UTC) - LOOK_BACK
+        since = Variable.get(WATERMARK, default=start.isoformat())
+        forms = FsmHook(CONN_ID).list_forms(updated_since=since)
+        ids = [form.id for form in forms if form.form_name == WATCHED_NAME]
+        return {"forms": ids, "next": start.isoformat()}
+
+    @task
+    def commit(seen):
+        Variable.set(WATERMARK, seen["next"])
+
+    hold = FsmFormSensor(
+        task_id="hold", fsm_conn_id=CONN_ID, form_names=LEAVE, mode="poke", poke_interval=1, timeout=600
+    )
+    seen = read_since_watermark()
+    [read(), seen] >> hold >> commit(seen)
 
 
 @dag(schedule=None, params={"first_job_id": 0, "jobs": 1}, max_active_tasks=300)
@@ -30,9 +69,10 @@ def many_waits():
         return [params["first_job_id"] + number for number in range(params["jobs"])]
 
     FsmFormSensor.partial(
-        task_id="wait", fsm_conn_id="fsm_watched", poke_interval=2, deferrable=True, timeout=900
+        task_id="wait", fsm_conn_id=CONN_ID, poke_interval=2, deferrable=True, timeout=900
     ).expand(job_id=job_ids())
 
 
 watched_records()
+held_records()
 many_waits()
