@@ -2,6 +2,8 @@
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``;
 ``.../properties/<id>/jobs`` takes jobs; ``/counts`` tells what came, without counting itself.
+``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
+form of job n at start + n x every, n from 1. It takes ``jobID``; ``.../forms/<n>`` is 404 until then.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tests.benchmarks import pages
 
 TOKEN = "a-token-of-the-usual-length-0123456789"
 _CURSOR = re.compile(rb"[?&]cursor=(\d+)")
+_JOB = re.compile(rb"[?&]jobID=(\d+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -43,6 +46,10 @@ class Service:
     def listing(self, first: int, stop: int, latency_ms: int = 0) -> str:
         """Give the base URL under which the forms of those pages are listed."""
         return f"http://127.0.0.1:{self.port}/pages/{first}/{stop}/{latency_ms}"
+
+    def growing(self, start: float, every: float, latency_ms: int = 0) -> str:
+        """Give the base URL under which job n has a form ``every`` x n seconds after ``start``."""
+        return f"http://127.0.0.1:{self.port}/growing/{start * 1000:.0f}/{every * 1000:.0f}/{latency_ms}"
 
     def counts(self) -> Counts:
         """Ask what has come so far."""
@@ -118,9 +125,15 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def _serve(self, target: bytes) -> None:
         path = target.partition(b"?")[0].decode()
-        _, _, first, stop, latency_ms, *rest = path.split("/")
+        _, kind, first, stop, latency_ms, *rest = path.split("/")
         time.sleep(int(latency_ms) / 1000)
-        if rest[0] == "forms":
+        if kind == "growing":
+            job = _JOB.search(target)
+            numbers = [int(rest[1])] if rest[1:] else [int(job[1])] if job else None
+            forms = pages.forms_by_now(int(first), int(stop), numbers)
+            found = 404 if rest[1:] and not forms else 200
+            self._answer(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
+        elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
             self._answer(200, pages.envelope(page, int(stop)), self.server.pages[page], b"}")
