@@ -40,7 +40,7 @@ def forms_of_page(page: int) -> bytes:
 
 
 def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[bytes]:
-    """Render the forms of those jobs, or of all, that are completed: job n at ``start`` + n x ``every`` ms."""
+    """Render the completed forms of those jobs, or of all: job n at ``start`` + n x ``every`` ms."""
     ended = max(0, int(time.time() * 1000) - start) // every
     asked = range(1, ended + 1) if numbers is None else numbers
     return [_completed(number, start + number * every) for number in asked if 0 < number <= ended]
