@@ -30,7 +30,7 @@ class Extent:
     modes: tuple[str, ...] = ("stream", "collect")
     modules_per_folder: int | None = None
     waits: tuple[int, ...] = (1, 100, 1000)
-    wait_seconds: float = 10.0
+    wait_seconds: float = 8.0
     sensors: int = 20
 
 

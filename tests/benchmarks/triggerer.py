@@ -73,7 +73,8 @@ async def start(runner: Runner, make: Callable[[int], Any], numbers: range, with
     began = time.monotonic()
     for done, number in enumerate(numbers):
         runner.add(number, make(number))
-        await asyncio.sleep(max(0.0, began + within * done / len(numbers) - time.monotonic()))
+        if (early := began + within * done / len(numbers) - time.monotonic()) > 0:
+            await asyncio.sleep(early)
 
 
 async def lags(seconds: float) -> list[float]:
