@@ -1,9 +1,13 @@
 """Sensors that wait for the form of one job each, as many as a run's conf says."""
 
+from datetime import timedelta
+
 from airflow.providers.common.compat.sdk import dag, task
 from airflow.providers.http.sensors.http import HttpSensor
 
 from fsm_provider.sensors.forms import FsmFormSensor
+
+PATIENT = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 
 
 def has_form(response):
@@ -20,14 +24,14 @@ def queries(**context):
     return [{"jobID": str(job)} for job in range(1, context["dag_run"].conf["sensors"] + 1)]
 
 
-@dag(schedule=None)
+@dag(schedule=None, default_args=PATIENT)
 def form_sensor():
     FsmFormSensor.partial(
         task_id="wait", fsm_conn_id="form_sensor", poke_interval=1, deferrable=True, timeout=900
     ).expand(job_id=jobs())
 
 
-@dag(schedule=None)
+@dag(schedule=None, default_args=PATIENT)
 def http_sensor():
     HttpSensor.partial(
         task_id="wait",
