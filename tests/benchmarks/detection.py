@@ -127,8 +127,8 @@ def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     section = f"from a form's completion to its task's success, {extent.sensors} sensors"
     shown = [(dag_id, "success", label) for dag_id, label in _LABELS.items()]
     shown += [
-        (_FORMS, "fired", "of it, until the trigger fires"),
-        (_FORMS, "airflow", "of it, Airflow's: from the trigger to the success"),
+        (_FORMS, "fired", "of FsmFormSensor's, until the trigger fires"),
+        (_FORMS, "airflow", "of FsmFormSensor's, Airflow's part: from there to the success"),
     ]
     rows = [
         Row(section, f"{label}, {name}", "s", [pick(one[dag_id][part]) for one in measured])
