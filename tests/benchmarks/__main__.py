@@ -18,7 +18,7 @@ from tests.benchmarks.rounds import BenchmarkError, run_rounds
 from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
 
-CASES = ("listing", "jobs", "latency", "bulk", "imports", "memory", "counts")
+CASES = ("listing", "jobs", "latency", "bulk", "imports", "memory", "counts", "waiting", "detection")
 
 
 def main() -> int:

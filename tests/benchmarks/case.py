@@ -19,6 +19,9 @@ class Extent:
     :param latency_pages: pages of the listing with latency.
     :param modes: whether forms are streamed, or collected in a list.
     :param modules_per_folder: how many are imported; None: all.
+    :param waits: how many triggers wait at once, ascending.
+    :param wait_seconds: how long the waiting is measured.
+    :param sensors: how many wait on a real Airflow.
     """
 
     sizes: tuple[int, ...] = (10, 200, 1000)
@@ -26,9 +29,21 @@ class Extent:
     latency_pages: int = 40
     modes: tuple[str, ...] = ("stream", "collect")
     modules_per_folder: int | None = None
+    waits: tuple[int, ...] = (1, 100, 1000)
+    wait_seconds: float = 8.0
+    sensors: int = 20
 
 
-QUICK = Extent(sizes=(5, 40), jobs=100, latency_pages=8, modes=("stream",), modules_per_folder=1)
+QUICK = Extent(
+    sizes=(5, 40),
+    jobs=100,
+    latency_pages=8,
+    modes=("stream",),
+    modules_per_folder=1,
+    waits=(20,),
+    wait_seconds=3.0,
+    sensors=3,
+)
 
 
 class Case(NamedTuple):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 FORMS_PER_PAGE = 100
@@ -34,6 +37,13 @@ def forms_of_page(page: int) -> bytes:
     chance = random.Random(page)
     start = page * FORMS_PER_PAGE
     return _render([_form(number, chance) for number in range(start, start + FORMS_PER_PAGE)])
+
+
+def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[bytes]:
+    """Render the completed forms of those jobs, or of all: job n at ``start`` + n x ``every`` ms."""
+    ended = max(0, int(time.time() * 1000) - start) // every
+    asked = range(1, ended + 1) if numbers is None else numbers
+    return [_completed(number, start + number * every) for number in asked if 0 < number <= ended]
 
 
 def envelope(page: int, stop_page: int) -> bytes:
@@ -133,6 +143,14 @@ def job(property_id: int) -> bytes:
         },
     }
     return _render(record)
+
+
+@cache
+def _completed(number: int, moment: int) -> bytes:
+    form = _form(number, random.Random(number))
+    at = _time(datetime.fromtimestamp(moment / 1000, UTC))
+    form["jobDetails"]["jobID"] = number
+    return _render(form | {"createdOnDateTime": at, "lastUpdatedOnDateTime": at})
 
 
 def _form(number: int, chance: random.Random) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``;
 ``.../properties/<id>/jobs`` takes jobs; ``/counts`` tells what came, without counting itself.
+``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
+form of job n at start + n x every, n from 1. It takes ``jobID``; ``.../forms/<n>`` is 404 until then. A start
+of 0 is the one that ``/start/<ms>`` told last.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from tests.benchmarks import pages
 
 TOKEN = "a-token-of-the-usual-length-0123456789"
 _CURSOR = re.compile(rb"[?&]cursor=(\d+)")
+_JOB = re.compile(rb"[?&]jobID=(\d+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -44,13 +48,27 @@ class Service:
         """Give the base URL under which the forms of those pages are listed."""
         return f"http://127.0.0.1:{self.port}/pages/{first}/{stop}/{latency_ms}"
 
+    def growing(self, start: float, every: float, latency_ms: int = 0) -> str:
+        """Give the base URL under which job n has a form ``every`` x n seconds after ``start``.
+
+        A ``start`` of 0 is told later, by :meth:`start`.
+        """
+        return f"http://127.0.0.1:{self.port}/growing/{start * 1000:.0f}/{every * 1000:.0f}/{latency_ms}"
+
+    def start(self, moment: float | None) -> None:
+        """Tell the start of what grows; None: not yet."""
+        self._ask(f"/start/{2**53 if moment is None else moment * 1000:.0f}")
+
     def counts(self) -> Counts:
         """Ask what has come so far."""
+        return Counts(*self._ask("/counts"))
+
+    def _ask(self, path: str) -> list[int]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request("GET", "/counts")
-        counts = Counts(*json.loads(connection.getresponse().read()))
+        connection.request("GET", path)
+        answer: list[int] = json.loads(connection.getresponse().read())
         connection.close()
-        return counts
+        return answer
 
 
 @contextmanager
@@ -77,6 +95,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self.jobs = [pages.job(property_id) for property_id in range(job_count)]
         self.connections = 0
         self.requests = 0
+        self.start_ms = 2**53
 
 
 class _Connection(socketserver.BaseRequestHandler):
@@ -91,6 +110,9 @@ class _Connection(socketserver.BaseRequestHandler):
         while target := self._next_target():
             if target == b"/counts":
                 self._answer(200, json.dumps([self.server.connections, self.server.requests]).encode())
+            elif target.startswith(b"/start/"):
+                self.server.start_ms = int(target.rpartition(b"/")[2])
+                self._answer(200, b"[]")
             else:
                 self._count()
                 self._serve(target)
@@ -118,9 +140,15 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def _serve(self, target: bytes) -> None:
         path = target.partition(b"?")[0].decode()
-        _, _, first, stop, latency_ms, *rest = path.split("/")
+        _, kind, first, stop, latency_ms, *rest = path.split("/")
         time.sleep(int(latency_ms) / 1000)
-        if rest[0] == "forms":
+        if kind == "growing":
+            job = _JOB.search(target)
+            numbers = [int(rest[1])] if rest[1:] else [int(job[1])] if job else None
+            forms = pages.forms_by_now(int(first) or self.server.start_ms, int(stop), numbers)
+            found = 404 if rest[1:] and not forms else 200
+            self._answer(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
+        elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
             self._answer(200, pages.envelope(page, int(stop)), self.server.pages[page], b"}")

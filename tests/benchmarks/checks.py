@@ -1,0 +1,10 @@
+"""What ``HttpEventTrigger`` asks of an answer. It loads this module anew at each poll."""
+
+from __future__ import annotations
+
+from requests import Response
+
+
+async def has_form(response: Response) -> bool:
+    """Tell whether the listing holds a form."""
+    return bool(response.json()["data"])

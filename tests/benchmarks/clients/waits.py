@@ -1,0 +1,104 @@
+"""Triggers that wait for the form of a job, as each client makes them: all poll once a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.providers.http.sensors.http import HttpSensor
+from airflow.providers.http.triggers.http import HttpEventTrigger, HttpSensorTrigger
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from fsm_provider.triggers.forms import FsmFormTrigger
+from tests.benchmarks.clients.loops import AUTHORISATION
+
+INTERVAL = 1.0
+
+
+def shared(job: int) -> BaseTrigger:
+    """Wait on the stream that all share."""
+    waiting = alone(job, shared=True)
+    waiting.trigger_id = job
+    return waiting
+
+
+def alone(job: int, *, shared: bool = False) -> BaseTrigger:
+    """Wait alone. Without an identifier, as in ``dag.test()``, or the first poll were after 15 s."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return FsmFormTrigger(
+        fsm_conn_id="bench",
+        filters={"job_id": str(job), "created_since": today.isoformat()},
+        minimum_forms=1,
+        form_names=[],
+        query_params=None,
+        poll_interval=INTERVAL,
+        shared=shared,
+    )
+
+
+def http_event(job: int) -> BaseTrigger:
+    """Wait until a check passes the listing."""
+    return HttpEventTrigger(
+        response_check_path="tests.benchmarks.checks.has_form",
+        http_conn_id="bench",
+        endpoint="forms",
+        headers=AUTHORISATION,
+        data={"jobID": str(job)},
+        poll_interval=INTERVAL,
+    )
+
+
+def http_sensor(job: int) -> BaseTrigger:
+    """Wait until an address is not 404, which is all that a deferred HttpSensor can."""
+    return HttpSensorTrigger(
+        endpoint=f"forms/{job}", http_conn_id="bench", headers=AUTHORISATION, poke_interval=INTERVAL
+    )
+
+
+def nothing(job: int) -> BaseTrigger:
+    """Wait on a shared stream that does nothing."""
+    return _Nothing(job)
+
+
+def poked(job: int) -> Any:
+    """Make the sensor of a task that stays on its worker."""
+    return HttpSensor(
+        task_id=f"wait_{job}",
+        http_conn_id="bench",
+        endpoint="forms",
+        method="GET",
+        headers=AUTHORISATION,
+        request_params={"jobID": str(job)},
+        response_check=lambda response: bool(response.json()["data"]),
+    )
+
+
+class _Nothing(BaseEventTrigger):
+    def __init__(self, job: int) -> None:
+        super().__init__()
+        self._job = job
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}._Nothing", {"job": self._job}
+
+    def shared_stream_key(self) -> str:
+        return "nothing"
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[None]:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            yield None
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[None]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        async for seen in shared_stream:
+            if seen is not None:
+                yield TriggerEvent(seen)
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        raise NotImplementedError
+        yield TriggerEvent(None)
