@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.sdk import AirflowException, Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -38,7 +42,34 @@ def never_expire() -> timedelta:
 
 
 def read_variable(key: str) -> str | None:
-    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3."""
+    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3.
+
+    :raises AirflowException: where there is one that could not be read, which Airflow calls absent too.
+    """
     default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
     value: str | None = Variable.get(key, **default)
+    if value is None and key in (variable_keys(key) or ()):
+        raise AirflowException(f"Variable {key} is there, but could not be read")
     return value
+
+
+def variable_keys(prefix: str) -> list[str] | None:
+    """List the Variables in Airflow's database whose names begin with ``prefix``, None before Airflow 3.3."""
+    keys = getattr(Variable, "keys", None)
+    return None if keys is None else list(keys(prefix=prefix))
+
+
+def import_function(argument: str, path: str) -> Callable[..., Any]:
+    """Import ``package.module.function``.
+
+    :param argument: what the path was given as.
+    :raises FsmInputError: naming the argument.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FsmInputError(f"{argument}: {path!r} cannot be imported: {error}") from None
+    if not callable(function):
+        raise FsmInputError(f"{argument}: {path!r} is not a function")
+    return function  # type: ignore[no-any-return]

@@ -111,6 +111,11 @@ class Ledger:
         generation = context["ti"].max_tries if store is not None else 0
         return cls(store, generation=generation, repeat_uncertain=repeat_uncertain, repeat_made=repeat_made)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether another try of the task finds what this one has written."""
+        return self._store is not None
+
     def __enter__(self) -> Self:
         return self
 

@@ -122,5 +122,8 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
-        "extra-links": ["fsm_provider.links.jobs.FsmJobLink"],
+        "extra-links": [
+            "fsm_provider.links.jobs.FsmJobLink",
+            "fsm_provider.links.webhooks.FsmWebhookLink",
+        ],
     }

@@ -28,15 +28,21 @@ class MemoryStateStore:
 class TaskInstance:
     """What the operators ask of ``context["ti"]``."""
 
-    def __init__(self, max_tries: int) -> None:
+    def __init__(self, max_tries: int, run_id: str, task_id: str) -> None:
         self.max_tries = max_tries
+        self.dag_id = "dag"
+        self.run_id = run_id
+        self.task_id = task_id
+        self.map_index: int | None = -1
         self.pushed: dict[str, Any] = {}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = json.loads(json.dumps(value))
 
 
-def context_of(store: MemoryStateStore | None, *, cleared: int = 0) -> Any:
+def context_of(
+    store: MemoryStateStore | None, *, cleared: int = 0, run_id: str = "run", task_id: str = "task"
+) -> Any:
     """Make the context of one try; ``cleared`` counts how often the task was cleared before it."""
-    context: dict[str, Any] = {"ti": TaskInstance(max_tries=2 + 3 * cleared)}
+    context: dict[str, Any] = {"ti": TaskInstance(2 + 3 * cleared, run_id, task_id)}
     return context if store is None else {**context, "task_state_store": store}
