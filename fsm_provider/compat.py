@@ -73,3 +73,30 @@ def import_function(argument: str, path: str) -> Callable[..., Any]:
     if not callable(function):
         raise FsmInputError(f"{argument}: {path!r} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+def read_variable_in_server(key: str) -> str | None:
+    """Give an Airflow Variable in a process that has the database (the API server), None where there is none.
+
+    :raises Exception: where the database cannot be asked, which Airflow calls absent too.
+    """
+    from airflow.models import Variable as StoredVariable
+
+    value: str | None = StoredVariable.get(key, default_var=None)
+    if value is None:
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            if session.scalar(select(StoredVariable.id).where(StoredVariable.key == key)) is not None:
+                raise AirflowException(f"Variable {key} is there, but could not be read")
+    return value
+
+
+def count(name: str, tags: dict[str, str]) -> None:
+    """Count something in Airflow's metrics."""
+    try:
+        from airflow.observability.stats import Stats
+    except ImportError:
+        from airflow.stats import Stats  # type: ignore[assignment] # before Airflow 3.2
+    Stats.incr(name, tags=tags)

@@ -37,7 +37,7 @@ class FsmWebhooksPlugin(AirflowPlugin):
     """Mounts the receiver below ``/fsm/webhooks``. It accepts nothing until it is configured."""
 
     name = "fsm_webhooks"
-    fastapi_apps: list[dict[str, Any]] = (  # noqa: RUF012 - as Airflow declares it
+    fastapi_apps: list[dict[str, Any]] = (
         [{"app": LazyReceiver(), "url_prefix": URL_PREFIX, "name": "fsm webhooks"}]
         if AIRFLOW_V_3_0_PLUS
         else []

@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import types
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -185,7 +186,7 @@ class TestTheSecret:
     def test_a_function_that_fails_the_probe_lets_nothing_be_registered(self, service, connect, user_module):
         connect(service)
 
-        with pytest.raises(Exception, match="secret_sink user_sinks.fail raised OSError"):
+        with pytest.raises(Exception, match=r"secret_sink user_sinks\.fail raised OSError"):
             register(secret_sink="user_sinks.fail")
         assert service.requests == []
 
@@ -298,10 +299,8 @@ class TestOnce:
         supervisor.before = count_down
         store.set = set_and_count
         context = context_of(store)
-        try:
+        with suppress(Killed):
             register(context, event_types="jobs.created")
-        except Killed:
-            pass
         supervisor.before = lambda _: None
         store.set = lambda key, value, *, retention=None: MemoryStateStore.set(store, key, value)
         if kept == "ledger":
