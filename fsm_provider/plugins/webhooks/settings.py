@@ -127,7 +127,7 @@ class Endpoint(_Model):
     @model_validator(mode="after")
     def _one_place_of_each(self) -> Self:
         if self.id_header is not None and self.signature != "none":
-            raise ValueError("id_header: belongs into signature; standard-webhooks has its own")
+            raise ValueError("id_header: belongs into signature (standard-webhooks has its own)")
         if self.secrets_variable is not None and self.secrets_from is not None:
             raise ValueError("secrets_from: is given beside secrets_variable")
         return self

@@ -140,7 +140,7 @@ def signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identi
 
 def candidates(header: str, prefix: str) -> list[str]:
     """Give the values of a header that begin with ``prefix``, without it; each once."""
-    parts = dict.fromkeys([*header.split(), *(part.strip() for part in header.split(","))])
+    parts = dict.fromkeys((header if "," in prefix else header.replace(",", " ")).split())
     return [part.removeprefix(prefix) for part in parts if part.startswith(prefix) and part != prefix]
 
 
