@@ -43,13 +43,17 @@ def record(uri: str, proof: Proof, extra: dict[str, Any]) -> Outcome:
         )
         if session.scalar(same.limit(1)) is not None:
             return "repeated"
+        _hold_queue(session, asset_id)
         event = asset_manager.register_asset_change(
             asset=session.scalars(select(AssetModel).where(AssetModel.id == asset_id)).one(),
             extra={"delivery": proof.key, "digest": proof.digest, **extra},
             session=session,
             source_is_api=True,
         )
-        return "accepted" if event is not None else "no asset"
+        if event is None:
+            return "no asset"
+        _queue_until(session, asset_id, event.timestamp)
+        return "accepted"
 
 
 def _locked(session: Session, uri: str) -> int | None:
@@ -59,7 +63,9 @@ def _locked(session: Session, uri: str) -> int | None:
 
     active = (AssetModel.uri == uri, AssetModel.active.has())
     if session.get_bind().dialect.name != "sqlite":
-        return session.scalar(select(AssetModel.id).where(*active).with_for_update(of=AssetModel))
+        # Weaker than FOR UPDATE: a task that updates the asset meanwhile is not kept waiting.
+        locked = select(AssetModel.id).where(*active).with_for_update(of=AssetModel, key_share=True)
+        return session.scalar(locked)
     # SQLite has no row locks; an update that changes nothing takes the lock of the whole database.
     session.execute(
         update(AssetModel)
@@ -68,3 +74,33 @@ def _locked(session: Session, uri: str) -> int | None:
         .execution_options(synchronize_session=False)
     )
     return session.scalar(select(AssetModel.id).where(*active))
+
+
+def _hold_queue(session: Session, asset_id: int) -> None:
+    """Keep the scheduler from taking the asset's queue rows; what it has begun to take is gone afterwards.
+
+    Otherwise it could delete a row that this event counts on, having read the events before.
+    """
+    from airflow.models.asset import AssetDagRunQueue
+    from sqlalchemy import update
+
+    session.execute(
+        update(AssetDagRunQueue)
+        .where(AssetDagRunQueue.asset_id == asset_id)
+        .values(created_at=AssetDagRunQueue.created_at)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _queue_until(session: Session, asset_id: int, timestamp: datetime) -> None:
+    """Have the run that is queued take this event too.
+
+    A run takes the events up to the time of its queue row, which the first event of a burst makes. The
+    others would wait for a run that nothing starts.
+    """
+    from airflow.models.asset import AssetDagRunQueue
+    from sqlalchemy import select
+
+    session.flush()
+    for row in session.scalars(select(AssetDagRunQueue).where(AssetDagRunQueue.asset_id == asset_id)):
+        row.created_at = max(row.created_at, timestamp)
