@@ -165,11 +165,8 @@ class Forger:
 
     def no_http(self, session: Session) -> Status:
         path = urlsplit(self.url).path
-        return self.raw(
-            self.draw.choice(
-                [b"\x16\x03\x01\x02\x00", b"POST\r\n\r\n", f"POST {path}\r\n\r\n".encode(), os.urandom(50)]
-            )
-        )
+        lines = [b"\x16\x03\x01\x02\x00", b"POST\r\n\r\n", f"POST {path}\r\n\r\n".encode()]
+        return self.raw(self.draw.choice([*lines, self.draw.randbytes(50)]))
 
     def replay(self, session: Session) -> Status:
         headers, body = self.captured

@@ -6,8 +6,10 @@ Airflow stops.
 
 import json
 import random
+import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 
 import pytest
 import requests
@@ -112,7 +114,7 @@ def test_forged_deliveries_are_not_accepted(
     assert events_by_job(airflow) == before
     # A replay within the tolerance is answered like the repeat that it may be, and makes no event.
     assert {kind for kind, status in answers if status == 200} == {"replay"}
-    assert {status for _, status in answers} <= {200, 400, 401, 404, 405, 408, 413, 415, None}, answers
+    assert {status for _, status in answers} <= {200, 400, 401, 404, 405, 408, 413, 415, 429, None}, answers
     assert airflow.processes["api-server"] is server
     assert server.poll() is None
     job = service.add_job(7)
@@ -178,15 +180,12 @@ def variables(airflow: LocalAirflow) -> list[str]:
 
 
 def events_by_job(airflow: LocalAirflow) -> Counter:
-    assets = airflow.api("GET", "/assets", params={"uri_pattern": ASSET})["assets"]
-    (asset,) = (one for one in assets if one["uri"] == ASSET)
-    found: Counter = Counter()
-    while True:
-        params = {"asset_id": asset["id"], "limit": 100, "offset": found.total(), "order_by": "id"}
-        page = airflow.api("GET", "/assets/events", params=params)["asset_events"]
-        if not page:
-            return found
-        found.update(event["extra"].get("id") for event in page)
+    """Count the asset's events. Airflow's API answers 500 while a run that one of them started is queued."""
+    with closing(sqlite3.connect(f"file:{airflow.home}/airflow.db?mode=ro", uri=True)) as database:
+        rows = database.execute(
+            "select extra from asset_event join asset on asset.id = asset_id where uri = ?", [ASSET]
+        )
+        return Counter(json.loads(extra).get("id") for (extra,) in rows)
 
 
 def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], some: int) -> None:

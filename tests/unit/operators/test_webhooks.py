@@ -4,6 +4,7 @@ Airflow's own SDK runs; behind it is the supervisor of ``tests.unit.supervisor``
 """
 
 import json
+import logging
 import random
 import sys
 import threading
@@ -620,6 +621,16 @@ class TestTheReceiversAddress:
         with pytest.raises(AirflowFailException, match="no such host, at ") as caught:
             register(target_url=None, event_types="jobs.created")
         assert self.tokens(variables)[0] not in str(caught.value)
+
+    def test_no_log_holds_the_token_at_debug_either(self, service, connect, variables, caplog):
+        caplog.set_level(logging.DEBUG)
+        connect(service)
+
+        register(target_url=None, event_types="jobs.created")
+
+        (token,) = self.tokens(variables)
+        logged = [record for record in caplog.records if not record.name.startswith("uvicorn")]
+        assert not [record for record in logged if token in record.getMessage()]
 
     @pytest.mark.parametrize(
         ("configuration", "message"),
