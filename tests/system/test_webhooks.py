@@ -181,9 +181,10 @@ def variables(airflow: LocalAirflow) -> list[str]:
 
 def events_by_job(airflow: LocalAirflow) -> Counter:
     """Count the asset's events. Airflow's API answers 500 while a run that one of them started is queued."""
-    with closing(sqlite3.connect(f"file:{airflow.home}/airflow.db?mode=ro", uri=True)) as database:
+    with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=30)) as database:
         rows = database.execute(
-            "select extra from asset_event join asset on asset.id = asset_id where uri = ?", [ASSET]
+            "select asset_event.extra from asset_event join asset on asset.id = asset_id where uri = ?",
+            [ASSET],
         )
         return Counter(json.loads(extra).get("id") for (extra,) in rows)
 
