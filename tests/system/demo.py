@@ -1,6 +1,7 @@
-"""The round trip of one work order on a real Airflow: ``python -m tests.system.demo [--ui]``."""
+"""One work order on a real Airflow, and the webhook of it: ``python -m tests.system.demo [--ui]``."""
 
 import argparse
+import json
 import signal
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fsm_provider.testing import Engineer, FakeFieldService
-from tests.system.airflow_api import LocalAirflowError
+from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
 DAGS_FOLDER = Path(__file__).parents[2] / "example_dags"
@@ -71,11 +72,43 @@ def _demonstrate(stay: bool) -> int:
         env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
         with LocalAirflow(DAGS_FOLDER, Path(home), env) as airflow:
             narrator.say("Airflow", airflow.base_url)
-            code = _run(airflow, service, narrator)
+            code = _register(airflow, narrator) or _run(airflow, service, narrator)
             if stay:
                 print(f"\nOpen {airflow.base_url} (no login needed); Ctrl-C stops everything.")
                 signal.pause()
             return code
+
+
+def _register(airflow: LocalAirflow, narrator: Narrator) -> int:
+    """Configure the webhook receiver, and register its address with the service."""
+    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
+    configuration = {"base_url": airflow.base_url, "endpoints": endpoints}
+    airflow.api("POST", "/variables", json={"key": "fsm_webhooks", "value": json.dumps(configuration)})
+    run_id = airflow.trigger("webhook_bootstrap")
+    if airflow.wait_for_run("webhook_bootstrap", run_id, RUN_SECONDS) != "success":
+        print(airflow.task_log("webhook_bootstrap", run_id, "register"), file=sys.stderr)
+        return 1
+    (webhook,) = airflow.xcom("webhook_bootstrap", run_id, "register")
+    events = ", ".join(webhook["eventTypes"])
+    narrator.say("register", f"webhook {webhook['id']}, {events} -> {webhook['targetURL']}")
+    return 0
+
+
+def _follow_webhook(airflow: LocalAirflow, service: FakeFieldService, narrator: Narrator) -> int:
+    """Show the delivery of the job, and the run that it started."""
+    for attempt in service.deliveries:
+        narrator.say("fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}")
+    deadline = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < deadline:
+        for run in airflow.api("GET", "/dags/jobs_from_webhooks/dagRuns")["dag_runs"]:
+            if run["state"] == "success":
+                found = airflow.xcom("jobs_from_webhooks", run["dag_run_id"], "references")
+                said = ", ".join(f"{one['type']}: job {one['jobID']}" for one in found)
+                narrator.say("webhook", f"started {run['dag_run_id'].partition('__')[0]} run: {said}")
+                return 0
+        time.sleep(POLL_SECONDS)
+    print("no run was started by the webhook", file=sys.stderr)
+    return 1
 
 
 def _run(airflow: LocalAirflow, service: FakeFieldService, narrator: Narrator) -> int:
@@ -97,6 +130,8 @@ def _run(airflow: LocalAirflow, service: FakeFieldService, narrator: Narrator) -
     run_state = airflow.run_state(DAG_ID, run_id)
     if run_state != "success":
         _print_logs(airflow, run_id, seen)
+        return 1
+    if _follow_webhook(airflow, service, narrator):
         return 1
     rows = {
         "job": ", ".join(str(job["id"]) for job in service.jobs),
