@@ -17,12 +17,15 @@ from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 JOBS = Asset("fsm://fsm_default/jobs")
 
 
+RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+
+
 @dag(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["fsm", "example"],
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+    default_args=RETRIES,
 )
 def webhook_bootstrap():
     # No target_url: the receiver's own address, with a token in it that is shown to nobody.
@@ -34,6 +37,7 @@ def webhook_bootstrap():
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["fsm", "example"],
+    default_args=RETRIES,
 )
 def jobs_from_webhooks():
     @task

@@ -21,6 +21,7 @@ from fsm_provider.api.errors import (
     FsmRedirectError,
     FsmRegistrationMismatchError,
     FsmResponseError,
+    FsmSecretLostError,
     FsmServerError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
@@ -56,6 +57,7 @@ EVERY_ERROR = [
     FsmResponseError("cut off"),
     FsmPaginationError("endless"),
     FsmRegistrationMismatchError("other events", webhook_id=5),
+    FsmSecretLostError("lost", webhook_id=6),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT),
     FsmUncertainWriteError("POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}),
 ]
@@ -142,6 +144,7 @@ def test_only_what_cannot_get_better_by_itself_is_permanent():
         FsmUncertainWriteError,
         FsmInputError,
         FsmRegistrationMismatchError,
+        FsmSecretLostError,
     }
 
 
