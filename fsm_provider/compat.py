@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.sdk import AirflowException, Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -39,9 +43,14 @@ def never_expire() -> timedelta:
 
 
 def read_variable(key: str) -> str | None:
-    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3."""
+    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3.
+
+    :raises AirflowException: where there is one that could not be read, which Airflow calls absent too.
+    """
     default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
     value: str | None = Variable.get(key, **default)
+    if value is None and key in (variable_keys(key) or ()):
+        raise AirflowException(f"Variable {key} is there, but could not be read")
     return value
 
 
@@ -55,3 +64,52 @@ def asset_state_store(name: str) -> Any:
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
     return AssetStateStoreAccessor(name=name)
+
+
+def variable_keys(prefix: str) -> list[str] | None:
+    """List the Variables in Airflow's database whose names begin with ``prefix``, None before Airflow 3.3."""
+    keys = getattr(Variable, "keys", None)
+    return None if keys is None else list(keys(prefix=prefix))
+
+
+def import_function(argument: str, path: str) -> Callable[..., Any]:
+    """Import ``package.module.function``.
+
+    :param argument: what the path was given as.
+    :raises FsmInputError: naming the argument.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FsmInputError(f"{argument}: {path!r} cannot be imported: {error}") from None
+    if not callable(function):
+        raise FsmInputError(f"{argument}: {path!r} is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def read_variable_in_server(key: str) -> str | None:
+    """Give an Airflow Variable in a process that has the database (the API server), None where there is none.
+
+    :raises Exception: where the database cannot be asked, which Airflow calls absent too.
+    """
+    from airflow.models import Variable as StoredVariable
+
+    value: str | None = StoredVariable.get(key, default_var=None)
+    if value is None:
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            if session.scalar(select(StoredVariable.id).where(StoredVariable.key == key)) is not None:
+                raise AirflowException(f"Variable {key} is there, but could not be read")
+    return value
+
+
+def count(name: str, tags: dict[str, str]) -> None:
+    """Count something in Airflow's metrics."""
+    try:
+        from airflow.observability.stats import Stats
+    except ImportError:
+        from airflow.stats import Stats  # type: ignore[assignment] # before Airflow 3.2
+    Stats.incr(name, tags=tags)

@@ -122,6 +122,11 @@ class Ledger:
             repeat_made=repeat_made,
         )
 
+    @property
+    def keeps(self) -> bool:
+        """Whether another try of the task finds what this one has written."""
+        return self._store is not None
+
     def __enter__(self) -> Self:
         return self
 

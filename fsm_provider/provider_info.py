@@ -123,5 +123,8 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
-        "extra-links": ["fsm_provider.links.jobs.FsmJobLink"],
+        "extra-links": [
+            "fsm_provider.links.jobs.FsmJobLink",
+            "fsm_provider.links.webhooks.FsmWebhookLink",
+        ],
     }

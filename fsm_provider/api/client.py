@@ -156,7 +156,7 @@ class FsmClient:
                 path=endpoints.REGISTER_WEBHOOK.path,
                 params=part.query(style),
                 subject=part.subject,
-                confidential=(part.target_url,),
+                confidential=part.confidential,
             )
             registered.append(registration)
             if on_registered:

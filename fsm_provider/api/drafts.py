@@ -136,6 +136,8 @@ class JobOrder(_Draft):
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
 EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
+TOKEN_LENGTH = 16
+"""Characters from which on a part of an address may be a token."""
 
 
 class WebhookCreate(_Draft):
@@ -187,6 +189,13 @@ class WebhookCreate(_Draft):
     def subject(self) -> dict[str, Any]:
         """What a person looks the registration up by, under the service's names."""
         return {"object": self.object, "eventTypes": self.event_types}
+
+    @property
+    def confidential(self) -> tuple[str, ...]:
+        """The texts that no error may quote: the address, and what in it may be a token."""
+        parts = urlsplit(self.target_url)
+        long = [segment for segment in parts.path.split("/") if len(segment) >= TOKEN_LENGTH]
+        return (self.target_url, *long, *filter(None, [parts.query]))
 
     def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
         """Split it into the registrations that ``style`` needs: one per event type, or one."""

@@ -68,6 +68,19 @@ class FsmRegistrationMismatchError(_DescribedError):
 
 
 @dataclass(eq=False)
+class FsmSecretLostError(_DescribedError):
+    """A webhook was registered (4.4), and its signing secret, which is shown once, could not be kept.
+
+    :param webhook_id: the identifier of the registration.
+    """
+
+    permanent = True
+    may_have_written = True
+
+    webhook_id: int
+
+
+@dataclass(eq=False)
 class FsmUncertainWriteError(FsmError):
     """A write that may or may not have happened. It was sent once and is not repeated.
 

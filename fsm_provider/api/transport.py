@@ -26,6 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from fsm_provider import __version__
+from fsm_provider.api.discretion import addresses_unlogged
 from fsm_provider.api.errors import FsmConnectionError, FsmInputError, FsmResponseError, error_class_for
 from fsm_provider.api.settings import Settings
 
@@ -48,7 +49,7 @@ class Call:
 
     :param prepared: the request as it is sent, but for the token; made where there is none.
     :param subject: what a write is about, for the error that says that it is uncertain.
-    :param confidential: texts that no error may quote, should the service repeat them.
+    :param confidential: texts that no error may quote, should the service repeat them, and no log.
     """
 
     method: str
@@ -110,13 +111,14 @@ class Transport:
         request = call.prepared or self._prepare(call)
         request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         try:
-            response = self._adapter.send(
-                request,
-                stream=True,
-                timeout=self._settings.timeout,
-                verify=self._verify,
-                proxies=self._proxies,
-            )
+            with addresses_unlogged(bool(call.confidential)):
+                response = self._adapter.send(
+                    request,
+                    stream=True,
+                    timeout=self._settings.timeout,
+                    verify=self._verify,
+                    proxies=self._proxies,
+                )
         except (requests.RequestException, HTTPError, OSError) as error:
             *_, origin = _causes(error)
             if any(isinstance(cause, NewConnectionError) for cause in _causes(error)):

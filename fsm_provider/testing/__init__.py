@@ -5,8 +5,17 @@ Needs the extra ``testing`` (FastAPI and uvicorn).
 """
 
 from fsm_provider.testing import faults, openapi
+from fsm_provider.testing.delivering import Deliveries, RecordedDelivery
 from fsm_provider.testing.engineer import Engineer
 from fsm_provider.testing.service import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 
-__all__ = ["Engineer", "FakeFieldService", "RecordedRequest", "faults", "openapi"]
+__all__ = [
+    "Deliveries",
+    "Engineer",
+    "FakeFieldService",
+    "RecordedDelivery",
+    "RecordedRequest",
+    "faults",
+    "openapi",
+]

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fsm_provider.testing.app import create_app
+from fsm_provider.testing.delivering import Deliveries, DeliveryThreads, RecordedDelivery
 from fsm_provider.testing.engineer import Engineer, EngineerThread
 from fsm_provider.testing.failing import FakeFaults
 from fsm_provider.testing.front import Front
@@ -51,6 +52,8 @@ class FakeFieldService(FakeRecords, FakeFaults):
     :param event_types_style: how several event types are read from the query (section 4.5: not
         shown). ``last``: of a repeated ``eventTypes`` only the last; ``all``: each of them;
         ``brackets``: each ``eventTypes[]``; ``comma``: the last, split at commas.
+    :param deliveries: how registered webhooks are told of new jobs (section 6: not shown); only those whose
+        target is on 127.0.0.1 are.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         properties: Iterable[int] | None = None,
         forbidden_tokens: Iterable[str] = (),
         event_types_style: EventTypesStyle = "last",
+        deliveries: Deliveries | None = None,
     ) -> None:
         self.settings = Settings(
             token=token,
@@ -86,6 +90,8 @@ class FakeFieldService(FakeRecords, FakeFaults):
         if port:
             self._state.base_url = self._address()
         self._server: BackgroundServer | None = None
+        self._delivery = DeliveryThreads(deliveries or Deliveries(), self._state.record_delivery)
+        self._state.on_job_created.append(self._deliver)
         self._engineer: EngineerThread | None = None
         if engineer is not None:
             self._engineer = EngineerThread(engineer, self._state.complete_form)
@@ -112,12 +118,14 @@ class FakeFieldService(FakeRecords, FakeFaults):
             )
             self._server = BackgroundServer(front, listener, stopping)
             self._server.start()
+            self._delivery.start()
             if self._engineer is not None:
                 self._engineer.start()
         return self
 
     def stop(self) -> None:
-        """Close all connections and cancel forms not completed yet; may be called twice."""
+        """Close all connections, cancel forms and deliveries not made yet; may be called twice."""
+        self._delivery.stop()
         if self._engineer is not None:
             self._engineer.stop()
         if self._server is not None:
@@ -182,6 +190,17 @@ class FakeFieldService(FakeRecords, FakeFaults):
             for request in self.requests
             if matches(request.method, request.path, method_pattern=method, path_pattern=path_pattern)
         ]
+
+    @property
+    def deliveries(self) -> list[RecordedDelivery]:
+        """The attempts at webhook deliveries so far, in the order of their answers."""
+        with self._state.changed:
+            return list(self._state.deliveries)
+
+    def _deliver(self, job_id: int) -> None:
+        with self._state.changed:
+            job, webhooks = dict(self._state.jobs[job_id]), list(self._state.webhooks)
+        self._delivery.job_created(job, webhooks)
 
     def clear_requests(self) -> None:
         """Forget the requests handled so far."""

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from fsm_provider.testing import wire
+from fsm_provider.testing.delivering import RecordedDelivery
 from fsm_provider.testing.listing import Listing
 from fsm_provider.testing.wire import Record
 
@@ -84,6 +85,7 @@ class ServiceState:
         self.forms: Listing[StoredForm] = Listing()
         self.asset_dynamic_fields: Listing[Record] = Listing()
         self.webhooks: list[Record] = []
+        self.deliveries: list[RecordedDelivery] = []
         self.on_job_created: list[Callable[[int], None]] = []
         self._properties = None if properties is None else set(properties)
         # Apart from each other, so that one kind of identifier taken for another is noticed.
@@ -116,6 +118,14 @@ class ServiceState:
         log.info("%s %s %s", request.method, request.path, request.status or "not answered")
         with self.changed:
             self.requests.append(request)
+            self.changed.notify_all()
+
+    def record_delivery(self, delivery: RecordedDelivery) -> None:
+        """Remember an attempt at a delivery."""
+        answer = delivery.status or "no answer"
+        log.info("delivery %s, attempt %d: %s", delivery.delivery_id, delivery.attempt, answer)
+        with self.changed:
+            self.deliveries.append(delivery)
             self.changed.notify_all()
 
     def add_job(self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]) -> Record:

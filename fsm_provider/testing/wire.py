@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -216,7 +217,7 @@ def webhook_record(
         "object": object_,
         "eventTypes": event_types,
         "targetURL": target_url,
-        "signingSecret": secrets.token_urlsafe(32),
+        "signingSecret": f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}",
     }
 
 

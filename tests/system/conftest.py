@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fsm_provider.testing import Engineer, FakeFieldService
+from fsm_provider.plugins.webhooks import URL_PREFIX
+from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
@@ -24,7 +25,8 @@ AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=
 def service() -> Iterator[FakeFieldService]:
     """The service behind the connection ``fsm_default``; its engineer completes two forms a job."""
     engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
-    with FakeFieldService(token=TOKEN, engineer=engineer) as running:
+    deliveries = Deliveries(attempts=100, most_backoff=1.0, duplicates=1, reorder=0.5, seed=7)
+    with FakeFieldService(token=TOKEN, engineer=engineer, deliveries=deliveries) as running:
         yield running
 
 
@@ -71,12 +73,13 @@ def airflow(
         yield running
     written = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     assert any(b'"level":"debug"' in text for text in written.values()), "the log is not at DEBUG"
-    secrets = [
-        TOKEN,
-        REFUSED_TOKEN,
-        WATCHED_TOKEN,
-        *(webhook["signingSecret"] for webhook in service.webhooks),
+    path_tokens = [
+        webhook["targetURL"].rpartition("/")[2]
+        for webhook in service.webhooks
+        if URL_PREFIX in webhook["targetURL"]
     ]
+    signing_secrets = [webhook["signingSecret"] for webhook in service.webhooks]
+    secrets = [TOKEN, REFUSED_TOKEN, WATCHED_TOKEN, *signing_secrets, *path_tokens]
     for path, text in written.items():
         ours = AIRFLOWS_OWN_DEBUG_LINE.sub(b"", text)
         assert [secret for secret in secrets if secret.encode() in ours] == [], path

@@ -1,6 +1,7 @@
 """The example DAGs on a real Airflow and a fake service: ``python -m tests.system.demo [--ui]``."""
 
 import argparse
+import json
 import shutil
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from fsm_provider.testing import Engineer, FakeFieldService
+from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
@@ -148,6 +149,36 @@ def work_order(stage: Stage) -> None:
     )
 
 
+def register_webhook(stage: Stage) -> None:
+    """The receiver is configured, and its address registered with the service."""
+    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
+    configuration = {"base_url": stage.airflow.base_url, "endpoints": endpoints}
+    stage.airflow.api("POST", "/variables", json={"key": "fsm_webhooks", "value": json.dumps(configuration)})
+    run_id = stage.airflow.trigger("webhook_bootstrap")
+    stage.narrator.say("DAG", "webhook_bootstrap triggered")
+
+    def result(task_id: str, value: Any) -> str:
+        (webhook,) = value
+        return f"webhook {webhook['id']}, {', '.join(webhook['eventTypes'])} -> {webhook['targetURL']}"
+
+    stage.follow("webhook_bootstrap", run_id, result, shown=ENDS)
+
+
+def delivered_job(stage: Stage) -> None:
+    """The webhook of the job that the work order created, and the run that it started."""
+    for attempt in stage.service.deliveries:
+        stage.narrator.say("fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}")
+    run_id = stage.first_run("jobs_from_webhooks")
+    stage.follow("jobs_from_webhooks", run_id, lambda task_id, value: "", shown=ENDS)
+    found = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
+    stage.narrator.show(
+        [
+            ("webhook", ", ".join(f"{one['type']}: job {one['jobID']}" for one in found)),
+            ("run", run_id.partition("__")[0]),
+        ]
+    )
+
+
 def planned_maintenance(stage: Stage) -> None:
     """A due list, from its rows to jobs and their numbers written beside it."""
 
@@ -204,7 +235,7 @@ def unasked_form(stage: Stage) -> None:
     )
 
 
-PARTS = (work_order, planned_maintenance, unasked_form)
+PARTS = (register_webhook, work_order, delivered_job, planned_maintenance, unasked_form)
 
 
 def main() -> int:
@@ -232,7 +263,7 @@ def _demonstrate(stay: bool) -> int:
     narrator = Narrator()
     with (
         tempfile.TemporaryDirectory(prefix="fsm-demo-") as folder,
-        FakeFieldService(engineer=ENGINEER) as service,
+        FakeFieldService(engineer=ENGINEER, deliveries=Deliveries()) as service,
     ):
         narrator.say("fake service", service.base_url)
         narrator.say("Airflow", "starting ...")

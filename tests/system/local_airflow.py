@@ -144,7 +144,7 @@ class LocalAirflow(AirflowApi):
         """Which processes have shown life since the given time."""
         try:
             response = self._session.get(f"{self.base_url}/api/v2/monitor/health", timeout=10)
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):
             return set()
         if not response.ok:
             return set()

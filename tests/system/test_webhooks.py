@@ -1,12 +1,27 @@
-"""A webhook registered from a task: the secret is in its Variable, and shown to nobody.
+"""Webhooks on a real Airflow: registered once, received, turned into runs; forged ones are not.
 
-That it is in no log, XCom or database file either is checked when the shared Airflow stops.
+That neither signing secret nor path token is in any log, XCom or database file is checked when the shared
+Airflow stops.
 """
 
 import json
+import random
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+
+import pytest
+import requests
 
 from fsm_provider.testing import FakeFieldService
+from tests.system.forger import Forger
 from tests.system.local_airflow import LocalAirflow
+
+ASSET = "fsm://fsm_default/jobs"
+FORGED = 1_000
+SEED = 20_261_121
+JOBS_DURING_KILLS = 60
 
 
 def test_the_secret_goes_to_the_variable_alone(airflow: LocalAirflow, service: FakeFieldService) -> None:
@@ -19,3 +34,200 @@ def test_the_secret_goes_to_the_variable_alone(airflow: LocalAirflow, service: F
     variable = airflow.api("GET", "/variables/fsm_webhook_secrets_fsm_default_jobs")
     assert json.loads(variable["value"]) == {str(webhook["id"]): "***" for webhook in registered}
     assert variable["is_encrypted"] is True
+
+
+def test_tasks_at_the_same_moment_register_once(airflow: LocalAirflow, service: FakeFieldService) -> None:
+    def registered() -> list[dict]:
+        return [webhook for webhook in service.webhooks if webhook["object"] == "assets"]
+
+    dag_id = "webhook_registered_by_many"
+    runs = [airflow.trigger(dag_id) for _ in range(3)]
+    assert [airflow.wait_for_run(dag_id, run_id, 180) for run_id in runs] == ["success"] * 3
+    airflow.clear(dag_id, runs[0], ["register_0", "fail_the_first_time"])
+    assert airflow.wait_for_run(dag_id, runs[0]) == "success"
+
+    assert len(registered()) == 1
+    results = [airflow.xcom(dag_id, run_id, f"register_{number}") for run_id in runs for number in range(3)]
+    assert results == [results[0]] * 9
+    assert not [name for name in variables(airflow) if "claim" in name]
+
+
+@pytest.fixture(scope="module")
+def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
+    """The registration with the receiver's own address, made by the example DAG, run twice."""
+    configure(airflow, {"signature": "standard-webhooks", "refusals_per_minute": 100_000})
+    for _ in range(2):
+        run_id = airflow.trigger("webhook_bootstrap")
+        assert airflow.wait_for_run("webhook_bootstrap", run_id) == "success"
+    (registered,) = airflow.xcom("webhook_bootstrap", run_id, "register")
+    (ours,) = (one for one in service.webhooks if one["targetURL"].startswith(airflow.base_url))
+    address, _, token = ours["targetURL"].rpartition("/")
+    assert address == f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
+    assert registered["targetURL"] == f"{address}/***"
+    links = airflow.extra_links("webhook_bootstrap", run_id, "register")
+    assert links["Webhook"].startswith(f"{airflow.base_url}/assets?")
+    assert len(token) >= 43
+    return ours
+
+
+def test_a_new_job_starts_a_run_with_its_reference(
+    airflow: LocalAirflow, service: FakeFieldService, webhook: dict
+) -> None:
+    job = service.add_job(7, customerReference="PO-HOOK")
+
+    wait_until_delivered(service, [job["id"]])
+
+    assert events_by_job(airflow)[job["id"]] == 1
+    wait_for_references(airflow, {job["id"]}, service)
+
+
+def test_a_burst_of_deliveries_leaves_none_without_a_run(
+    airflow: LocalAirflow, service: FakeFieldService, webhook: dict
+) -> None:
+    jobs = {service.add_job(7)["id"] for _ in range(20)}
+
+    wait_until_delivered(service, jobs)
+
+    wait_for_references(airflow, jobs, service)
+    assert {events_by_job(airflow)[job_id] for job_id in jobs} == {1}
+
+
+def test_forged_deliveries_are_not_accepted(
+    airflow: LocalAirflow, service: FakeFieldService, webhook: dict
+) -> None:
+    job = service.add_job(7)
+    wait_until_delivered(service, [job["id"]])
+    server = airflow.processes["api-server"]
+    forger = Forger(webhook, random.Random(SEED))
+    answers: Counter = Counter()
+
+    with requests.Session() as session:
+        session.trust_env = False
+        forger.capture(session)
+        before = events_by_job(airflow)
+        started = time.monotonic()
+        for number in range(FORGED):
+            kind = forger.kinds[number % len(forger.kinds)]
+            answers[kind.__name__, kind(session)] += 1
+    seconds = time.monotonic() - started
+
+    assert events_by_job(airflow) == before
+    # A replay within the tolerance is answered like the repeat that it may be, and makes no event.
+    assert {kind for kind, status in answers if status == 200} == {"replay"}
+    assert {status for _, status in answers} <= {200, 400, 401, 404, 405, 408, 413, 415, 429, None}, answers
+    assert airflow.processes["api-server"] is server
+    assert server.poll() is None
+    job = service.add_job(7)
+    wait_until_delivered(service, [job["id"]])
+    print(f"{FORGED} forged deliveries in {seconds:.1f} s, seed {SEED}: {dict(answers)}")
+
+
+def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
+    airflow: LocalAirflow, service: FakeFieldService, webhook: dict
+) -> None:
+    jobs: set[int] = set()
+    first = len(service.deliveries)
+    for _ in range(2):
+        jobs |= {service.add_job(7)["id"] for _ in range(JOBS_DURING_KILLS // 2)}
+        wait_until_some_are_delivered(service, jobs, len(jobs) - JOBS_DURING_KILLS // 4)
+        airflow.kill("api-server")
+        airflow.restart("api-server")
+    wait_until_delivered(service, jobs, timeout=90)
+
+    events = events_by_job(airflow)
+    attempts = service.deliveries[first:]
+    unanswered = [attempt for attempt in attempts if attempt.status is None]
+    assert unanswered
+    assert {job_id: events[job_id] for job_id in jobs} == dict.fromkeys(jobs, 1)
+    waited = wait_for_references(airflow, jobs, service)
+    slowest = max(attempt.seconds for attempt in attempts if attempt.status == 200)
+    print(
+        f"{len(jobs)} jobs, {len(attempts)} attempts, {len(unanswered)} without an answer, "
+        f"{sum(attempt.status == 503 for attempt in attempts)} asked to come again, "
+        f"slowest accepted {slowest:.2f} s, {waited} times the next event was needed"
+    )
+
+
+def test_nothing_is_accepted_once_the_receiver_is_not_configured(
+    airflow: LocalAirflow, service: FakeFieldService, webhook: dict
+) -> None:
+    airflow.api("DELETE", "/variables/fsm_webhooks")
+    before = events_by_job(airflow)
+    deadline = time.monotonic() + 30
+    body, forger = b"{}", Forger(webhook, random.Random(SEED))
+    with requests.Session() as session:
+        session.trust_env = False
+        # What was read of the settings is kept for ten seconds.
+        while forger.post(session, body, forger.headers(body, "0" * 8), token="x" * 43) != 404:
+            assert time.monotonic() < deadline
+        while (status := forger.post(session, b"[]", {})) == 401:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert status == 404
+        assert forger.post(session, body, forger.headers(body)) == 404
+    assert events_by_job(airflow) == before
+
+
+def configure(airflow: LocalAirflow, endpoint: dict) -> None:
+    value = {"base_url": airflow.base_url, "endpoints": {"fsm_default/jobs": endpoint}}
+    body = {"key": "fsm_webhooks", "value": json.dumps(value)}
+    airflow.api("POST", "/variables", json=body)
+
+
+def variables(airflow: LocalAirflow) -> list[str]:
+    listed = airflow.api("GET", "/variables", params={"limit": 1000})["variables"]
+    return [variable["key"] for variable in listed]
+
+
+def events_by_job(airflow: LocalAirflow) -> Counter:
+    """Count the asset's events. Airflow's API answers 500 while a run that one of them started is queued."""
+    with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=30)) as database:
+        rows = database.execute(
+            "select asset_event.extra from asset_event join asset on asset.id = asset_id where uri = ?",
+            [ASSET],
+        )
+        return Counter(json.loads(extra).get("id") for (extra,) in rows)
+
+
+def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], some: int) -> None:
+    def some_are() -> bool:
+        return len({one.job_id for one in service.deliveries if one.status == 200} & jobs) >= some
+
+    service.wait_for(some_are, 60)
+
+
+def wait_until_delivered(service: FakeFieldService, jobs, timeout: float = 60) -> None:
+    """Return once each job was delivered, and its duplicate too."""
+
+    def all_are() -> bool:
+        accepted = Counter(one.job_id for one in service.deliveries if one.status == 200)
+        return all(accepted[job_id] >= 2 for job_id in jobs)
+
+    service.wait_for(all_are, timeout)
+
+
+def wait_for_references(
+    airflow: LocalAirflow, jobs: set[int], service: FakeFieldService, timeout: float = 120
+) -> int:
+    """Return once each of these jobs is among the references that exactly one run was started with.
+
+    On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts on: it
+    then waits for the next event. That is made after a while; the result says how often.
+    """
+    deadline, made, settled = time.monotonic() + timeout, 0, time.monotonic() + 20
+    while True:
+        runs = airflow.api("GET", "/dags/jobs_from_webhooks/dagRuns", params={"limit": 100})["dag_runs"]
+        references = [
+            (reference["type"], reference["jobID"])
+            for run in runs
+            if run["state"] == "success"
+            for reference in airflow.xcom("jobs_from_webhooks", run["dag_run_id"], "references")
+        ]
+        if all(("jobs.created", job_id) in references for job_id in jobs):
+            assert {references.count(("jobs.created", job_id)) for job_id in jobs} == {1}
+            return made
+        assert time.monotonic() < deadline, jobs - {job_id for _, job_id in references}
+        if time.monotonic() > settled and all(run["state"] in ("success", "failed") for run in runs):
+            made, settled = made + 1, time.monotonic() + 20
+            service.add_job(7)
+        time.sleep(0.5)

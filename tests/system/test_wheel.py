@@ -43,3 +43,7 @@ def test_airflow_shows_the_installed_provider(
     airflow_command: Callable[..., str], list_of: str, shows: str
 ) -> None:
     assert shows in airflow_command("providers", list_of, "--output", "json")
+
+
+def test_airflow_loads_the_webhook_receiver(airflow_command: Callable[..., str]) -> None:
+    assert "fsm_webhooks" in airflow_command("plugins", "--output", "json")

@@ -28,8 +28,11 @@ class MemoryStateStore:
 class TaskInstance:
     """What the operators ask of ``context["ti"]``."""
 
-    def __init__(self, max_tries: int, map_index: int) -> None:
+    def __init__(self, max_tries: int, map_index: int | None, run_id: str, task_id: str) -> None:
         self.max_tries = max_tries
+        self.dag_id = "dag"
+        self.run_id = run_id
+        self.task_id = task_id
         self.map_index = map_index
         self.pushed: dict[str, Any] = {}
 
@@ -37,7 +40,14 @@ class TaskInstance:
         self.pushed[key] = json.loads(json.dumps(value))
 
 
-def context_of(store: MemoryStateStore | None, *, cleared: int = 0, map_index: int = -1) -> Any:
+def context_of(
+    store: MemoryStateStore | None,
+    *,
+    cleared: int = 0,
+    map_index: int = -1,
+    run_id: str = "run",
+    task_id: str = "task",
+) -> Any:
     """Make the context of one try; ``cleared`` counts how often the task was cleared before it."""
-    context: dict[str, Any] = {"ti": TaskInstance(2 + 3 * cleared, map_index)}
+    context: dict[str, Any] = {"ti": TaskInstance(2 + 3 * cleared, map_index, run_id, task_id)}
     return context if store is None else {**context, "task_state_store": store}

@@ -11,6 +11,7 @@ MODULES = [
     "fsm_provider.operators.generic",
     "fsm_provider.operators.jobs",
     "fsm_provider.operators.webhooks",
+    "fsm_provider.plugins.webhooks",
     "fsm_provider.sensors.forms",
     "fsm_provider.triggers.forms",
 ]
@@ -47,6 +48,18 @@ def test_our_modules_add_few_to_what_airflow_loads():
     """)
 
     assert int(added) <= 40
+
+
+def test_the_plugin_that_every_component_imports_loads_no_server():
+    loaded = python("""
+        import sys, airflow.sdk
+        before = set(sys.modules)
+        import fsm_provider.plugins.webhooks
+        added = set(sys.modules) - before
+        print(sorted(name for name in added if name.startswith(("fsm_provider.", "fastapi", "pydantic"))))
+    """)
+
+    assert loaded == "['fsm_provider.plugins', 'fsm_provider.plugins.webhooks']"
 
 
 def test_the_protocol_needs_no_airflow():

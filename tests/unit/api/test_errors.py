@@ -21,6 +21,7 @@ from fsm_provider.api.errors import (
     FsmRedirectError,
     FsmRegistrationMismatchError,
     FsmResponseError,
+    FsmSecretLostError,
     FsmServerError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
@@ -56,6 +57,7 @@ EVERY_ERROR = [
     FsmResponseError("cut off"),
     FsmPaginationError("endless"),
     FsmRegistrationMismatchError("other events", webhook_id=5),
+    FsmSecretLostError("lost", webhook_id=6),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT),
     FsmUncertainWriteError("POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}),
 ]
@@ -124,7 +126,7 @@ def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
 def test_errors_without_an_answer_are_no_api_errors():
     unanswered = [error for error in EVERY_ERROR if not hasattr(error, "status")]
 
-    assert len(unanswered) == 8
+    assert len(unanswered) == 9
     assert not any(isinstance(error, FsmApiError) for error in unanswered)
 
 
@@ -142,6 +144,7 @@ def test_only_what_cannot_get_better_by_itself_is_permanent():
         FsmUncertainWriteError,
         FsmInputError,
         FsmRegistrationMismatchError,
+        FsmSecretLostError,
     }
 
 

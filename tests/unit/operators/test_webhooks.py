@@ -1,141 +1,667 @@
-"""Registering webhooks: what is sent, and where the signing secret goes."""
+"""Registering webhooks: what is sent, once, and where the signing secret and the path token go.
+
+Airflow's own SDK runs; behind it is the supervisor of ``tests.unit.supervisor``.
+"""
 
 import json
+import logging
+import random
+import sys
+import threading
+import types
+from contextlib import suppress
+from functools import partial
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time import comms
 
-from fsm_provider.api import FsmInputError
+from fsm_provider.api import FsmInputError, FsmUncertainWriteError
+from fsm_provider.ledger import NothingSentError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+from fsm_provider.registrations import Holder, Registrations, name_of
 from fsm_provider.testing import faults
 from tests.unit.state_store import MemoryStateStore, context_of
+from tests.unit.supervisor import supervised
 
 TARGET = "https://hooks.example.com/fsm"
+SINK = "fsm_webhook_secrets_fsm_default_jobs"
+TOKENS = "fsm_webhook_secret_tokens_fsm_default_jobs"
+RECEIVER = {
+    "base_url": "https://airflow.example.com",
+    "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
+}
 
 
-def register(**kwargs):
+@pytest.fixture(autouse=True)
+def supervisor():
+    with supervised() as running:
+        yield running
+
+
+@pytest.fixture
+def variables(supervisor):
+    return supervisor.variables
+
+
+def operator(**kwargs):
     given = {"object": "jobs", "event_types": ["jobs.created", "jobs.closed"], "target_url": TARGET}
     return FsmRegisterWebhookOperator(task_id="register", **{**given, **kwargs})
 
 
+def register(context=None, **kwargs):
+    return operator(**kwargs).execute(context or context_of(MemoryStateStore()))
+
+
+def run(number):
+    """The context of another run of the DAG."""
+    return context_of(MemoryStateStore(), run_id=f"run-{number}")
+
+
+def secrets_of(service):
+    return [webhook["signingSecret"] for webhook in service.webhooks]
+
+
+def events_of(service):
+    return [webhook["eventTypes"] for webhook in service.webhooks]
+
+
+class TestWhatIsSent:
+    def test_several_event_types_are_one_registration_each(self, service, connect):
+        connect(service)
+
+        registered = register(description="from Airflow")
+
+        assert [webhook["eventTypes"] for webhook in registered] == [["jobs.created"], ["jobs.closed"]]
+        assert [dict(request.query) for request in service.requests] == [
+            {"description": "from Airflow", "object": "jobs", "eventTypes": event, "targetURL": TARGET}
+            for event in ("jobs.created", "jobs.closed")
+        ]
+
+    @pytest.mark.parametrize(
+        ("style", "reads"), [("repeat", "all"), ("brackets", "brackets"), ("comma", "comma")]
+    )
+    def test_a_style_that_the_service_reads_makes_one_registration(self, service, connect, style, reads):
+        service.settings.event_types_style = reads
+        connect(service, event_types_style=style)
+
+        (webhook,) = register()
+
+        assert webhook["eventTypes"] == ["jobs.created", "jobs.closed"]
+
+    @pytest.mark.parametrize(
+        ("argument", "message"),
+        [
+            ({"object": "forms"}, "webhook.object"),
+            ({"event_types": []}, "webhook.event_types"),
+            ({"event_types": ["assets.created"]}, "webhook.event_types"),
+            ({"event_types": ["created"]}, "webhook.event_types"),
+            ({"target_url": "/hooks"}, "webhook.target_url"),
+            ({"object": "forms", "target_url": None}, "webhook.object"),
+            ({"force": "perhaps"}, "force"),
+            ({"if_uncertain": "perhaps"}, "if_uncertain"),
+            ({"secret_sink": "a.b", "secret_variable": "c"}, "secret_sink"),
+        ],
+    )
+    def test_a_bad_registration_is_refused_when_the_dag_is_parsed(self, argument, message):
+        with pytest.raises(FsmInputError, match=rf"^{message}"):
+            operator(**argument)
+
+    def test_templates_are_checked_when_the_task_runs(self, service, connect):
+        connect(service)
+        task = operator(object="{{ watched }}")
+        task.render_template_fields({"watched": "forms"})
+
+        with pytest.raises(AirflowFailException, match=r"webhook\.object"):
+            task.execute(context_of(MemoryStateStore()))
+        assert service.requests == []
+
+
+class TestTheSecret:
+    def test_it_goes_to_the_variable_and_not_into_the_result(self, service, connect, supervisor):
+        connect(service)
+        store = MemoryStateStore()
+
+        registered = register(context_of(store))
+
+        secrets = {str(webhook["id"]): webhook["signingSecret"] for webhook in service.webhooks}
+        assert json.loads(supervisor.variables.pop(SINK)) == secrets
+        assert len(set(secrets.values())) == 2
+        elsewhere = json.dumps([registered, supervisor.variables, store.kept])
+        assert not any(secret in elsewhere for secret in secrets.values())
+        assert set(secrets.values()) <= set(supervisor.masked)
+
+    def test_those_of_earlier_registrations_are_kept(self, service, connect, variables):
+        connect(service)
+        variables["mine"] = json.dumps({"900": "earlier"})
+
+        register(secret_variable="mine")
+
+        assert json.loads(variables["mine"]).keys() == {"900", "1", "2"}
+
+    def test_nothing_is_registered_where_it_could_not_be_kept(self, service, connect, supervisor):
+        connect(service)
+        supervisor.refuse(comms.PutVariable)
+
+        with pytest.raises(AirflowRuntimeError):
+            register()
+        assert service.requests == []
+
+    def test_a_variable_that_holds_something_else_is_not_overwritten(self, service, connect, variables):
+        connect(service)
+        variables[SINK] = "a secret of somebody"
+
+        with pytest.raises(AirflowFailException, match="does not hold a JSON object"):
+            register()
+        assert service.requests == []
+        assert variables[SINK] == "a secret of somebody"
+
+    def test_secrets_that_cannot_be_read_for_a_moment_are_not_overwritten(self, service, connect, supervisor):
+        connect(service)
+        supervisor.variables[SINK] = json.dumps({"900": "earlier"})
+
+        def lost(message):
+            # What the Execution API says when its database is away: not found.
+            if isinstance(message, comms.GetVariable) and message.key == SINK:
+                raise RuntimeError("the answer was lost")
+
+        supervisor.before = lost
+
+        with pytest.raises(AirflowException, match=f"Variable {SINK} is there, but could not be read"):
+            register()
+        assert service.requests == []
+        assert json.loads(supervisor.variables[SINK]) == {"900": "earlier"}
+
+    def test_a_function_keeps_it(self, service, connect, variables, user_module):
+        connect(service)
+
+        register(secret_sink="user_sinks.keep")
+
+        assert user_module.kept == {
+            "fsm_default/jobs/probe": "",
+            **{f"fsm_default/jobs/{one['id']}": one["signingSecret"] for one in service.webhooks},
+        }
+        assert SINK not in variables
+
+    def test_a_function_that_fails_the_probe_lets_nothing_be_registered(self, service, connect, user_module):
+        connect(service)
+
+        with pytest.raises(Exception, match=r"secret_sink user_sinks\.fail raised OSError"):
+            register(secret_sink="user_sinks.fail")
+        assert service.requests == []
+
+    @pytest.mark.parametrize("path", ["nowhere.keep", "user_sinks.absent", "user_sinks.kept", "keep"])
+    def test_a_function_that_is_none_is_refused(self, service, connect, user_module, path):
+        connect(service)
+
+        with pytest.raises(AirflowFailException, match="secret_sink"):
+            register(secret_sink=path)
+        assert service.requests == []
+
+    def test_a_registration_whose_secret_was_lost_is_named_and_not_repeated(
+        self, service, connect, user_module
+    ):
+        connect(service)
+
+        for number in range(2):
+            with pytest.raises(AirflowFailException, match="webhook 1 was registered, but its") as caught:
+                register(run(number), secret_sink="user_sinks.fail_on_secret")
+            chain = [caught.value, caught.value.__cause__, caught.value.__cause__.__context__]
+            assert not any(secret in repr(error) for secret in secrets_of(service) for error in chain)
+        assert len(service.webhooks) == 1
+
+    def test_a_variable_that_fails_for_a_moment_is_written_again(
+        self, service, connect, supervisor, monkeypatch
+    ):
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        connect(service)
+        writes = []
+
+        def fails_twice(message):
+            if isinstance(message, comms.PutVariable) and message.key == SINK:
+                writes.append(message)
+                if len(writes) in (2, 3):
+                    raise AirflowRuntimeError(comms.ErrorResponse())
+
+        supervisor.before = fails_twice
+
+        register(event_types="jobs.created")
+
+        assert json.loads(supervisor.variables[SINK]) == {"1": secrets_of(service)[0]}
+
+
 @pytest.fixture
-def variables(monkeypatch):
-    """Airflow's Variables, as a running task has them: its database is the system tests' affair."""
-    stored = {}
-    monkeypatch.setattr("fsm_provider.operators.webhooks.read_variable", stored.get)
-    monkeypatch.setattr("fsm_provider.operators.webhooks.Variable.set", stored.__setitem__)
-    return stored
+def user_module(monkeypatch):
+    module = types.ModuleType("user_sinks")
+    module.kept = {}
+
+    def fail(key, secret):
+        raise OSError(f"cannot write {secret}")
+
+    def fail_on_secret(key, secret):
+        if secret:
+            raise OSError(f"cannot write {secret}")
+
+    module.keep, module.fail, module.fail_on_secret = module.kept.__setitem__, fail, fail_on_secret
+    monkeypatch.setitem(sys.modules, "user_sinks", module)
+    return module
 
 
-def test_several_event_types_are_one_registration_each(service, connect, variables):
+class TestOnce:
+    def test_another_run_or_dag_registers_nothing(self, service, connect, variables):
+        connect(service)
+
+        results = [register(run(number)) for number in range(3)]
+
+        assert results == [results[0]] * 3
+        assert events_of(service) == [["jobs.created"], ["jobs.closed"]]
+        assert not [name for name in variables if "claim" in name]
+
+    def test_what_is_other_is_registered(self, service, connect):
+        connect(service)
+        register(run(1))
+
+        register(run(2), event_types=["jobs.created", "jobs.updated"])
+        register(run(3), target_url=TARGET + "/2", event_types="jobs.created")
+
+        assert events_of(service)[2:] == [["jobs.updated"], ["jobs.created"]]
+
+    def test_a_retry_and_a_cleared_task_register_nothing_again(self, service, connect):
+        connect(service)
+        store = MemoryStateStore()
+
+        results = [register(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+
+        assert results == [results[0]] * 3
+        assert len(service.webhooks) == 2
+
+    @pytest.mark.parametrize("kept", ["ledger and variables", "ledger", "variables"])
+    @pytest.mark.parametrize("after", range(1, 40))
+    def test_a_task_killed_at_any_write_registers_nothing_twice(
+        self, service, connect, supervisor, after, kept
+    ):
+        """The n-th message to the supervisor, or write to the ledger, is the last one of the first try."""
+        connect(service)
+        store, left = MemoryStateStore(), [after]
+
+        class Killed(BaseException):
+            pass
+
+        def count_down(_=None):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        def set_and_count(key, value, *, retention=None):
+            count_down()
+            MemoryStateStore.set(store, key, value)
+
+        supervisor.before = count_down
+        store.set = set_and_count
+        context = context_of(store)
+        with suppress(Killed):
+            register(context, event_types="jobs.created")
+        supervisor.before = lambda _: None
+        store.set = lambda key, value, *, retention=None: MemoryStateStore.set(store, key, value)
+        if kept == "ledger":
+            for name in [name for name in supervisor.variables if name.startswith("fsm_webhook_fsm")]:
+                del supervisor.variables[name]
+        if kept == "variables":
+            context = run(2)  # another run, which does not see the ledger
+            for name in [name for name in supervisor.variables if "claim" in name]:
+                del supervisor.variables[name]  # as a person is told to
+
+        for _ in range(2):
+            try:
+                assert register(context, event_types="jobs.created")[0]["id"] == 1
+            except AirflowFailException as error:
+                assert "may or may not have taken effect" in str(error)  # noqa: PT017
+        assert len(service.webhooks) <= 1
+
+    def test_force_registers_anew_and_is_remembered_instead(self, service, connect):
+        connect(service)
+        register(run(1), event_types="jobs.created")
+
+        (forced,) = register(run(2), event_types="jobs.created", force=True)
+        (later,) = register(run(3), event_types="jobs.created")
+
+        assert forced["id"] == later["id"] == 2
+
+    def test_a_retry_with_force_registers_nothing_again_and_a_clear_does(self, service, connect):
+        connect(service)
+        store = MemoryStateStore()
+
+        ids = [
+            register(context_of(store, cleared=cleared), event_types="jobs.created", force="true")[0]["id"]
+            for cleared in (0, 0, 1, 1)
+        ]
+
+        assert ids == [1, 1, 2, 2]
+
+    def test_a_refused_registration_is_sent_again_by_a_retry(self, service, connect):
+        connect(service)
+        store = MemoryStateStore()
+        service.fail("POST", "/settings/webhooks", faults.Status(409))
+
+        with pytest.raises(AirflowFailException, match="409"):
+            register(context_of(store))
+        assert len(register(context_of(store))) == 2
+
+    def test_force_that_is_refused_leaves_what_was_remembered(self, service, connect):
+        connect(service)
+        register(run(1), event_types="jobs.created")
+        service.fail("POST", "/settings/webhooks", faults.Status(403))
+
+        with pytest.raises(AirflowFailException, match="403"):
+            register(run(2), event_types="jobs.created", force=True)
+
+        assert register(run(3), event_types="jobs.created")[0]["id"] == 1
+
+    def test_what_is_uncertain_is_so_for_every_run(self, service, connect):
+        connect(service)
+        store = MemoryStateStore()
+        service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True), call=2)
+
+        for context in (context_of(store), context_of(store), run(2)):
+            with pytest.raises(AirflowFailException, match=r"object 'jobs', eventTypes \['jobs.closed'\]"):
+                register(context)
+        assert events_of(service) == [["jobs.created"], ["jobs.closed"]]
+
+    @pytest.mark.parametrize("decision", [{"if_uncertain": "create"}, {"force": True}])
+    def test_what_is_uncertain_is_registered_where_a_person_says_so(self, service, connect, decision):
+        connect(service)
+        service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
+        with pytest.raises(AirflowFailException):
+            register(run(1), event_types="jobs.created")
+
+        (registered,) = register(run(2), event_types="jobs.created", **decision)
+
+        assert registered["id"] == 2
+
+    def test_a_registration_for_other_event_types_is_an_error_that_names_it(
+        self, service, connect, variables
+    ):
+        connect(service, event_types_style="repeat")
+
+        for number in range(2):
+            with pytest.raises(AirflowFailException, match=r"webhook 1 was registered for \['jobs.closed'\]"):
+                register(run(number))
+        assert len(service.webhooks) == 1
+        assert variables[SINK] != "{}"
+
+    def test_a_memory_that_cannot_be_read_registers_nothing(self, service, connect, supervisor):
+        connect(service)
+        register(run(1), event_types="jobs.created")
+        remembered = name_of("fsm_default", "jobs", ["jobs.created"], TARGET)
+
+        def lost(message):
+            if isinstance(message, comms.GetVariable) and message.key == remembered:
+                raise RuntimeError("the answer was lost")
+
+        supervisor.before = lost
+
+        with pytest.raises(AirflowException, match="could not be read"):
+            register(run(2), event_types="jobs.created")
+        assert len(service.webhooks) == 1
+
+    def test_a_memory_that_cannot_be_written_registers_nothing(self, service, connect, supervisor):
+        connect(service)
+        remembered = name_of("fsm_default", "jobs", ["jobs.created"], TARGET)
+        store = MemoryStateStore()
+
+        def full(message):
+            if isinstance(message, comms.PutVariable) and message.key == remembered:
+                raise AirflowRuntimeError(comms.ErrorResponse())
+
+        supervisor.before = full
+        with pytest.raises(NothingSentError):
+            register(context_of(store), event_types="jobs.created")
+        supervisor.before = lambda _: None
+        assert service.requests == []
+
+        assert register(context_of(store), event_types="jobs.created")[0]["id"] == 1
+
+
+class Steps:
+    """Runs functions in threads, one at a time, from one ``wait`` to the next."""
+
+    def __init__(self, draw):
+        self._draw = draw
+        self._changed = threading.Condition()
+        self._turn = None
+        self._waiting = set()
+        self._done = set()
+
+    def wait(self, _):
+        me = threading.current_thread().name
+        with self._changed:
+            self._waiting.add(me)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._turn == me, 10)
+            self._turn = None
+            self._waiting.discard(me)
+
+    def run(self, functions):
+        errors = []
+
+        def work(function):
+            try:
+                self.wait(None)
+                function()
+            except Exception as error:  # noqa: BLE001
+                errors.append(error)
+            finally:
+                with self._changed:
+                    self._done.add(threading.current_thread().name)
+                    self._changed.notify_all()
+
+        threads = [
+            threading.Thread(target=work, args=[function], name=f"step-{number}")
+            for number, function in enumerate(functions)
+        ]
+        names = {thread.name for thread in threads}
+        for thread in threads:
+            thread.start()
+        while True:
+            with self._changed:
+                assert self._changed.wait_for(
+                    lambda: self._turn is None and self._waiting | self._done == names, 10
+                )
+                if not self._waiting:
+                    break
+                self._turn = self._draw.choice(sorted(self._waiting))
+                self._changed.notify_all()
+        for thread in threads:
+            thread.join()
+        return errors
+
+
+class TestAtTheSameMoment:
+    def test_many_tasks_register_once(self, service, connect, supervisor):
+        connect(service)
+        start, results, errors = threading.Barrier(8), [], []
+
+        def one(number):
+            start.wait()
+            try:
+                results.append(register(run(number), event_types="jobs.created"))
+            except Exception as error:  # noqa: BLE001
+                errors.append(error)
+
+        threads = [threading.Thread(target=one, args=[number]) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert errors == []
+        assert len(results) == 8
+        assert len(service.webhooks) == 1
+        assert not [name for name in supervisor.variables if "claim" in name]
+
+    @pytest.mark.parametrize("tasks", [2, 3])
+    def test_never_two_are_in_whatever_the_order_of_their_steps(self, supervisor, tasks):
+        """Each message to the supervisor waits for its turn, which is drawn: 150 seeds each."""
+        entered, refused = 0, 0
+        for seed in range(150):
+            inside, most = set(), []
+            steps = Steps(random.Random(seed))
+            supervisor.before = steps.wait
+
+            def enter(name, inside=inside, most=most):
+                holder = Holder("dag", str(name), "task", -1)
+                with Registrations("fsm_default", holder, patience=0, sleep=lambda _: None).alone():
+                    inside.add(name)
+                    most.append(len(inside))
+                    for _ in range(3):
+                        supervisor.send(comms.GetVariable(key="anything"))
+                    inside.remove(name)
+
+            errors = steps.run([partial(enter, name) for name in range(tasks)])
+
+            assert max(most, default=0) <= 1, f"seed {seed}"
+            assert all(isinstance(error, AirflowException) for error in errors), errors
+            assert supervisor.variables == {}, f"seed {seed}"
+            entered, refused = entered + len(most), refused + len(errors)
+        assert entered > 50
+        assert refused > 50
+
+    def test_a_claim_of_a_dead_task_is_named(self, service, connect, variables):
+        connect(service)
+        dead = Registrations("fsm_default", Holder("dag", "run-9", "task", -1)).alone()
+        dead.__enter__()
+
+        waiting = Registrations(
+            "fsm_default", Holder("dag", "run-1", "task", -1), patience=0, sleep=lambda _: None
+        )
+        with (
+            pytest.raises(AirflowException, match=r"run run-9 of DAG dag is registering.*delete Variable"),
+            waiting.alone(),
+        ):
+            pass
+        (claim,) = (name for name in variables if "claim" in name)
+        assert "run-9" in variables[claim]
+
+    def test_a_retry_takes_its_own_claim_over(self, service, connect, variables):
+        connect(service)
+        killed = Registrations("fsm_default", Holder("dag", "run", "task", -1)).alone()
+        killed.__enter__()
+
+        assert len(register()) == 2
+        assert not [name for name in variables if "claim" in name]
+
+
+class TestTheReceiversAddress:
+    @pytest.fixture(autouse=True)
+    def configured(self, variables):
+        variables["fsm_webhooks"] = json.dumps(RECEIVER)
+
+    def tokens(self, variables):
+        return [token for tokens in json.loads(variables[TOKENS]).values() for token in tokens]
+
+    def test_it_is_registered_with_a_token_that_is_shown_to_nobody(self, service, connect, supervisor):
+        connect(service)
+        store = MemoryStateStore()
+
+        (registered,) = register(context_of(store), target_url=None, event_types="jobs.created")
+
+        (token,) = self.tokens(supervisor.variables)
+        shown = "https://airflow.example.com/fsm/webhooks/fsm_default/jobs/"
+        assert len(token) >= 43
+        assert service.webhooks[0]["targetURL"] == shown + token
+        assert registered["targetURL"] == shown + "***"
+        elsewhere = {name: value for name, value in supervisor.variables.items() if name != TOKENS}
+        assert token not in json.dumps([registered, store.kept, elsewhere])
+        assert token in supervisor.masked
+
+    def test_each_registration_has_a_token_of_its_own_that_stays(self, service, connect, variables):
+        connect(service)
+
+        for number in range(2):
+            register(run(number), target_url=None)
+
+        assert len(service.webhooks) == 2
+        assert len(set(self.tokens(variables))) == 2
+
+    def test_it_is_accepted_before_it_is_registered(self, service, connect, variables):
+        connect(service)
+        seen = []
+        service.fail("POST", "/settings/webhooks", faults.Before(lambda: seen.append(self.tokens(variables))))
+
+        register(target_url=None, event_types="jobs.created")
+
+        assert seen == [self.tokens(variables)]
+
+    def test_force_replaces_the_token_once_the_other_is_registered(self, service, connect, variables):
+        connect(service)
+        register(run(1), target_url=None, event_types="jobs.created")
+        (old,) = self.tokens(variables)
+        service.fail("POST", "/settings/webhooks", faults.Status(409))
+        with pytest.raises(AirflowFailException, match="409"):
+            register(run(2), target_url=None, event_types="jobs.created", force=True)
+        assert self.tokens(variables)[0] == old
+
+        register(run(3), target_url=None, event_types="jobs.created", force=True)
+
+        (new,) = self.tokens(variables)
+        assert new != old
+        assert service.webhooks[1]["targetURL"].endswith(new)
+
+    def test_an_error_does_not_quote_the_token(self, service, connect, variables):
+        connect(service)
+
+        class Echo:
+            async def play(self, exchange):
+                token = exchange.request.query_params["targetURL"].rpartition("/")[2]
+                await exchange.answer(faults.Answer(409, f"no such host, at {token}".encode()))
+
+        service.fail("POST", "/settings/webhooks", Echo())
+
+        with pytest.raises(AirflowFailException, match="no such host, at ") as caught:
+            register(target_url=None, event_types="jobs.created")
+        assert self.tokens(variables)[0] not in str(caught.value)
+
+    def test_no_log_holds_the_token_at_debug_either(self, service, connect, variables, caplog):
+        caplog.set_level(logging.DEBUG)
+        connect(service)
+
+        register(target_url=None, event_types="jobs.created")
+
+        (token,) = self.tokens(variables)
+        logged = [record for record in caplog.records if not record.name.startswith("uvicorn")]
+        assert not [record for record in logged if token in record.getMessage()]
+
+    @pytest.mark.parametrize(
+        ("configuration", "message"),
+        [
+            (None, "no Variable fsm_webhooks"),
+            ({"endpoints": RECEIVER["endpoints"]}, "has no base_url"),
+            ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
+            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: Extra inputs"),
+        ],
+    )
+    def test_without_a_configured_receiver_a_target_is_needed(
+        self, service, connect, variables, configuration, message
+    ):
+        connect(service)
+        del variables["fsm_webhooks"]
+        if configuration is not None:
+            variables["fsm_webhooks"] = json.dumps(configuration)
+
+        with pytest.raises(AirflowFailException, match=message):
+            register(target_url=None)
+        assert service.requests == []
+
+
+def test_an_uncertainty_of_another_run_is_the_same_error(service, connect):
     connect(service)
+    service.fail("POST", "/settings/webhooks", faults.Status(503))
+    with pytest.raises(AirflowFailException) as first:
+        register(run(1), event_types="jobs.created")
 
-    registered = register(description="from Airflow").execute({})
+    with pytest.raises(AirflowFailException) as second:
+        register(run(2), event_types="jobs.created")
 
-    assert [webhook["eventTypes"] for webhook in registered] == [["jobs.created"], ["jobs.closed"]]
-    assert [dict(request.query) for request in service.requests] == [
-        {"description": "from Airflow", "object": "jobs", "eventTypes": event, "targetURL": TARGET}
-        for event in ("jobs.created", "jobs.closed")
-    ]
-
-
-def test_the_secrets_go_to_the_variable_and_not_into_the_result(service, connect, variables):
-    connect(service)
-
-    registered = register().execute({})
-
-    secrets = {str(webhook["id"]): webhook["signingSecret"] for webhook in service.webhooks}
-    assert json.loads(variables["fsm_webhook_secrets_fsm_default_jobs"]) == secrets
-    assert len(set(secrets.values())) == 2
-    assert not any(secret in json.dumps(registered) for secret in secrets.values())
-    assert all("signingSecret" not in webhook for webhook in registered)
-
-
-def test_secrets_of_earlier_registrations_are_kept(service, connect, variables):
-    connect(service)
-    variables["mine"] = json.dumps({"900": "earlier"})
-
-    register(secret_variable="mine").execute({})
-
-    assert json.loads(variables["mine"]).keys() == {"900", "1", "2"}
-
-
-def test_nothing_is_registered_where_the_secret_could_not_be_kept(service, connect, monkeypatch, variables):
-    connect(service)
-
-    def refuse(key, value):
-        raise PermissionError(key)
-
-    monkeypatch.setattr("fsm_provider.operators.webhooks.Variable.set", refuse)
-
-    with pytest.raises(PermissionError):
-        register().execute({})
-    assert service.requests == []
-
-
-def test_a_registration_for_other_event_types_is_an_error_that_names_it(service, connect, variables):
-    connect(service, event_types_style="repeat")
-
-    with pytest.raises(AirflowFailException, match=r"webhook 1 was registered for \['jobs.closed'\] instead"):
-        register().execute({})
-    assert variables["fsm_webhook_secrets_fsm_default_jobs"] != "{}"
-
-
-@pytest.mark.parametrize(
-    ("style", "reads"), [("repeat", "all"), ("brackets", "brackets"), ("comma", "comma")]
-)
-def test_a_style_that_the_service_reads_makes_one_registration(service, connect, variables, style, reads):
-    service.settings.event_types_style = reads
-    connect(service, event_types_style=style)
-
-    (webhook,) = register().execute({})
-
-    assert webhook["eventTypes"] == ["jobs.created", "jobs.closed"]
-
-
-@pytest.mark.parametrize(
-    ("argument", "field"),
-    [
-        ({"object": "forms"}, "object"),
-        ({"event_types": []}, "event_types"),
-        ({"event_types": ["assets.created"]}, "event_types"),
-        ({"event_types": ["created"]}, "event_types"),
-        ({"target_url": "/hooks"}, "target_url"),
-    ],
-)
-def test_a_bad_registration_is_refused_when_the_dag_is_parsed(argument, field):
-    with pytest.raises(FsmInputError, match=rf"^webhook\.{field}"):
-        register(**argument)
-
-
-def test_templates_are_checked_when_the_task_runs(service, connect, variables):
-    connect(service)
-    operator = register(object="{{ watched }}")
-    operator.render_template_fields({"watched": "forms"})
-
-    with pytest.raises(AirflowFailException, match=r"webhook\.object"):
-        operator.execute({})
-    assert service.requests == []
-
-
-def test_a_retry_and_a_cleared_task_register_nothing_again(service, connect, variables):
-    connect(service)
-    store = MemoryStateStore()
-
-    results = [register().execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
-
-    assert results == [results[0]] * 3
-    assert len(service.webhooks) == 2
-    secrets = [webhook["signingSecret"] for webhook in service.webhooks]
-    assert not any(secret in page for secret in secrets for page in store.kept.values())
-
-
-def test_a_retry_registers_only_what_is_missing_and_reports_what_is_uncertain(service, connect, variables):
-    connect(service)
-    store = MemoryStateStore()
-    service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True), call=2)
-
-    for _ in range(2):
-        with pytest.raises(AirflowFailException, match=r"object 'jobs', eventTypes \['jobs.closed'\]"):
-            register().execute(context_of(store))
-    assert [webhook["eventTypes"] for webhook in service.webhooks] == [["jobs.created"], ["jobs.closed"]]
+    assert isinstance(second.value.__cause__, FsmUncertainWriteError)
+    assert str(second.value) == str(first.value)

@@ -1,0 +1,60 @@
+"""The service tells of new jobs by webhook, and each delivery starts a DAG with a reference to its job.
+
+``webhook_bootstrap`` registers the webhook, once, however often it runs. Before that, configure the receiver
+in Airflow's API server: see ``docs/webhooks.md``. What a delivery says is a hint: read from the service what
+matters. The registration is marked as in development, and completed forms are not among what it can tell of:
+go on polling for those.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.providers.common.compat.sdk import Asset, dag, task
+
+from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+
+JOBS = Asset("fsm://fsm_default/jobs")
+
+
+RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["fsm", "example"],
+    default_args=RETRIES,
+)
+def webhook_bootstrap():
+    # No target_url: the receiver's own address, with a token in it that is shown to nobody.
+    FsmRegisterWebhookOperator(task_id="register", object="jobs", event_types=["jobs.created"])
+
+
+@dag(
+    schedule=[JOBS],
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["fsm", "example"],
+    default_args=RETRIES,
+)
+def jobs_from_webhooks():
+    @task
+    def references(triggering_asset_events=None) -> list[dict]:
+        """Say which jobs the deliveries were about; a run may stand for several deliveries."""
+        events = [event for events in triggering_asset_events.values() for event in events]
+        found = {
+            event.extra["delivery"]: {"type": event.extra.get("type"), "jobID": event.extra.get("id")}
+            for event in events
+            if "delivery" in event.extra
+        }
+        for reference in found.values():
+            print(f"{reference['type']}: job {reference['jobID']}")
+        return list(found.values())
+
+    references()
+
+
+webhook_bootstrap()
+jobs_from_webhooks()

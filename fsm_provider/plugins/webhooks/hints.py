@@ -1,0 +1,56 @@
+"""What a payload says of itself. Its form is not specified (section 6), so each of it is only a hint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+TYPE_NAMES = ("type", "eventType", "event_type", "event")
+ID_NAMES = ("id", "jobID", "propertyID", "assetID", "contractID", "opportunityID", "appointmentID")
+PAYLOAD_NAMES = ("data", "payload", "object")
+HINT_LENGTH = 200
+
+
+def hints(body: bytes, *, keep_body: bool) -> dict[str, Any]:
+    """Give type and identifier where they are found, and the body where it is asked for.
+
+    :param keep_body: as JSON, else as text.
+    """
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        payload = None
+    found: dict[str, Any] = {}
+    if isinstance(payload, dict):
+        inner: dict[str, Any] = next(
+            (payload[name] for name in PAYLOAD_NAMES if isinstance(payload.get(name), dict)), {}
+        )
+        found = {
+            "type": _first(TYPE_NAMES, payload),
+            "id": _first(ID_NAMES, inner, payload),
+        }
+    if keep_body:
+        # NaN and the like are JSON to Python, and to no database.
+        found["body"] = payload if _is_strict(payload) else body.decode(errors="replace").replace("\0", "")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _first(names: tuple[str, ...], *records: dict[str, Any]) -> str | int | None:
+    for record in records:
+        for name in names:
+            value = record.get(name)
+            if isinstance(value, str) and 0 < len(value) <= HINT_LENGTH and value.isprintable():
+                return value
+            if type(value) is int and abs(value) < 2**63:
+                return value
+    return None
+
+
+def _is_strict(payload: Any) -> bool:
+    if payload is None:
+        return False
+    try:
+        text = json.dumps(payload, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    return "\\u0000" not in text and "\\ud8" not in text.lower()

@@ -1,0 +1,129 @@
+"""The receiver behind a real socket, on a real metadata database of Airflow."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
+from fsm_provider.plugins.webhooks.configuration import Configuration
+from fsm_provider.plugins.webhooks.receiver import Receiver
+from fsm_provider.plugins.webhooks.settings import asset_uri
+
+TOKEN = "path-token-of-43-characters-or-so-0123456789"
+
+
+@pytest.fixture(scope="session")
+def database() -> None:
+    """Airflow's tables, in the SQLite file of this test run's AIRFLOW_HOME."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RunningReceiver:
+    """A receiver, the Variables it reads and the events it made."""
+
+    def __init__(self, base_url: str, clock: Clock) -> None:
+        self.base_url = base_url
+        self.clock = clock
+        self.session = requests.Session()
+        self.session.trust_env = False
+
+    def address(self, token: str = TOKEN, route: str = "fsm_default/jobs") -> str:
+        return f"{self.base_url}{URL_PREFIX}/{route}/{token}"
+
+    def post(self, body: Any = b"{}", *, url: str | None = None, **kwargs: Any) -> requests.Response:
+        return self.session.post(url or self.address(), data=body, timeout=10, **kwargs)
+
+    def configure(
+        self, *, tokens: Any = (TOKEN,), secrets: Any = None, base: Any = None, **endpoint: Any
+    ) -> None:
+        """Write the Variables, and let what is remembered of them grow old."""
+        settings = {"endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}}, **(base or {})}
+        self.set("fsm_webhooks", settings)
+        self.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"by hand": list(tokens)})
+        if secrets is not None:
+            self.set("fsm_webhook_secrets_fsm_default_jobs", secrets)
+        self.clock.now += 100
+
+    def set(self, name: str, value: Any) -> None:
+        from airflow.models import Variable
+
+        Variable.set(name, value if isinstance(value, str) else json.dumps(value))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            return [event.extra for event in session.query(AssetEvent).order_by(AssetEvent.id)]
+
+
+@pytest.fixture
+def asset(database: None) -> Iterator[Callable[..., None]]:
+    """Make assets active, as a DAG that uses them does."""
+    from airflow.models import Variable
+    from airflow.models.asset import AssetActive, AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    def activate(uri: str = asset_uri("fsm_default", "jobs"), name: str | None = None) -> None:
+        with create_session() as session:
+            model = AssetModel(name=name or uri, uri=uri, group="asset")
+            session.add(model)
+            session.flush()
+            session.add(AssetActive.for_asset(model))
+
+    yield activate
+    with create_session() as session:
+        for table in (AssetEvent, AssetActive, AssetModel, Variable):
+            session.query(table).delete()
+
+
+@pytest.fixture
+def unknown_receiver(database: None) -> Iterator[RunningReceiver]:
+    """A receiver that is not configured, mounted as Airflow mounts it."""
+    clock = Clock()
+    (mounted,) = FsmWebhooksPlugin.fastapi_apps
+    app = Starlette(routes=[Mount(mounted["url_prefix"], Receiver(Configuration(clock=clock)))])
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    running = RunningReceiver(f"http://127.0.0.1:{listener.getsockname()[1]}", clock)
+    yield running
+    running.session.close()
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def receiver(unknown_receiver: RunningReceiver, asset: Callable[..., None]) -> RunningReceiver:
+    """A receiver whose asset is active, and that believes whoever knows the token."""
+    asset()
+    unknown_receiver.configure()
+    return unknown_receiver

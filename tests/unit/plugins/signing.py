@@ -1,0 +1,37 @@
+"""Deliveries signed as a sender signs them, written apart from what checks them."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+
+Headers = dict[str, str]
+Signer = Callable[[bytes], Headers]
+
+
+def standard_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
+
+
+def standard(secret: str, body: bytes, *, delivery: str = "msg_1", at: float | None = None) -> Headers:
+    timestamp = str(int(time.time() if at is None else at))
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    digest = hmac.new(key, f"{delivery}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "webhook-id": delivery,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": "v1," + base64.b64encode(digest).decode(),
+    }
+
+
+def hexadecimal(secret: str, body: bytes, *, header: str = "x-signature", prefix: str = "") -> Headers:
+    return {header: prefix + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+
+
+def timed(secret: str, body: bytes, *, at: float | None = None) -> Headers:
+    """``t=...,v1=...``, as payment services write it."""
+    timestamp = str(int(time.time() if at is None else at))
+    digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    return {"x-signature": f"t={timestamp},v1={digest}"}

@@ -1,0 +1,424 @@
+"""The receiver over a real socket, on a real metadata database."""
+
+import json
+import logging
+import socket
+import sqlite3
+import sys
+import threading
+import time
+import types
+from contextlib import suppress
+
+import pytest
+
+from fsm_provider.plugins.webhooks import receiver as module
+from fsm_provider.plugins.webhooks.settings import MAX_BODY
+from tests.unit.plugins import signing
+from tests.unit.plugins.conftest import TOKEN
+
+SECRET = "a signing secret"
+STANDARD = signing.standard_secret()
+BODY = json.dumps({"type": "jobs.created", "data": {"id": 1001, "customerReference": "PO-1"}}).encode()
+REFUSED = {"accepted": False}
+
+
+class TestAccepted:
+    def test_a_delivery_becomes_one_small_event(self, receiver):
+        answer = receiver.post(BODY)
+
+        assert (answer.status_code, answer.json()) == (200, {"accepted": True})
+        (event,) = receiver.events
+        assert event["type"] == "jobs.created"
+        assert event["id"] == 1001
+        assert event.keys() == {"delivery", "digest", "type", "id", "received_at"}
+
+    def test_the_body_is_kept_where_that_is_asked_for(self, receiver):
+        receiver.configure(keep_body=True)
+
+        receiver.post(BODY)
+        receiver.post(b"no \xff JSON \x00")
+        receiver.post(b'{"x": NaN}')
+
+        assert [event["body"] for event in receiver.events] == [
+            json.loads(BODY),
+            "no \ufffd JSON ",
+            '{"x": NaN}',
+        ]
+
+    @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[1, 2]", b'"text"', b"[" * 5000, b'{"id": 1e999}'])
+    def test_a_body_need_not_say_anything(self, receiver, body):
+        assert receiver.post(body).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("payload", "found"),
+        [
+            ({"eventType": "jobs.closed", "jobID": 7}, {"type": "jobs.closed", "id": 7}),
+            ({"event": "x", "payload": {"id": "a"}, "id": "b"}, {"type": "x", "id": "a"}),
+            ({"type": "x" * 201, "id": True, "data": []}, {}),
+            ({"type": {"a": 1}, "id": 2**80}, {}),
+        ],
+    )
+    def test_type_and_identifier_are_hints(self, receiver, payload, found):
+        receiver.post(json.dumps(payload).encode())
+
+        (event,) = receiver.events
+        assert {name: event[name] for name in ("type", "id") if name in event} == found
+
+    @pytest.mark.parametrize("chunked", [False, True])
+    def test_a_body_may_be_as_large_as_the_limit(self, receiver, chunked):
+        body = b"x" * MAX_BODY
+
+        assert receiver.post(iter([body]) if chunked else body).status_code == 200
+
+    def test_signed_deliveries(self, receiver):
+        receiver.configure(signature="standard-webhooks", secrets={"1": STANDARD})
+
+        assert receiver.post(BODY, headers=signing.standard(STANDARD, BODY)).status_code == 200
+        assert receiver.events[0]["delivery"] == "msg_1"
+
+    def test_an_asset_of_any_name(self, unknown_receiver, asset):
+        asset(name="jobs of the service")
+        unknown_receiver.configure()
+
+        assert unknown_receiver.post(BODY).status_code == 200
+
+
+class TestRepeated:
+    def test_a_delivery_is_an_event_once(self, receiver):
+        receiver.configure(signature="none", id_header="x-id")
+
+        answers = [receiver.post(BODY, headers={"x-id": "one"}).status_code for _ in range(3)]
+
+        assert answers == [200] * 3
+        assert [event["delivery"] for event in receiver.events] == ["one"]
+
+    def test_another_identifier_over_what_was_signed_is_a_replay(self, receiver):
+        receiver.configure(signature={"header": "x-signature", "id_header": "x-id"}, secrets=SECRET)
+        headers = signing.hexadecimal(SECRET, BODY)
+
+        for identifier in ("one", "two"):
+            assert receiver.post(BODY, headers={**headers, "x-id": identifier}).status_code == 200
+        assert len(receiver.events) == 1
+
+    def test_a_resent_delivery_has_another_signature_and_the_same_identifier(self, receiver):
+        receiver.configure(signature="standard-webhooks", secrets={"1": STANDARD})
+
+        for at in (time.time() - 60, time.time()):
+            headers = signing.standard(STANDARD, BODY, at=at)
+            assert receiver.post(BODY, headers=headers).status_code == 200
+        assert len(receiver.events) == 1
+
+    def test_it_is_forgotten_after_a_day(self, receiver):
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, update
+
+        receiver.post(BODY)
+        with create_session() as session:
+            day_before = func.datetime(AssetEvent.timestamp, "-1441 minutes")
+            session.execute(update(AssetEvent).values(timestamp=day_before))
+
+        receiver.post(BODY)
+
+        assert len(receiver.events) == 2
+
+    def test_many_at_the_same_moment_are_one_event(self, receiver):
+        answers, start = [], threading.Barrier(8)
+
+        def send():
+            start.wait()
+            answers.append(module_post(receiver, BODY))
+
+        threads = [threading.Thread(target=send) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert set(answers) <= {200, 503}
+        assert 200 in answers
+        assert len(receiver.events) == 1
+
+
+def module_post(receiver, body):
+    import requests
+
+    return requests.post(receiver.address(), data=body, timeout=10).status_code
+
+
+class TestRefused:
+    def test_nothing_is_accepted_until_it_is_configured(self, unknown_receiver, asset):
+        asset()
+
+        for url in (unknown_receiver.address(), unknown_receiver.address(token="")):
+            answer = unknown_receiver.post(BODY, url=url)
+            assert (answer.status_code, answer.json()) == (404, REFUSED)
+
+    @pytest.mark.parametrize(
+        ("route", "token"),
+        [
+            ("fsm_default/jobs", TOKEN[:-1]),
+            ("fsm_default/jobs", TOKEN + "x"),
+            ("fsm_default/jobs", ""),
+            ("fsm_default/jobs", "%FF%00"),
+            ("fsm_default/assets", TOKEN),
+            ("fsm_default", TOKEN),
+            ("other/jobs", TOKEN),
+            ("..%2Fx/jobs", TOKEN),
+            ("fsm_default/jobs/x", TOKEN),
+        ],
+    )
+    def test_another_path(self, receiver, route, token):
+        answer = receiver.post(BODY, url=receiver.address(token, route))
+
+        assert (answer.status_code, answer.json()) == (404, REFUSED)
+
+    @pytest.mark.parametrize("tokens", [[], [""], ["short-token"]])
+    def test_a_token_that_is_none(self, receiver, tokens):
+        receiver.configure(tokens=tokens)
+
+        for token in [*tokens, TOKEN, ""]:
+            assert receiver.post(BODY, url=receiver.address(token)).status_code == 404
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+    def test_another_method(self, receiver, method):
+        answer = receiver.session.request(method, receiver.address(), data=BODY, timeout=10)
+
+        assert answer.status_code == 405
+        assert answer.headers["Allow"] == "POST"
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 401),
+            ({"x-signature": "0" * 64}, 401),
+            (signing.hexadecimal("another", BODY), 401),
+            (signing.hexadecimal(SECRET, BODY + b" "), 401),
+            ({**signing.hexadecimal(SECRET, BODY), "Content-Encoding": "gzip"}, 415),
+            ({**signing.hexadecimal(SECRET, BODY), "Content-Type": "text/plain"}, 415),
+        ],
+    )
+    def test_a_delivery_that_is_not_to_be_believed(self, receiver, headers, status):
+        receiver.configure(
+            signature={"header": "x-signature"}, secrets=SECRET, content_type="application/json"
+        )
+
+        answer = receiver.post(BODY, headers={"Content-Type": "application/json", **headers})
+
+        assert (answer.status_code, answer.json()) == (status, REFUSED)
+        assert receiver.events == []
+
+    def test_without_secrets_nothing_is_believed(self, receiver):
+        receiver.configure(signature={"header": "x-signature"})
+
+        assert receiver.post(BODY, headers=signing.hexadecimal("", BODY)).status_code == 401
+
+    @pytest.mark.parametrize(("length", "status"), [(b"1048577", 413), (b"9" * 15, 413), (b"9" * 26, 400)])
+    def test_a_body_past_the_limit_is_not_waited_for(self, receiver, length, status):
+        answer = raw(receiver, b"Content-Length: " + length + b"\r\n\r\n")
+
+        assert answer.startswith(f"HTTP/1.1 {status}".encode())
+
+    def test_a_chunked_body_past_the_limit_ends_there(self, receiver):
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+
+        answer = raw(receiver, b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17)
+
+        assert answer.startswith(b"HTTP/1.1 413")
+
+    def test_a_body_that_never_comes_is_given_up(self, receiver, monkeypatch):
+        monkeypatch.setattr(module, "BODY_SECONDS", 0.1)
+
+        assert raw(receiver, b"Content-Length: 10\r\n\r\nhalf").startswith(b"HTTP/1.1 408")
+
+    def test_an_asset_that_no_dag_uses(self, unknown_receiver):
+        unknown_receiver.configure()
+
+        answer = unknown_receiver.post(BODY)
+
+        assert (answer.status_code, answer.json()) == (503, REFUSED)
+        assert answer.headers["Retry-After"] == "1"
+
+    def test_a_configuration_that_is_none_refuses_everything(self, receiver, caplog):
+        receiver.configure(endpoint="x")
+
+        assert receiver.post(BODY).status_code == 404
+        assert "Variable fsm_webhooks: endpoints.fsm_default/jobs.endpoint: Extra inputs" in caplog.text
+
+    def test_too_many_refusals_are_told_so_and_right_deliveries_go_on(self, receiver, caplog):
+        receiver.configure(signature={"header": "x-signature"}, secrets=SECRET, refusals_per_minute=3)
+
+        wrong = [receiver.post(BODY).status_code for _ in range(10)]
+        right = receiver.post(BODY, headers=signing.hexadecimal(SECRET, BODY)).status_code
+
+        assert wrong.count(429) >= 4
+        assert wrong[:3] == [401] * 3
+        assert right == 200
+        assert caplog.text.count("refused: headers") <= 6
+
+    def test_guesses_do_not_keep_right_deliveries_out(self, receiver):
+        wrong = {
+            receiver.post(BODY, url=receiver.address("x" * 43, f"guess{number}/jobs")).status_code
+            for number in range(200)
+        }
+
+        assert wrong == {404, 429}
+        assert receiver.post(BODY).status_code == 200
+
+    def test_a_database_that_is_locked_is_waited_for_less_than_a_second(self, receiver):
+        from airflow.settings import engine
+
+        receiver.post(b"the settings are read")
+        blocker = sqlite3.connect(engine.url.database, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        try:
+            answer = receiver.post(BODY)
+        finally:
+            waited = time.monotonic() - started
+            blocker.execute("ROLLBACK")
+            blocker.close()
+
+        assert answer.status_code == 503
+        assert waited < 1.5
+        # The sender comes again, whether or not the first try was stored meanwhile.
+        assert eventually(lambda: receiver.post(BODY).status_code) == 200
+        assert len(receiver.events) == 2
+
+    def test_what_goes_wrong_is_logged_without_what_was_delivered(self, receiver, caplog, monkeypatch):
+        receiver.configure(keep_body=True)
+
+        def fail(**event):
+            raise ValueError(f"cannot store {event}")
+
+        monkeypatch.setattr("airflow.assets.manager.asset_manager.register_asset_change", fail)
+
+        assert receiver.post(BODY).status_code == 503
+        assert "failed with ValueError" in caplog.text
+        assert "PO-1" not in caplog.text
+
+
+def eventually(post):
+    for _ in range(50):
+        if (status := post()) != 503:
+            return status
+        time.sleep(0.1)
+    return status
+
+
+def raw(receiver, rest):
+    """Send a request of one's own making and give the whole answer."""
+    host, _, port = receiver.base_url.removeprefix("http://").partition(":")
+    path = receiver.address().removeprefix(receiver.base_url)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        # The answer may come before all was sent.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return answer
+
+
+class TestChanges:
+    def test_a_new_token_and_secret_are_accepted_soon_and_old_ones_refused(self, receiver):
+        scheme = {"signature": {"header": "x-signature"}}
+        receiver.configure(**scheme, secrets={"1": "old"})
+        old, new = (signing.hexadecimal(secret, BODY) for secret in ("old", "new"))
+        assert receiver.post(BODY, headers=old).status_code == 200
+
+        other = TOKEN[::-1]
+        receiver.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"a": [TOKEN, other]})
+        receiver.set("fsm_webhook_secrets_fsm_default_jobs", {"1": "old", "2": "new"})
+        receiver.clock.now += 1
+
+        assert receiver.post(BODY, headers=new, url=receiver.address(other)).status_code == 200
+
+        receiver.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"a": [other]})
+        receiver.set("fsm_webhook_secrets_fsm_default_jobs", {"2": "new"})
+        receiver.clock.now += 10
+
+        assert receiver.post(BODY, headers=new).status_code == 404
+        assert receiver.post(BODY, headers=old, url=receiver.address(other)).status_code == 401
+        assert receiver.post(BODY, headers=new, url=receiver.address(other)).status_code == 200
+
+    def test_a_function_gives_the_secrets(self, receiver, monkeypatch, caplog):
+        given = types.ModuleType("user_secrets")
+        given.secrets = lambda fsm_conn_id, watched: [f"{fsm_conn_id}-{watched}"]
+
+        def fail(fsm_conn_id, watched):
+            raise OSError("a secret")
+
+        given.fail = fail
+        monkeypatch.setitem(sys.modules, "user_secrets", given)
+        receiver.configure(signature={"header": "x-signature"}, secrets_from="user_secrets.secrets")
+        headers = signing.hexadecimal("fsm_default-jobs", BODY)
+
+        assert receiver.post(BODY, headers=headers).status_code == 200
+
+        receiver.configure(signature={"header": "x-signature"}, secrets_from="user_secrets.fail")
+
+        assert receiver.post(BODY, headers=headers).status_code == 401
+        assert "user_secrets.fail raised OSError" in caplog.text
+        assert "a secret" not in caplog.text
+
+    def test_a_variable_that_cannot_be_read_is_not_taken_for_none(self, receiver, monkeypatch):
+        from airflow.secrets.metastore import MetastoreBackend
+
+        receiver.clock.now += 100
+
+        def away(*args, **kwargs):
+            raise OSError("the database is away")
+
+        monkeypatch.setattr(MetastoreBackend, "get_variable", away)
+
+        assert receiver.post(BODY).status_code == 503
+
+
+class TestShown:
+    @pytest.fixture
+    def counted(self):
+        """Airflow's own metrics, into a list."""
+        from airflow._shared.observability.metrics import stats
+        from airflow._shared.observability.metrics.base_stats_logger import NoStatsLogger
+
+        counts = []
+
+        class Recording(NoStatsLogger):
+            @classmethod
+            def incr(cls, stat, count=1, rate=1, *, tags=None):
+                counts.append((stat, tags))
+
+        stats.initialize(factory=Recording, export_legacy_names=False)
+        yield counts
+        stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+
+    def test_deliveries_and_refusals_are_counted(self, receiver, counted):
+        receiver.configure(signature={"header": "x-signature"}, secrets=SECRET)
+        headers = signing.hexadecimal(SECRET, BODY)
+
+        for headers_sent in (headers, headers, {}):
+            receiver.post(BODY, headers=headers_sent)
+        receiver.post(BODY, url=receiver.address("guess"))
+
+        of_jobs = {"connection": "fsm_default", "object": "jobs"}
+        assert [one for one in counted if one[0].startswith("fsm.")] == [
+            ("fsm.webhooks.accepted", of_jobs),
+            ("fsm.webhooks.repeated", of_jobs),
+            ("fsm.webhooks.refused", {**of_jobs, "reason": "headers"}),
+            ("fsm.webhooks.refused", {"connection": "-", "object": "-", "reason": "path"}),
+        ]
+
+    def test_no_log_holds_token_secret_or_body(self, receiver, caplog):
+        caplog.set_level(logging.DEBUG)
+        receiver.configure(signature={"header": "x-signature"}, secrets=SECRET)
+
+        for headers in (signing.hexadecimal(SECRET, BODY), {}, {"x-signature": SECRET}):
+            receiver.post(BODY, headers=headers)
+            receiver.post(BODY, headers=headers, url=receiver.address(TOKEN, "other/jobs"))
+            receiver.session.get(receiver.address(), timeout=5)
+
+        ours = "\n".join(record.getMessage() for record in caplog.records if "urllib3" not in record.name)
+        assert "Delivery for fsm_default/jobs accepted" in ours
+        assert not any(text in ours for text in (TOKEN, SECRET, "PO-1"))

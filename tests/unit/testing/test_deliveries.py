@@ -1,0 +1,170 @@
+"""The fake tells registered targets of new jobs, as a sender of webhooks does."""
+
+import hashlib
+import hmac
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from standardwebhooks import Webhook
+
+from fsm_provider.testing import Deliveries, FakeFieldService
+from fsm_provider.testing.delivering import body_hmac
+from tests.unit.testing.test_webhooks import register
+
+
+class Target:
+    """A server that keeps what it is sent, and answers as it is told."""
+
+    def __init__(self):
+        self.received = []
+        self.statuses = []
+        target = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = target.statuses.pop(0) if target.statuses else 200
+                target.received.append((self.path, dict(self.headers), body))
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?x=1"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def target():
+    running = Target()
+    yield running
+    running.stop()
+
+
+def watched(serve, target, event_types=("jobs.created",), **deliveries):
+    call = serve(deliveries=Deliveries(**{"backoff": 0.01, **deliveries}))
+    query = [("eventTypes", event) for event in event_types]
+    register(call, query, targetURL=target if isinstance(target, str) else target.url)
+    return call.service
+
+
+def wait(service, attempts):
+    service.wait_for(lambda: len(service.deliveries) >= attempts, timeout=10)
+    return service.deliveries
+
+
+def test_a_new_job_is_delivered_and_signed(serve, target):
+    service = watched(serve, target)
+
+    job = service.add_job(7, customerReference="PO-1")
+
+    (attempt,) = wait(service, 1)
+    ((path, headers, body),) = target.received
+    assert path == "/hook?x=1"
+    payload = Webhook(service.webhooks[0]["signingSecret"]).verify(body, headers)
+    assert (payload["type"], payload["data"]) == ("jobs.created", job)
+    assert (attempt.job_id, attempt.webhook_id, attempt.attempt, attempt.status) == (job["id"], 1, 1, 200)
+
+
+def test_another_scheme(serve, target):
+    service = watched(serve, target, sign=body_hmac("X-Hub-Signature-256", "sha256="))
+
+    service.add_job(7)
+
+    wait(service, 1)
+    ((_, headers, body),) = target.received
+    secret = service.webhooks[0]["signingSecret"].encode()
+    expected = hmac.new(secret, body, hashlib.sha256).hexdigest()
+    assert headers["X-Hub-Signature-256"] == f"sha256={expected}"
+
+
+def test_it_is_tried_again_until_it_is_accepted(serve, target):
+    service = watched(serve, target)
+    target.statuses = [503, 404, 302]
+
+    service.add_job(7)
+
+    attempts = wait(service, 4)
+    assert [attempt.status for attempt in attempts] == [503, 404, 302, 200]
+    identifiers = {headers["webhook-id"] for _, headers, _ in target.received}
+    assert len(identifiers) == 1
+
+
+def test_it_is_given_up_after_so_many_attempts(serve, target):
+    service = watched(serve, target, attempts=3)
+    target.statuses = [500] * 9
+
+    service.add_job(7)
+    wait(service, 3)
+    target.statuses = []
+    service.add_job(8)
+
+    assert [attempt.status for attempt in wait(service, 4)] == [500, 500, 500, 200]
+
+
+def test_a_target_that_is_away_is_tried_again(serve, target):
+    target.stop()
+    service = watched(serve, target, attempts=2)
+
+    service.add_job(7)
+
+    assert [attempt.status for attempt in wait(service, 2)] == [None, None]
+
+
+def test_duplicates(serve, target):
+    service = watched(serve, target, duplicates=2)
+
+    service.add_job(7)
+
+    assert {attempt.delivery_id for attempt in wait(service, 3)} == {"msg_1001_1"}
+
+
+def test_reordered(serve, target):
+    service = watched(serve, target, reorder=0.3, seed=1)
+
+    jobs = [service.add_job(7)["id"] for _ in range(8)]
+
+    wait(service, 8)
+    received = [json.loads(body)["data"]["id"] for _, _, body in target.received]
+    assert sorted(received) == jobs
+    assert received != jobs
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1.example.test/hook", "https://example.test/hook"])
+def test_nothing_leaves_this_machine(serve, target, url):
+    service = watched(serve, url)
+    register_here = watched(serve, target)
+
+    service.add_job(7)
+    register_here.add_job(7)
+
+    wait(register_here, 1)
+    assert service.deliveries == []
+
+
+def test_other_events_are_not_delivered(serve, target):
+    service = watched(serve, target, event_types=["jobs.closed"])
+
+    service.add_job(7)
+
+    assert service.deliveries == []
+    assert target.received == []
+
+
+def test_a_service_that_stops_delivers_nothing_more(target):
+    with FakeFieldService(deliveries=Deliveries(reorder=60, seed=1)) as service:
+        service._state.add_webhook(
+            description="", object_="jobs", event_types=["jobs.created"], target_url=target.url
+        )
+        service.add_job(7)
+    assert target.received == []
