@@ -122,8 +122,8 @@ def _schemes(values: Mapping[str, str]) -> Iterator[Scheme]:
                 )
 
 
-def _signatures(value: str) -> set[tuple[str, str, str]]:
-    """Give prefix, encoding and algorithm of what may be a signature in a header."""
+def _signatures(value: str) -> list[tuple[str, str, str]]:
+    """Give prefix, encoding and algorithm of what may be a signature in a header, with a prefix first."""
     found: set[tuple[str, str, str]] = set()
     for part in {*value.split(), *(one.strip() for one in value.split(","))}:
         prefix = match[0] if (match := PREFIX.match(part)) else ""
@@ -131,7 +131,7 @@ def _signatures(value: str) -> set[tuple[str, str, str]]:
             algorithm = ALGORITHMS.get(len(_decoded(part.removeprefix(before), encoding)))
             if algorithm:
                 found.add((before, encoding, algorithm))
-    return found
+    return sorted(found, reverse=True)
 
 
 def _times(values: Mapping[str, str]) -> list[tuple[str, str, str]]:
