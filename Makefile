@@ -23,7 +23,13 @@ demo: $(INSTALLED) ## A work order, planned maintenance and a form that starts a
 ui: $(INSTALLED) ## The same, then stay up for a look at Airflow's UI
 	@$(BIN)/python -m tests.system.demo --ui
 
-test: lint test-unit test-system ## All checks: lint, types, unit tests, system tests
+# The unit tests mostly wait, so they run beside the system tests; their report comes last.
+test: lint ## All checks: lint, types, system tests, unit tests
+	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; \
+	$(MAKE) --no-print-directory test-unit >"$$report" 2>&1 & unit=$$!; \
+	$(MAKE) --no-print-directory test-system; system=$$?; \
+	wait $$unit; code=$$?; cat "$$report"; \
+	exit $$((system || code))
 
 lint: $(INSTALLED) ## Ruff and mypy
 	@echo "== ruff check"
