@@ -55,11 +55,10 @@ def write_of(order: JobOrder) -> Write:
     return Write(CREATE_JOB.method, order.path, order.job.body(), order.subject, order.key)
 
 
-def outcome_of(index: int, order: JobOrder) -> JobOutcome:
-    """Give the outcome of an order that was not sent."""
+def _not_created(index: int, order: JobOrder, key: str) -> JobOutcome:
     return JobOutcome(
         index=index,
-        key=write_of(order).key,
+        key=key,
         propertyID=order.property_id,
         customerReference=order.job.customer_reference,
         outcome="not_created",
@@ -91,14 +90,18 @@ class BulkCreation:
         existing_jobs: Mapping[str, int] | None = None,
     ) -> None:
         self._orders = orders
-        self._outcomes = [outcome_of(index, order) for index, order in enumerate(self._orders)]
+        self._writes = [write_of(order) for order in orders]
+        self._outcomes = [
+            _not_created(index, order, write.key)
+            for index, (order, write) in enumerate(zip(orders, self._writes, strict=True))
+        ]
         self._by_key: dict[str, JobOutcome] = {}
         for outcome in self._outcomes:
             self._by_key.setdefault(outcome["key"], outcome)
         self._existing_jobs = existing_jobs or {}
         if strangers := self._existing_jobs.keys() - self._by_key.keys():
             raise FsmInputError(f"existing_jobs: {', '.join(sorted(strangers))}: no job has this key")
-        self._waiting = iter([self._orders[outcome["index"]] for outcome in self._by_key.values()])
+        self._waiting = iter([outcome["index"] for outcome in self._by_key.values()])
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         self._concurrency = concurrency
         self._fail_fast = fail_fast
@@ -113,7 +116,7 @@ class BulkCreation:
 
     def run(self, ledger: Ledger) -> None:
         """Send what the ledger does not hold; returns when no request is under way any more."""
-        ledger.expect(map(write_of, self._orders))
+        ledger.expect(self._writes)
         _ = self._hook.client  # made once, before threads share it
         # While some are sent, the intents of the next are stored; one at a time, they go in order.
         threads = self._concurrency + self._concurrency // 2
@@ -182,16 +185,15 @@ class BulkCreation:
 
     def _work(self, ledger: Ledger) -> None:
         try:
-            while not self._stopping.is_set() and (order := next(self._waiting, None)):
-                self._settle(order, ledger)
+            while not self._stopping.is_set() and (index := next(self._waiting, None)) is not None:
+                self._settle(self._orders[index], self._writes[index], ledger)
         except BaseException:
             self.interrupt()
             raise
         finally:
             ledger.store()
 
-    def _settle(self, order: JobOrder, ledger: Ledger) -> None:
-        write = write_of(order)
+    def _settle(self, order: JobOrder, write: Write, ledger: Ledger) -> None:
         outcome = self._by_key[write.key]
         try:
             if write.key in self._existing_jobs:

@@ -7,18 +7,18 @@ what is known. Entries are looked up by what is written, not by their position i
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmUncertainWriteError, error_from_dict
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmUncertainWriteError, error_from_dict, in_words
 from fsm_provider.compat import never_expire, task_state_store
+from fsm_provider.digest import digest_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -43,7 +43,7 @@ class NothingSentError(Exception):
     """What ``send`` raises to say that it was stopped before anything left."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Write:
     """One write that is to be made once.
 
@@ -58,11 +58,10 @@ class Write:
     subject: dict[str, Any] = field(default_factory=dict)
     given_key: str | None = None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A digest of method, path and content."""
-        text = json.dumps([self.method, self.path, self.content], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return digest_of([self.method, self.path, self.content], 32)
 
     @property
     def key(self) -> str:
@@ -280,5 +279,5 @@ def _uncertainty_of(entry: dict[str, Any]) -> FsmError:
 
 def _subject(entry: dict[str, Any]) -> str:
     method, path, _, subject = entry["sent"]
-    about = ", ".join(f"{name} {value!r}" for name, value in subject.items())
+    about = in_words(subject)
     return f"{method} {path}{f' ({about})' if about else ''}"

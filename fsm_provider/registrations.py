@@ -8,7 +8,6 @@ two tasks that do so at the same moment, at least one sees the other, and gives 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import random
@@ -25,6 +24,7 @@ from airflow.providers.common.compat.sdk import AirflowException, Variable, mask
 
 from fsm_provider.api.errors import FsmError, FsmInputError, error_from_dict
 from fsm_provider.compat import read_variable, variable_keys
+from fsm_provider.digest import digest_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 NAME_LENGTH = 250
 """Characters that Airflow allows in the name of a Variable."""
+DIGITS = 16
+"""Of a digest in the name of a Variable."""
 PATIENCE = 60.0
 """Seconds that a task waits for others that register on the same connection."""
 
@@ -92,8 +94,8 @@ class Registrations:
         self.holder = holder
         self._patience = patience
         self._sleep = sleep
-        self._claims = f"fsm_webhook_claim_{_short(fsm_conn_id, 100)}_{_digest(fsm_conn_id)}_"
-        self._claim = self._claims + _digest(asdict(holder))
+        self._claims = f"fsm_webhook_claim_{_short(fsm_conn_id, 100)}_{digest_of(fsm_conn_id, DIGITS)}_"
+        self._claim = self._claims + digest_of(asdict(holder), DIGITS)
 
     def known(self, name: str) -> Known | None:
         """Give what is remembered under a name.
@@ -241,7 +243,7 @@ def name_of(fsm_conn_id: str, watched: str, event_types: list[str], target: str)
     :param target: its address, or that without the token.
     """
     events = "_".join(sorted(event.removeprefix(f"{watched}.") for event in event_types))
-    digest = _digest([fsm_conn_id, watched, sorted(event_types), target])
+    digest = digest_of([fsm_conn_id, watched, sorted(event_types), target], DIGITS)
     readable = f"fsm_webhook_{_short(fsm_conn_id, 100)}_{watched}_{_short(events, 80)}"
     return f"{readable}_{digest}"[:NAME_LENGTH]
 
@@ -255,7 +257,3 @@ def uncertainty(known: Known) -> FsmError:
 
 def _short(text: str, length: int) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:length]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from fsm_provider.api.forms import FormFilter, FormFilters, Reference
+from fsm_provider.api.forms import FormFilter, Reference
 from fsm_provider.api.news import WATERMARK, FormNews
 from fsm_provider.compat import asset_state_store
+from fsm_provider.digest import digest_of
 from fsm_provider.polling import FormPoller, Outage, follow
+
+if TYPE_CHECKING:
+    from fsm_provider.triggers.forms import FormWatch
 
 logger = logging.getLogger(__name__)
 
@@ -55,37 +57,22 @@ class FormEventProducer(SharedStreamProducer):
     :class:`~fsm_provider.triggers.forms.FsmFormEventTrigger`.
     """
 
-    def __init__(
-        self,
-        *,
-        asset_name: str,
-        fsm_conn_id: str,
-        filters: FormFilters,
-        form_names: list[str],
-        query_params: dict[str, Any] | None,
-        poll_interval: float,
-        start_from: str,
-        look_back: float,
-        reconcile_every: float,
-        reconcile_back: float,
-    ) -> None:
-        self._interval = poll_interval
-        self._poller = FormPoller(fsm_conn_id, query_params)
+    def __init__(self, **watch: Unpack[FormWatch]) -> None:
+        self._interval = watch["poll_interval"]
+        self._poller = FormPoller(watch["fsm_conn_id"], watch["query_params"])
         self._news = FormNews(
-            FormFilter(**filters),
-            form_names=form_names,
-            start_from=start_from,
-            look_back=timedelta(seconds=look_back),
-            reconcile_back=timedelta(seconds=reconcile_back),
-            reconcile_every=reconcile_every,
+            FormFilter(**watch["filters"]),
+            form_names=watch["form_names"],
+            start_from=watch["start_from"],
+            look_back=timedelta(seconds=watch["look_back"]),
+            reconcile_back=timedelta(seconds=watch["reconcile_back"]),
+            reconcile_every=watch["reconcile_every"],
         )
-        self._store = asset_state_store(asset_name)
+        self._store = asset_state_store(watch["asset_name"])
         # Another question is another watermark; another pace is not.
-        question = json.dumps(
-            [fsm_conn_id, filters, form_names, query_params], sort_keys=True, default=str
-        ).encode()
-        self._prefix = f"fsm_forms/{hashlib.sha256(question).hexdigest()[:12]}/"
-        self._asset_name = asset_name
+        question = [watch["fsm_conn_id"], watch["filters"], watch["form_names"], watch["query_params"]]
+        self._prefix = f"fsm_forms/{digest_of(question, 12)}/"
+        self._asset_name = watch["asset_name"]
         self._saved_at: float | None = None
         self._answered = asyncio.Event()
         self._accepted = True

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from fsm_provider.api.endpoints import CREATE_JOB
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, in_words
 from fsm_provider.api.models import wire_name
 
 
@@ -131,7 +131,7 @@ class JobOrder(_Draft):
         return {name: value for name, value in subject.items() if value}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
+        return in_words(self.subject)
 
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]

@@ -11,6 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 
+def in_words(subject: Mapping[str, Any]) -> str:
+    """Say what a write is about: ``propertyID 7, customerReference 'PO-1'``."""
+    return ", ".join(f"{name} {value!r}" for name, value in subject.items())
+
+
 @dataclass(eq=False)
 class FsmError(Exception):
     """Base of every error that talking to the service raises."""
@@ -102,7 +107,7 @@ class FsmUncertainWriteError(FsmError):
     subject: dict[str, Any]
 
     def __str__(self) -> str:
-        subject = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
+        subject = in_words(self.subject)
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}. "
             f"It was sent once, at {self.attempted_at}{f', with {subject}' if subject else ''}, and "

@@ -80,15 +80,15 @@ class FsmRequestOperator(FsmWriteOperator):
     def execute(self, context: Context) -> Any:
         """Send the request."""
         with permanent_errors_fail_the_task():
-            self.options()
+            options = self.options()
             if self.method.upper() == "GET":
                 return self._send()["answer"]
             content = {"params": self.query_params, "json": self.json, "headers": self.headers}
             write = Write(self.method.upper(), self.path, content)
             with Ledger.of(
                 context,
-                repeat_uncertain=self.if_uncertain == "send",
-                repeat_made=self.if_already_sent == "send",
+                repeat_uncertain=options["if_uncertain"] == "send",
+                repeat_made=options["if_already_sent"] == "send",
             ) as ledger:
                 ledger.expect([write])
                 return ledger.once(write, self._send)["answer"]

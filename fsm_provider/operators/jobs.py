@@ -58,10 +58,11 @@ class FsmJobOperator(FsmWriteOperator):
 
     def ledger(self, context: Context) -> Ledger:
         """Open the task's ledger."""
+        options = self.options()
         return Ledger.of(
             context,
-            repeat_uncertain=self.if_uncertain == "create",
-            repeat_made=self.if_already_created == "create",
+            repeat_uncertain=options["if_uncertain"] == "create",
+            repeat_made=options["if_already_created"] == "create",
         )
 
 
@@ -112,7 +113,6 @@ class FsmCreateJobOperator(FsmJobOperator):
         from fsm_provider.bulk import write_of
 
         with permanent_errors_fail_the_task():
-            self.options()
             order = check(JobOrder, self._order(), "")
             write = write_of(order)
             with self.ledger(context) as ledger:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
@@ -201,6 +201,21 @@ class FsmFormTrigger(BaseEventTrigger):
             poller.close()
 
 
+class FormWatch(TypedDict):
+    """What a watcher of completed forms is given: times in seconds, and every value plain JSON."""
+
+    asset_name: str
+    fsm_conn_id: str
+    filters: FormFilters
+    form_names: list[str]
+    query_params: dict[str, Any] | None
+    poll_interval: float
+    start_from: str
+    look_back: float
+    reconcile_every: float
+    reconcile_back: float
+
+
 class FsmFormEventTrigger(BaseEventTrigger):
     """Tell of newly completed forms, sweep after sweep, as the watcher of an asset (Airflow 3.3).
 
@@ -212,41 +227,17 @@ class FsmFormEventTrigger(BaseEventTrigger):
     :param asset_name: the asset in whose state store the watermark is.
     """
 
-    def __init__(
-        self,
-        *,
-        asset_name: str,
-        fsm_conn_id: str,
-        filters: FormFilters,
-        form_names: list[str],
-        query_params: dict[str, Any] | None,
-        poll_interval: float,
-        start_from: str,
-        look_back: float,
-        reconcile_every: float,
-        reconcile_back: float,
-    ) -> None:
+    def __init__(self, **watch: Unpack[FormWatch]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._arguments: dict[str, Any] = {
-            "asset_name": asset_name,
-            "fsm_conn_id": fsm_conn_id,
-            "filters": filters,
-            "form_names": form_names,
-            "query_params": query_params,
-            "poll_interval": poll_interval,
-            "start_from": start_from,
-            "look_back": look_back,
-            "reconcile_every": reconcile_every,
-            "reconcile_back": reconcile_back,
-        }
+        self._watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Give what another triggerer needs to go on."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._arguments)
+        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._watch)
 
     def shared_stream_key(self) -> str:
         """Name this watcher's own stream: only a stream can tell when its events are stored."""
-        return f"fsm form events {json.dumps(self._arguments, sort_keys=True, default=str)}"
+        return f"fsm form events {json.dumps(self._watch, sort_keys=True, default=str)}"
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
