@@ -141,6 +141,11 @@ class Snapshot:
     changed: FormIndex
     whole: bool
 
+    @property
+    def is_news(self) -> bool:
+        """Whether it tells more than the one before it."""
+        return self.whole or len(self.changed) > 0
+
 
 class FormWindow:
     """The forms from some lower bounds on, for many waits at once.

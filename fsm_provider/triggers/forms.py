@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
@@ -38,6 +39,11 @@ SHARED_FOR = timedelta(days=7)
 LOOK_BACK = timedelta(hours=1)
 WHOLE_SWEEP_EVERY = 900.0
 """Seconds, at least, between two sweeps of a stream that find forms with old times."""
+RETELL_EVERY = EARLIEST_EVENT / 2
+"""Seconds after which a stream tells again what has not changed, for those who have joined since.
+
+They may have no event before :data:`EARLIEST_EVENT`, so it costs them nothing; and each telling wakes all.
+"""
 
 
 class FsmFormTrigger(BaseEventTrigger):
@@ -123,9 +129,15 @@ class FsmFormTrigger(BaseEventTrigger):
             # Nobody may have an event before that, and meanwhile others join.
             first_after=min(interval, EARLIEST_EVENT),
         )
+        clock = asyncio.get_running_loop().time
+        told_at, was_outage = -math.inf, False
         async with aclosing(sweeps):
             async for seen in sweeps:
-                yield seen
+                is_news = isinstance(seen, Outage) or seen.is_news or was_outage
+                was_outage = isinstance(seen, Outage)
+                if is_news or clock() - told_at >= RETELL_EVERY:
+                    told_at = clock()
+                    yield seen
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Snapshot | Outage]

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import logging
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
+from fsm_provider.polling import Outage
 from fsm_provider.testing import faults
-from fsm_provider.triggers.forms import EARLIEST_EVENT, FsmFormTrigger
+from fsm_provider.triggers.forms import EARLIEST_EVENT, RETELL_EVERY, FsmFormTrigger
 from tests.unit.clocks import HURRY, run_hurried
 
 shared_stream = pytest.importorskip("airflow.triggers.shared_stream")
@@ -207,6 +209,47 @@ def test_in_dag_test_there_is_no_scheduler_to_wait_for(service):
         return clock() - began
 
     assert run_hurried(run()) < EARLIEST_EVENT
+
+
+async def told(stream, until):
+    """What a stream tells, and when, until the first of which the predicate is true."""
+    clock, seen = asyncio.get_running_loop().time, []
+    async for one in stream:
+        seen.append((clock(), one))
+        if until(one):
+            break
+    return seen
+
+
+def test_sweeps_that_bring_nothing_wake_only_those_who_may_have_joined(service):
+    async def run():
+        async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
+            quiet = asyncio.create_task(told(stream, lambda seen: len(seen.changed) > 0 and not seen.whole))
+            await until(service, lambda: len(service.requests) >= 60)
+            service.add_form(job_id=1)
+            return await quiet
+
+    seen = run_hurried(run())
+
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(seen)][:-1]
+    assert len(gaps) >= 4
+    assert min(gaps) >= RETELL_EVERY
+    assert max(gaps) < EARLIEST_EVENT
+
+
+def test_the_end_of_an_outage_is_told_at_once(service):
+    async def run():
+        async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
+            watch = asyncio.create_task(told(stream, lambda seen: isinstance(seen, Outage)))
+            await until(service, lambda: len(service.requests) >= 2)
+            service.fail("GET", "/forms", faults.Status(503))
+            await watch
+            return await told(stream, lambda seen: not isinstance(seen, Outage))
+
+    seen = run_hurried(run())
+
+    assert len(service.requests) - [request.status for request in service.requests].index(503) == 2
+    assert len(seen[-1][1].changed) == 0
 
 
 def test_each_wait_has_its_own_patience(service):
