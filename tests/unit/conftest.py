@@ -2,12 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from fsm_provider.api import FsmClient, Settings, reading
 from fsm_provider.testing import FakeFieldService
+from tests.s3 import BUCKET, running_s3
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 TOKEN = "canary-token-7f3a/9+b="
 
@@ -52,3 +58,23 @@ def make_client() -> Iterator[Callable[..., FsmClient]]:
     yield make
     for client in made:
         client.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[None]:
+    """An S3-compatible server that ``s3://`` paths reach."""
+    with running_s3() as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(params=["file", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> "ObjectStoragePath":
+    """An empty folder, on this machine's disk and on S3."""
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    if request.param == "file":
+        return ObjectStoragePath(str(tmp_path / "storage"))
+    request.getfixturevalue("s3")
+    return ObjectStoragePath(f"s3://{BUCKET}/{uuid4()}")
