@@ -19,14 +19,18 @@ from tests.benchmarks.rounds import BenchmarkError, Task
 from tests.benchmarks.server import TOKEN, Service
 
 _SHARED, _NOTHING, _IDLE, _PROCESS = "shared", "nothing", "idle", "process"
+_BUSY = "shared_busy"
 _LABELS = {
     _SHARED: "FsmFormTrigger, shared",
+    _BUSY: "FsmFormTrigger, shared, with a new form each second",
     "alone": "FsmFormTrigger, alone",
     "http_event": "HttpEventTrigger",
     "http_sensor": "HttpSensorTrigger",
     _NOTHING: "a trigger that does nothing, shared",
 }
 _FIRST_JOB = 10_000_000
+_FORM_EVERY = 10.0
+"""Seconds; 8,640 forms a day. Each wakes all who share a stream, so a busier service is measured too."""
 _WARM_UP_SECONDS = 4.0
 _TRACED_SECONDS = 6.0
 _GOALS: dict[str, Goal] = {
@@ -110,8 +114,8 @@ def poke(port: int, seconds: float) -> dict[str, float]:
 def _provide(port: int, variant: str) -> None:
     from tests.benchmarks.connections import provide
 
-    kind = "fsm" if variant in (_SHARED, "alone") else "http"
-    host = Service(port).growing(time.time(), 1.0)
+    kind = "fsm" if variant in (_SHARED, _BUSY, "alone") else "http"
+    host = Service(port).growing(time.time(), 1.0 if variant == _BUSY else _FORM_EVERY)
     provide({"conn_type": kind, "host": host, "password": TOKEN})
 
 

@@ -20,19 +20,20 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from fsm_provider.testing.state import RecordedRequest
-from tests.system.dags.watched import LEAVE, RECONCILE_BACK, WATCHED_NAME
+from tests.system.dags.watched import LEAVE, POKE_INTERVAL, RECONCILE_BACK, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
 SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 DAG_ID = "watched_records"
 HELD_ID = "held_records"
 WAITS_ID = "many_waits"
-SHORT_WAITS = 100
-"""Sensors whose forms are there as soon as they defer."""
-SHARE = 10
+WAITS = 200
+SHORT_WAITS = 101
+"""Sensors of these whose forms are there as soon as they defer."""
+SHARE = 33
 """Sensors that each test of a trouble has for itself, of those that wait through all of them."""
-WAITS = SHORT_WAITS + 3 * SHARE
 SURVIVED_WAITS = 30
+OUTAGE_SECONDS = 60.0
 STORM_SECONDS = 15.0
 FIRST_JOBS_EVERY = 1000
 job_ids = count(800_001, FIRST_JOBS_EVERY)
@@ -328,15 +329,28 @@ def test_forms_that_are_there_as_soon_as_a_sensor_defers_are_found(
     assert mismatches(airflow) == 0
 
 
-def test_deferred_sensors_share_a_request_and_outlast_an_outage(
-    watched: FakeFieldService, waits: Waits
-) -> None:
-    with watched.refuse_connections():
-        time.sleep(20)
-    sweeps(watched, 10)
-    assert all("jobID" not in dict(request.query) for request in watched.requests[-10:])
+def test_deferred_sensors_share_one_request_a_sweep(watched: FakeFieldService, waits: Waits) -> None:
+    start, seconds = len(watched.requests), 20
+    time.sleep(seconds)
+    asked = list(filter(is_of_sensors, watched.requests[start:]))
 
-    waits.until_found(waits.complete(share(0)))
+    waiting = WAITS - SHORT_WAITS
+    print(f"{waiting} sensors, a look every {POKE_INTERVAL} s: {len(asked)} requests in {seconds} s")
+    assert seconds / POKE_INTERVAL / 2 < len(asked) <= seconds / POKE_INTERVAL + 1
+    assert all("jobID" not in dict(request.query) for request in asked)
+
+
+def test_an_outage_loses_no_form(airflow: LocalAirflow, watched: FakeFieldService, waits: Waits) -> None:
+    with watched.refuse_connections():
+        added = add(watched, 3)
+        forms = waits.complete(share(0))
+        time.sleep(OUTAGE_SECONDS)
+
+    until_told(airflow, added)
+    waits.until_found(forms)
+    times = times_told(airflow, added)
+    print(f"{OUTAGE_SECONDS:g} s of outage: forms by how often they were told of: {Counter(times.values())}")
+    assert set(times.values()) == {1}
 
 
 def share(number: int) -> range:
@@ -369,6 +383,13 @@ def test_a_storm_of_429_loses_nothing_and_is_not_hammered(
         else:
             assert len(times) < STORM_SECONDS / 2
     assert set(times_told(airflow, added).values()) == {1}
+
+
+def test_all_of_them_end_with_their_own_forms(airflow: LocalAirflow, waits: Waits) -> None:
+    waits.until_found(waits.complete(set(range(WAITS)) - waits.done))
+
+    assert len(waits.done) == WAITS
+    assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
 
 
 def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(

@@ -24,6 +24,9 @@ def shared(job: int) -> BaseTrigger:
     return waiting
 
 
+shared_busy = shared
+
+
 def alone(job: int, *, shared: bool = False) -> BaseTrigger:
     """Wait alone. Without an identifier, as in ``dag.test()``, or the first poll were after 15 s."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

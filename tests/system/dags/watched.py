@@ -11,6 +11,7 @@ from fsm_provider.sensors.forms import FsmFormSensor
 CONN_ID = "fsm_watched"
 WATCHED_NAME = "Watched Record"
 LEAVE = "Leave to go on"
+POKE_INTERVAL = 2
 WATERMARK = "held_records_watermark"
 LOOK_BACK = timedelta(minutes=1)
 RECONCILE_BACK = timedelta(days=3)
@@ -69,7 +70,7 @@ def many_waits():
         return [params["first_job_id"] + number for number in range(params["jobs"])]
 
     FsmFormSensor.partial(
-        task_id="wait", fsm_conn_id=CONN_ID, poke_interval=2, deferrable=True, timeout=900
+        task_id="wait", fsm_conn_id=CONN_ID, poke_interval=POKE_INTERVAL, deferrable=True, timeout=1800
     ).expand(job_id=job_ids())
 
 
