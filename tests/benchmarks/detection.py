@@ -13,12 +13,11 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
-
 from tests.benchmarks.case import Case, Extent
 from tests.benchmarks.results import Round, Row
 from tests.benchmarks.rounds import BenchmarkError, Task
 from tests.benchmarks.server import TOKEN, Service
+from tests.benchmarks.triggerer_cpu import cpu_of_triggerer
 from tests.system.local_airflow import LocalAirflow
 
 _FORMS = "form_sensor"
@@ -44,7 +43,7 @@ def measure(port: int, sensors: int) -> dict[str, Any]:
     ):
         for dag_id in _LABELS:
             airflow.wait_for_dag(dag_id)
-        idle = _cpu_of_triggerer(airflow)
+        idle = cpu_of_triggerer(airflow, _CPU_SECONDS)
         return {"idle": idle} | {
             dag_id: _measured(airflow, Service(port), dag_id, sensors) for dag_id in _LABELS
         }
@@ -62,7 +61,7 @@ def _measured(airflow: LocalAirflow, service: Service, dag_id: str, sensors: int
         time.sleep(1)
     time.sleep(_SETTLE_SECONDS)
     before = service.counts().requests
-    core = _cpu_of_triggerer(airflow)
+    core = cpu_of_triggerer(airflow, _CPU_SECONDS)
     requests = service.counts().requests - before
     start = time.time()
     service.start(start)
@@ -103,19 +102,6 @@ def _less(later: list[float], earlier: list[float]) -> list[float]:
     if min(gone) < 0:
         raise BenchmarkError(f"found before it was there: {gone}")
     return gone
-
-
-def _cpu_of_triggerer(airflow: LocalAirflow) -> float:
-    """Give the share of a core, in percent, that the triggerer's processes take for some seconds."""
-    leader = psutil.Process(airflow.processes["triggerer"].pid)
-    processes = [leader, *leader.children(recursive=True)]
-
-    def used() -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-    before = used()
-    time.sleep(_CPU_SECONDS)
-    return (used() - before) / _CPU_SECONDS * 100
 
 
 def _tasks(extent: Extent, port: int) -> list[Task]:

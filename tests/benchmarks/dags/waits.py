@@ -16,7 +16,9 @@ def has_form(response):
 
 @task
 def jobs(**context):
-    return list(range(1, context["dag_run"].conf["sensors"] + 1))
+    conf = context["dag_run"].conf
+    first = conf.get("first_job", 1)
+    return list(range(first, first + conf["sensors"]))
 
 
 @task
