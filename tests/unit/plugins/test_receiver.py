@@ -38,12 +38,13 @@ class TestAccepted:
 
         receiver.post(BODY)
         receiver.post(b"no \xff JSON \x00")
-        receiver.post(b'{"x": NaN}')
+        for body in (b'{"x": NaN}', b'{"x": "\\udc00"}', b'{"x": "\\u0000"}', '{"x": "\U0001f525"}'.encode()):
+            receiver.post(body)
 
         assert [event["body"] for event in receiver.events] == [
             json.loads(BODY),
             "no \ufffd JSON ",
-            '{"x": NaN}',
+            *('{"x": NaN}', '{"x": "\\udc00"}', '{"x": "\\u0000"}', {"x": "\U0001f525"}),
         ]
 
     @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[1, 2]", b'"text"', b"[" * 5000, b'{"id": 1e999}'])
