@@ -94,6 +94,13 @@ class TestRepeated:
         assert answers == [200] * 3
         assert [event["delivery"] for event in receiver.events] == ["one"]
 
+    def test_another_identifier_where_nothing_is_signed_is_another_delivery(self, receiver):
+        receiver.configure(signature="none", id_header="x-id")
+
+        for identifier in ("one", "two", "one"):
+            assert receiver.post(BODY, headers={"x-id": identifier}).status_code == 200
+        assert [event["delivery"] for event in receiver.events] == ["one", "two"]
+
     def test_another_identifier_over_what_was_signed_is_a_replay(self, receiver):
         receiver.configure(signature={"header": "x-signature", "id_header": "x-id"}, secrets=SECRET)
         headers = signing.hexadecimal(SECRET, BODY)
