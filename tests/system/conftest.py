@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ REFUSED_TOKEN = "canary-91b7aa42-token"
 WATCHED_TOKEN = "canary-3c55e0d9-token"
 AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=PutVariable\(.*")
 """The supervisor's log at DEBUG of a Variable that a task sets; nothing of ours can mask it."""
+
+
+@contextmanager
+def watching(airflow: LocalAirflow, service: FakeFieldService, dag_id: str) -> Iterator[None]:
+    """Unpause a DAG, whose watcher then has its first look behind it; paused again, it asks no more."""
+    airflow.wait_for_dag(dag_id)
+    airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+    looks = len(service.requests_to("GET", "/forms"))
+    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
+    yield
+    airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 BOOT_SECONDS = 120.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 10.0
 
 
 class LocalAirflow(AirflowApi):

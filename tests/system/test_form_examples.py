@@ -12,7 +12,7 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import POLL_SECONDS
-from tests.system.conftest import DAGS
+from tests.system.conftest import DAGS, watching
 from tests.system.local_airflow import LocalAirflow
 
 EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_copy"
@@ -20,13 +20,8 @@ EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_co
 
 @pytest.fixture
 def watched(airflow: LocalAirflow, service: FakeFieldService) -> Iterator[None]:
-    """The watcher has its first look behind it; paused again, it asks no more."""
-    airflow.wait_for_dag(EVENTS)
-    airflow.api("PATCH", f"/dags/{EVENTS}", json={"is_paused": False})
-    looks = len(service.requests_to("GET", "/forms"))
-    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
-    yield
-    airflow.api("PATCH", f"/dags/{EVENTS}", json={"is_paused": True})
+    with watching(airflow, service, EVENTS):
+        yield
 
 
 def copy(airflow: LocalAirflow, folder: Path, example: str, dag_id: str, **replaced: str) -> None:

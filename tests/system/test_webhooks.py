@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from fsm_provider.testing import FakeFieldService
+from tests.system.conftest import watching
 from tests.system.forger import Forger
 from tests.system.local_airflow import LocalAirflow
 
@@ -70,15 +71,20 @@ def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
     return ours
 
 
-def test_a_new_job_starts_a_run_with_its_reference(
+def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
     airflow: LocalAirflow, service: FakeFieldService, webhook: dict
 ) -> None:
-    job = service.add_job(7, customerReference="PO-HOOK")
+    with watching(airflow, service, "forms_beside_webhooks"):
+        job = service.add_job(7, customerReference="PO-HOOK")
 
-    wait_until_delivered(service, [job["id"]])
+        wait_until_delivered(service, [job["id"]])
 
-    assert events_by_job(airflow)[job["id"]] == 1
-    wait_for_references(airflow, {job["id"]}, service)
+        assert events_by_job(airflow)[job["id"]] == 1
+        wait_for_references(airflow, {job["id"]}, service)
+        deadline = time.monotonic() + 60
+        while job["id"] not in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")}:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
 
 
 def test_a_burst_of_deliveries_leaves_none_without_a_run(
@@ -189,6 +195,16 @@ def events_by_job(airflow: LocalAirflow) -> Counter:
         return Counter(json.loads(extra).get("id") for (extra,) in rows)
 
 
+def runs_of(airflow: LocalAirflow, dag_id: str) -> list[dict]:
+    return airflow.api("GET", f"/dags/{dag_id}/dagRuns", params={"limit": 100})["dag_runs"]
+
+
+def given(airflow: LocalAirflow, dag_id: str, task_id: str) -> list[dict]:
+    """What a task gave in all runs that have succeeded."""
+    runs = [run["dag_run_id"] for run in runs_of(airflow, dag_id) if run["state"] == "success"]
+    return [one for run_id in runs for one in airflow.xcom(dag_id, run_id, task_id)]
+
+
 def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], some: int) -> None:
     def some_are() -> bool:
         return len({one.job_id for one in service.deliveries if one.status == 200} & jobs) >= some
@@ -216,12 +232,10 @@ def wait_for_references(
     """
     deadline, made, settled = time.monotonic() + timeout, 0, time.monotonic() + 20
     while True:
-        runs = airflow.api("GET", "/dags/jobs_from_webhooks/dagRuns", params={"limit": 100})["dag_runs"]
+        runs = runs_of(airflow, "jobs_from_webhooks")
         references = [
             (reference["type"], reference["jobID"])
-            for run in runs
-            if run["state"] == "success"
-            for reference in airflow.xcom("jobs_from_webhooks", run["dag_run_id"], "references")
+            for reference in given(airflow, "jobs_from_webhooks", "references")
         ]
         if all(("jobs.created", job_id) in references for job_id in jobs):
             assert {references.count(("jobs.created", job_id)) for job_id in jobs} == {1}

@@ -10,6 +10,7 @@ from example_dags import compliance_gap_report as gaps
 from example_dags import forms_since_watermark as since
 from example_dags import gas_safety_forms as gas_safety
 from example_dags import planned_maintenance_jobs as planned
+from example_dags import webhook_bootstrap as webhooks
 from fsm_provider.api import Form
 from tests.unit.test_imports import python
 
@@ -28,6 +29,13 @@ def test_every_example_imports_without_an_http_library():
 
     assert len(modules) >= 6
     assert loaded == "[]"
+
+
+def test_two_examples_share_one_watcher():
+    mine, theirs = webhooks.FORMS, gas_safety.gas_safety_forms().schedule
+
+    assert (mine.name, mine.uri) == (theirs.name, theirs.uri)
+    assert mine.watchers[0].trigger.serialize() == theirs.watchers[0].trigger.serialize()
 
 
 class TestReadDueList:

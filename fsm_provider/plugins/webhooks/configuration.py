@@ -65,29 +65,26 @@ class Configuration:
 
     def endpoint(self, route: Route, *, fresher: bool = False) -> Endpoint | None:
         """Give the endpoint of a route, None where there is none."""
-        endpoints: dict[str, Endpoint] = self._value("settings", CONFIGURATION, _endpoints, fresher)
+        endpoints: dict[str, Endpoint] = self._variable("settings", CONFIGURATION, _endpoints, fresher)
         return endpoints.get(str(route))
 
     def tokens(self, route: Route, *, fresher: bool = False) -> list[str]:
         """Give the tokens that the path of a route may end with."""
         name = tokens_variable(route.fsm_conn_id, route.watched)
-        tokens: list[str] = self._value("tokens", name, _texts, fresher)
+        tokens: list[str] = self._variable("tokens", name, _texts, fresher)
         return [token for token in tokens if len(token) >= 20]
 
-    def secrets(self, route: Route, endpoint: Endpoint, *, fresher: bool = False) -> list[str]:
-        """Give the signing secrets of a route, the newest first."""
+    def secrets(self, route: Route, endpoint: Endpoint, *, fresher: bool = False) -> list[str] | None:
+        """Give the signing secrets of a route, the newest first; None where ``secrets_from`` fails."""
         if endpoint.signature == "none":
             return []
-        if endpoint.secrets_from is not None:
-            source, kind = endpoint.secrets_from, "function"
+        secrets: list[str] | None
+        if (path := endpoint.secrets_from) is not None:
+            secrets = self._value((path, str(route)), lambda: _asked(path, route), fresher)
         else:
             name = endpoint.secrets_variable or secrets_variable(route.fsm_conn_id, route.watched)
-            source, kind = name, "secrets"
-        if kind == "secrets":
-            secrets: list[str] = self._value(kind, source, _texts, fresher)
-        else:
-            secrets = self._value(f"function {route}", source, lambda _: _asked(source, route), fresher)
-        return secrets[::-1]
+            secrets = self._variable("secrets", name, _texts, fresher)
+        return secrets and secrets[::-1]
 
     def is_fresh(self, route: Route) -> bool:
         """Tell whether endpoint and tokens of a route are known without asking anybody."""
@@ -98,29 +95,31 @@ class Configuration:
         known = tokens is not None and self._clock() - tokens.at < FRESHER
         return known or str(route) not in settings.value
 
-    def _value(self, kind: str, name: str, parse: Callable[[str | None], Any], fresher: bool) -> Any:
-        key = (kind, name)
+    def _variable(self, kind: str, name: str, parse: Callable[[str | None], Any], fresher: bool) -> Any:
+        def read() -> Any:
+            text = self._read(name)
+            try:
+                return parse(text)
+            except FsmInputError as error:
+                logger.error("%s; what it is for is refused", error)
+            except ValueError:
+                logger.error(
+                    "Variable %s: holds neither a text nor JSON with texts; what it is for is refused", name
+                )
+            return parse(None)
+
+        return self._value((kind, name), read, fresher)
+
+    def _value(self, key: tuple[str, str], read: Callable[[], Any], fresher: bool) -> Any:
         most = FRESHER if fresher else FRESH
         if (kept := self._kept.get(key)) and self._clock() - kept.at < most:
             return kept.value
         with self._reading:
             if (kept := self._kept.get(key)) and self._clock() - kept.at < most:
                 return kept.value
-            value = self._parsed(kind, name, parse)
+            value = read()
             self._kept[key] = _Read(value, self._clock())
             return value
-
-    def _parsed(self, kind: str, name: str, parse: Callable[[str | None], Any]) -> Any:
-        text = None if kind.startswith("function") else self._read(name)
-        try:
-            return parse(text)
-        except FsmInputError as error:
-            logger.error("%s; what it is for is refused", error)
-        except ValueError:
-            logger.error(
-                "Variable %s: holds neither a text nor JSON with texts; what it is for is refused", name
-            )
-        return parse(None)
 
 
 def _endpoints(text: str | None) -> dict[str, Endpoint]:
@@ -153,11 +152,12 @@ def _flat(value: Any) -> list[str]:
     return [text for one in value for text in _flat(one)]
 
 
-def _asked(path: str, route: Route) -> list[str]:
-    function = import_function("secrets_from", path)
+def _asked(path: str, route: Route) -> list[str] | None:
     try:
-        return _flat(function(route.fsm_conn_id, route.watched))
+        return _flat(import_function("secrets_from", path)(route.fsm_conn_id, route.watched))
+    except FsmInputError as error:
+        reason = str(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it may quote a secret
-        reason = type(error).__name__
-    logger.error("secrets_from %s raised %s for %s", path, reason, route)
-    return []
+        reason = f"secrets_from: {path!r} raised {type(error).__name__} for {route}"
+    logger.error("%s; deliveries are asked to come again", reason)
+    return None

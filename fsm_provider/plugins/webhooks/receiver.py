@@ -31,10 +31,10 @@ T = TypeVar("T")
 BODY_SECONDS = 10.0
 """How long a body may take to arrive."""
 ANSWER_SECONDS = 0.8
-"""How long a delivery may take to be stored, after which the sender is asked to come again."""
+"""How long a delivery may wait for the database, after which the sender is asked to come again."""
 THREADS = 4
 MOST_UNDER_WAY = 64
-"""Deliveries at once; further ones are asked to come again."""
+"""Deliveries whose bodies are held at once; further ones are asked to come again."""
 UNKNOWN = Route("-", "-")
 UNKNOWN_PER_MINUTE = 60
 
@@ -76,26 +76,30 @@ class Receiver:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             return
         route, token = _read_path(scope)
         endpoint: Endpoint | None = None
         _hide_path(scope, None)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
         try:
             if scope["method"] != "POST":
                 raise _Refusal(405, "method")
+            started = time.monotonic()
             endpoint = await self._endpoint(route, token)
             if endpoint is None:
                 raise _Refusal(404, "path")
             _hide_path(scope, route)
-            await self._deliver(route, endpoint, scope, receive)
+            left = ANSWER_SECONDS - (time.monotonic() - started)
+            await self._deliver(route, endpoint, scope, receive, within=left)
         except _Refusal as refusal:
             status, reason = refusal.status, refusal.reason
         except Exception as error:  # noqa: BLE001 - its text may quote what was delivered
             where = "".join(traceback.format_tb(error.__traceback__))
-            logger.error("A delivery for %s failed with %s\n%s", route, type(error).__name__, where)
+            known = route if endpoint else UNKNOWN
+            logger.error("A delivery for %s failed with %s\n%s", known, type(error).__name__, where)
             status, reason = 503, "error"
         else:
             await _answer(send, 200)
@@ -103,7 +107,9 @@ class Receiver:
         status = self._refused(route if endpoint else UNKNOWN, endpoint, status, reason)
         await _answer(send, status)
 
-    async def _deliver(self, route: Route, endpoint: Endpoint, scope: Scope, receive: Receive) -> None:
+    async def _deliver(
+        self, route: Route, endpoint: Endpoint, scope: Scope, receive: Receive, *, within: float
+    ) -> None:
         if self._under_way >= MOST_UNDER_WAY:
             raise _Refusal(503, "busy")
         self._under_way += 1
@@ -113,10 +119,13 @@ class Receiver:
             ]
             _check_head(endpoint, headers)
             body = await _read_body(receive, endpoint.max_body)
-            started = time.monotonic()
-            outcome = await self._in_thread(lambda: self._take(route, endpoint, headers, body))
-        finally:
-            self._under_way -= 1
+        except BaseException:
+            self._leave()
+            raise
+        started = time.monotonic()
+        outcome = await self._in_thread(
+            lambda: self._take(route, endpoint, headers, body), within=within, at_end=self._leave
+        )
         if outcome == "no asset":
             logger.warning(
                 "A delivery was not accepted, as no DAG that is parsed uses the asset %s",
@@ -125,6 +134,9 @@ class Receiver:
             raise _Refusal(503, "no asset")
         _count(outcome, route)
         logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
+
+    def _leave(self) -> None:
+        self._under_way -= 1
 
     async def _endpoint(self, route: Route, token: str) -> Endpoint | None:
         """Give the endpoint whose token this is."""
@@ -150,17 +162,18 @@ class Receiver:
         return record(asset_uri(route.fsm_conn_id, route.watched), proof, extra)
 
     def _verified(self, route: Route, endpoint: Endpoint, headers: Headers, body: bytes) -> Proof:
-        tried = None
+        tried, refusal = None, _Refusal(503, "secrets")
         for fresher in (False, True):
             secrets = self._configuration.secrets(route, endpoint, fresher=fresher)
-            if secrets == tried:
-                break
-            tried = secrets
-            try:
-                return verify(endpoint, secrets, headers, body, now=time.time())
-            except RefusedError as error:
-                reason = error.reason
-        raise _Refusal(401, reason)
+            if secrets is None:
+                refusal = _Refusal(503, "secrets")
+            elif secrets != tried:
+                tried = secrets
+                try:
+                    return verify(endpoint, secrets, headers, body, now=time.time())
+                except RefusedError as error:
+                    refusal = _Refusal(401, error.reason)
+        raise refusal
 
     def _refused(self, route: Route, endpoint: Endpoint | None, status: int, reason: str) -> int:
         _count("refused", route, reason)
@@ -172,12 +185,19 @@ class Receiver:
         logger.warning("Delivery for %s refused: %s", route, reason)
         return status
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
+    async def _in_thread(
+        self,
+        function: Callable[[], T],
+        *,
+        within: float = ANSWER_SECONDS,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> T:
         work = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        work.add_done_callback(lambda _: at_end())
         # Of what nobody waits for any more asyncio would log the error with its text.
         work.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         try:
-            return await asyncio.wait_for(asyncio.shield(work), ANSWER_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(work), within)
         except TimeoutError:
             # It goes on. If a delivery is stored after all, the sender's repeat of it is dropped.
             raise _Refusal(503, "slow") from None

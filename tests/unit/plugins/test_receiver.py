@@ -38,12 +38,13 @@ class TestAccepted:
 
         receiver.post(BODY)
         receiver.post(b"no \xff JSON \x00")
-        receiver.post(b'{"x": NaN}')
+        for body in (b'{"x": NaN}', b'{"x": "\\udc00"}', b'{"x": "\\u0000"}', '{"x": "\U0001f525"}'.encode()):
+            receiver.post(body)
 
         assert [event["body"] for event in receiver.events] == [
             json.loads(BODY),
             "no \ufffd JSON ",
-            '{"x": NaN}',
+            *('{"x": NaN}', '{"x": "\\udc00"}', '{"x": "\\u0000"}', {"x": "\U0001f525"}),
         ]
 
     @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[1, 2]", b'"text"', b"[" * 5000, b'{"id": 1e999}'])
@@ -92,6 +93,13 @@ class TestRepeated:
 
         assert answers == [200] * 3
         assert [event["delivery"] for event in receiver.events] == ["one"]
+
+    def test_another_identifier_where_nothing_is_signed_is_another_delivery(self, receiver):
+        receiver.configure(signature="none", id_header="x-id")
+
+        for identifier in ("one", "two", "one"):
+            assert receiver.post(BODY, headers={"x-id": identifier}).status_code == 200
+        assert [event["delivery"] for event in receiver.events] == ["one", "two"]
 
     def test_another_identifier_over_what_was_signed_is_a_replay(self, receiver):
         receiver.configure(signature={"header": "x-signature", "id_header": "x-id"}, secrets=SECRET)
@@ -266,25 +274,43 @@ class TestRefused:
         assert wrong == {404, 429}
         assert receiver.post(BODY).status_code == 200
 
-    def test_a_database_that_is_locked_is_waited_for_less_than_a_second(self, receiver):
-        from airflow.settings import engine
+    def test_a_database_that_is_locked_is_waited_for_less_than_a_second(self, receiver, locked_database):
+        status, seconds = timed(lambda: receiver.post(BODY).status_code)
 
-        receiver.post(b"the settings are read")
-        blocker = sqlite3.connect(engine.url.database, isolation_level=None)
-        blocker.execute("BEGIN IMMEDIATE")
-        started = time.monotonic()
-        try:
-            answer = receiver.post(BODY)
-        finally:
-            waited = time.monotonic() - started
-            blocker.execute("ROLLBACK")
-            blocker.close()
-
-        assert answer.status_code == 503
-        assert waited < 1.5
+        assert status == 503
+        assert seconds < 1.5
+        locked_database()
         # The sender comes again, whether or not the first try was stored meanwhile.
         assert eventually(lambda: receiver.post(BODY).status_code) == 200
         assert len(receiver.events) == 2
+
+    @pytest.mark.usefixtures("locked_database")
+    def test_a_body_that_waits_for_the_database_is_counted_until_it_is_stored(self, receiver, monkeypatch):
+        monkeypatch.setattr(module, "MOST_UNDER_WAY", 2)
+
+        seconds = [timed(lambda: receiver.post(BODY).status_code) for _ in range(3)]
+
+        assert [status for status, _ in seconds] == [503] * 3
+        assert seconds[1][1] > 0.6
+        assert seconds[2][1] < 0.4
+
+    @pytest.mark.usefixtures("locked_database")
+    def test_settings_that_are_slow_to_read_are_part_of_the_second(self, receiver, monkeypatch):
+        from airflow.models import Variable
+
+        read = Variable.get
+
+        def slow(*args, **kwargs):
+            time.sleep(0.3)
+            return read(*args, **kwargs)
+
+        monkeypatch.setattr(Variable, "get", slow)
+        receiver.clock.now += 100
+
+        status, seconds = timed(lambda: receiver.post(BODY).status_code)
+
+        assert status == 503
+        assert seconds < 1.2
 
     def test_what_goes_wrong_is_logged_without_what_was_delivered(self, receiver, caplog, monkeypatch):
         receiver.configure(keep_body=True)
@@ -297,6 +323,25 @@ class TestRefused:
         assert receiver.post(BODY).status_code == 503
         assert "failed with ValueError" in caplog.text
         assert "PO-1" not in caplog.text
+
+
+@pytest.fixture
+def locked_database(receiver):
+    """Nothing can be written until it is called, and what the receiver needs to read it has read."""
+    from airflow.settings import engine
+
+    receiver.post(b"the settings are read")
+    blocker = sqlite3.connect(engine.url.database, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    yield blocker.close
+    blocker.close()
+    # Before the tables are emptied: what is under way writes to them.
+    assert eventually(lambda: receiver.post(BODY).status_code) == 200
+
+
+def timed(function):
+    started = time.monotonic()
+    return function(), time.monotonic() - started
 
 
 def eventually(post):
@@ -359,11 +404,16 @@ class TestChanges:
 
         receiver.configure(signature={"header": "x-signature"}, secrets_from="user_secrets.fail")
 
-        assert receiver.post(BODY, headers=headers).status_code == 401
-        assert "user_secrets.fail raised OSError" in caplog.text
+        assert receiver.post(BODY, headers=headers).status_code == 503
+        assert "'user_secrets.fail' raised OSError" in caplog.text
         assert "a secret" not in caplog.text
 
-    def test_a_variable_that_cannot_be_read_is_not_taken_for_none(self, receiver, monkeypatch):
+        monkeypatch.setattr(given, "fail", given.secrets)
+        receiver.clock.now += 1
+
+        assert receiver.post(BODY, headers=headers).status_code == 200
+
+    def test_a_variable_that_cannot_be_read_is_not_taken_for_none(self, receiver, monkeypatch, caplog):
         from airflow.secrets.metastore import MetastoreBackend
 
         receiver.clock.now += 100
@@ -374,6 +424,10 @@ class TestChanges:
         monkeypatch.setattr(MetastoreBackend, "get_variable", away)
 
         assert receiver.post(BODY).status_code == 503
+        # The token stands where the object would: nothing of an unknown address is shown.
+        assert receiver.post(BODY, url=receiver.address() + "/").status_code == 503
+        assert "A delivery for -/- failed with AirflowException" in caplog.text
+        assert TOKEN not in "".join(record.getMessage() for record in caplog.records if "fsm" in record.name)
 
 
 class TestShown:
@@ -422,3 +476,16 @@ class TestShown:
         ours = "\n".join(record.getMessage() for record in caplog.records if "urllib3" not in record.name)
         assert "Delivery for fsm_default/jobs accepted" in ours
         assert not any(text in ours for text in (TOKEN, SECRET, "PO-1"))
+
+    def test_a_websocket_is_refused_and_its_path_not_logged(self, receiver, caplog):
+        caplog.set_level(logging.INFO)
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "A" * 22 + "==",
+        }
+
+        assert receiver.session.get(receiver.address(), headers=headers, timeout=5).status_code == 403
+        assert "WebSocket /fsm/webhooks/" in caplog.text
+        assert TOKEN not in caplog.text
