@@ -39,7 +39,7 @@ SHARED_FOR = timedelta(days=7)
 LOOK_BACK = timedelta(hours=1)
 WHOLE_SWEEP_EVERY = 900.0
 """Seconds, at least, between two sweeps of a stream that find forms with old times."""
-RETELL_EVERY = EARLIEST_EVENT / 2
+RETELL_EVERY = 0.8 * EARLIEST_EVENT
 """Seconds after which a stream tells again what has not changed, for those who have joined since.
 
 They may have no event before :data:`EARLIEST_EVENT`, so it costs them nothing; and each telling wakes all.
