@@ -23,13 +23,7 @@ demo: $(INSTALLED) ## A work order, planned maintenance and a form that starts a
 ui: $(INSTALLED) ## The same, then stay up for a look at Airflow's UI
 	@$(BIN)/python -m tests.system.demo --ui
 
-# The unit tests mostly wait, so they run beside the system tests; their report comes last.
-test: lint ## All checks: lint, types, system tests, unit tests
-	@report=$$(mktemp); trap 'rm -f "$$report"' EXIT; \
-	$(MAKE) --no-print-directory test-unit >"$$report" 2>&1 & unit=$$!; \
-	$(MAKE) --no-print-directory test-system; system=$$?; \
-	wait $$unit; code=$$?; cat "$$report"; \
-	exit $$((system || code))
+test: lint test-unit test-system ## All checks: lint, types, unit tests, system tests
 
 lint: $(INSTALLED) ## Ruff and mypy
 	@echo "== ruff check"
@@ -41,11 +35,12 @@ lint: $(INSTALLED) ## Ruff and mypy
 
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
-	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet tests/unit
+	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 3 --dist worksteal tests/unit
 
+# Much of a system test is waiting: two run at a time, each on an Airflow of its own.
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
-	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet tests/system
+	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)

@@ -57,7 +57,7 @@ def test_what_is_not_given_is_not_sent():
     assert job_body() == {}
 
 
-@pytest.mark.parametrize("field", BODY.keys() - {"skills"})
+@pytest.mark.parametrize("field", sorted(BODY.keys() - {"skills"}))
 def test_null_is_not_sent(field):
     assert job_body(**{field: None}) == {}
 
