@@ -131,7 +131,7 @@ class Waits:
     def until_deferred(self, found: int = 0) -> None:
         """Wait until all sensors are deferred but the first, who have found their forms."""
         expected = ["success"] * found + ["deferred"] * (self.jobs - found)
-        until(lambda: self.states() == expected, timeout=600)
+        until(lambda: self.states() == expected, timeout=900)
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""
