@@ -42,11 +42,11 @@ def digests_by_path(files: WholeFiles, name: str) -> dict[str, str]:
     :raises FsmInputError: where what is there is none, and so not to be replaced.
     """
     path = files.folder / name
-    if not path.is_file():
+    if not path.fs.isfile(path.path):
         return {}
     digests = {}
     try:
-        for line in path.read_text().splitlines():
+        for line in path.fs.read_text(path.path).splitlines():
             outcome = json.loads(line)
             if outcome["sha256"]:
                 digests[outcome["path"]] = outcome["sha256"]

@@ -18,7 +18,7 @@ from fsm_provider.api.errors import (
     FsmFileError,
     FsmNotPdfError,
 )
-from fsm_provider.api.forms import FormFilter, job_id_of
+from fsm_provider.api.forms import FormFilter, job_id_of, read_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_transient
 from fsm_provider.hooks.fsm import FsmHook
@@ -81,15 +81,16 @@ class PdfTransfer:
     A form whose address is missing, has expired or is refused is looked up in the listing, again as long as
     that brings files. Nothing more is tried in an outage.
 
-    :param forms: full records, or what of them is known.
+    :param forms: references to forms, records of forms, or bare identifiers.
     :param files: where the PDFs go.
     :param earlier: the sha256 of files, by path, that an earlier manifest names.
     :param concurrency: forms at once.
+    :raises FsmInputError: naming the first of ``forms`` that is none.
     """
 
     def __init__(
         self,
-        forms: Iterable[Form],
+        forms: Any,
         *,
         fsm_conn_id: str,
         files: WholeFiles,
@@ -99,8 +100,9 @@ class PdfTransfer:
         max_bytes: int,
         allow_private_addresses: bool,
     ) -> None:
-        self._items = [_Item(index, form) for index, form in enumerate(forms)]
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
+        known = read_forms(forms, self._hook.client.settings.server_timezone)
+        self._items = [_Item(index, form) for index, form in enumerate(known)]
         self._files = files
         self._template = template
         self._earlier = earlier
@@ -115,7 +117,7 @@ class PdfTransfer:
 
     def run(self) -> None:
         """Bring the files; returns when nothing is under way any more."""
-        _ = self._hook.client, self._files.folder.fs  # made once, before threads share them
+        _ = self._files.folder.fs  # made once, before threads share it
         self._bring(self._items)
         unmended = [item for item in self._items if item.listing_may_mend_it]
         while unmended and not self._stopping.is_set():

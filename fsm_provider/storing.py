@@ -73,7 +73,7 @@ class WholeFiles:
     def measure(self, name: str) -> StoredFile | None:
         """Read a file that is there, None where there is none."""
         path = self.folder / name
-        if not path.is_file():
+        if not path.fs.isfile(path.path):
             return None
         with path.fs.open(path.path, "rb") as file:
             return _measured(iter(lambda: file.read(BLOCK_SIZE), b""))
@@ -85,7 +85,7 @@ class WholeFiles:
         :param name: its path in the folder.
         """
         path = self.folder / name
-        with self._put(path) if self._puts_whole else self._rename(self._partial / name, path) as file:
+        with self._put(path) if self._puts_whole else self._rename(path) as file:
             yield file
         report(path, outputs=[uri_of(path)])
 
@@ -104,7 +104,8 @@ class WholeFiles:
         file.commit()
 
     @contextmanager
-    def _rename(self, partial: ObjectStoragePath, path: ObjectStoragePath) -> Iterator[BinaryIO]:
+    def _rename(self, path: ObjectStoragePath) -> Iterator[BinaryIO]:
+        partial = self._partial / digest_of(str(path), 24)  # no folders to make and to remove again
         for folder in (partial.parent, path.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with partial.fs.open(partial.path, "wb") as file:

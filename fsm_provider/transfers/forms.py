@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, tzinfo
+from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,6 @@ from fsm_provider.operators.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
-    from fsm_provider.api.models import Form
     from fsm_provider.paths import PathTemplate
     from fsm_provider.pdfs import PdfTransfer
 
@@ -107,7 +106,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
         with bad_arguments_are_refused():
             self.options(only_known=True)
             if isinstance(forms, list | tuple) and is_known(forms):
-                _read_forms(forms, UTC)
+                _check_forms(forms)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Bring what is not there."""
@@ -120,12 +119,10 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            timezone = self.hook.client.settings.server_timezone
-            forms = _read_forms(read_json("forms", self.forms), timezone)
             folder = ObjectStoragePath(str(options["destination"]), conn_id=self.object_storage_conn_id)
             with WholeFiles(folder, context) as files:
                 self._transfer = transfer = PdfTransfer(
-                    forms,
+                    read_json("forms", self.forms),
                     fsm_conn_id=self.fsm_conn_id,
                     files=files,
                     template=options["path_template"],
@@ -174,10 +171,10 @@ def _read_relative_path(name: str, text: Any) -> str:
     return read_relative_path(name, text)
 
 
-def _read_forms(given: Any, timezone: tzinfo) -> list[Form]:
+def _check_forms(given: Any) -> None:
     from fsm_provider.api.forms import read_forms
 
-    return read_forms(given, timezone)
+    read_forms(given, UTC)
 
 
 def _failure(transfer: PdfTransfer) -> Exception:

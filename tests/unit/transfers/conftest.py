@@ -34,13 +34,18 @@ class Storage:
     @property
     def files(self):
         """All files but the manifest, by their path in the folder."""
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        contents = {str(path).removeprefix(f"{self.folder}/"): path.read_bytes() for path in files}
+        storage = self.folder.fs
+        storage.invalidate_cache()  # another process may have written there
+        paths = storage.find(self.folder.path)
+        contents = {path.removeprefix(f"{self.folder.path}/"): storage.cat_file(path) for path in paths}
         return {name: content for name, content in contents.items() if name != MANIFEST}
 
     @property
     def manifest(self):
-        return [json.loads(line) for line in (self.folder / MANIFEST).read_text().splitlines()]
+        return [
+            json.loads(line)
+            for line in self.folder.fs.read_text(f"{self.folder.path}/{MANIFEST}").splitlines()
+        ]
 
     def line_of(self, name, content):
         """What the manifest says of a file."""
