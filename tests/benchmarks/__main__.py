@@ -19,8 +19,8 @@ from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
 
 USUAL_CASES = ("listing", "jobs", "latency", "imports", "memory", "counts")
-CASES = (*USUAL_CASES, "bulk", "waiting", "triggerer_cpu", "detection")
-"""The last four take minutes a round: they are measured only where ``--only`` names them."""
+CASES = (*USUAL_CASES, "bulk", "pdfs", "waiting", "triggerer_cpu", "detection")
+"""The last five take minutes a round: they are measured only where ``--only`` names them."""
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """A service in a process of its own that does next to nothing but send bytes rendered beforehand.
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``;
-``.../properties/<id>/jobs`` takes jobs; ``/counts`` tells what came, without counting itself.
+``.../forms/<id>/pdf`` is a PDF; ``.../properties/<id>/jobs`` takes jobs; ``/counts`` tells what came, without
+counting itself.
 ``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
 form of job n at start + n x every, n from 1. It takes ``jobID``; ``.../forms/<n>`` is 404 until then. A start
 of 0 is the one that ``/start/<ms>`` told last.
@@ -28,6 +29,7 @@ from tests.benchmarks import pages
 TOKEN = "a-token-of-the-usual-length-0123456789"
 _CURSOR = re.compile(rb"[?&]cursor=(\d+)")
 _JOB = re.compile(rb"[?&]jobID=(\d+)")
+_PDF = b"%PDF-1.4\n".ljust(20_000)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -148,6 +150,8 @@ class _Connection(socketserver.BaseRequestHandler):
             forms = pages.forms_by_now(int(first) or self.server.start_ms, int(stop), numbers)
             found = 404 if rest[1:] and not forms else 200
             self._answer(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
+        elif rest[-1] == "pdf":
+            self._answer(200, _PDF)
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)

@@ -1,0 +1,95 @@
+"""What is told of reading and writing, to Airflow's collector and to OpenLineage."""
+
+import json
+
+import pytest
+from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
+
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.lineage import uri_of
+from fsm_provider.storing import WholeFiles
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+from tests.unit.state_store import context_of
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    """Airflow's collector, as where a plugin reads it."""
+    from airflow.sdk import lineage
+
+    collecting = HookLineageCollector()
+    monkeypatch.setattr(lineage, "get_hook_lineage_collector", lambda: collecting)
+    return collecting
+
+
+def uris(assets):
+    return sorted({asset.asset.uri for asset in assets})
+
+
+def test_a_file_is_reported_under_the_name_that_it_keeps(storage, collector):
+    with WholeFiles(storage, context_of(None)) as files, files.create("a/b.csv") as file:
+        file.write(b"x")
+
+    collected = collector.collected_assets
+    assert uris(collected.inputs) == []
+    assert uris(collected.outputs) == [uri_of(storage / "a" / "b.csv")]
+
+
+def test_a_file_that_failed_is_not_reported(storage, collector):
+    with WholeFiles(storage, context_of(None)) as files, pytest.raises(KeyError), files.create("b.csv"):
+        raise KeyError
+
+    assert uris(collector.collected_assets.outputs) == []
+
+
+def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, collector):
+    connect(service)
+    service.add_form()
+    operator = FsmFormPdfsToObjectStorageOperator(
+        task_id="pdfs", forms=[5001], destination=str(tmp_path), manifest="m.jsonl"
+    )
+
+    operator.execute(context_of(None))
+    operator.execute(context_of(None))
+
+    collected = collector.collected_assets
+    [line] = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
+    assert uris(collected.outputs) == [f"file://{tmp_path}/m.jsonl", line["path"]]
+
+
+def test_the_hook_reports_too(service, connect, tmp_path, collector):
+    connect(service)
+
+    FsmHook().download_form_pdf(service.add_form(), tmp_path / "a.pdf")
+
+    collected = collector.collected_assets
+    assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
+    assert uris(collected.outputs) == [f"file://{tmp_path}/a.pdf"]
+
+
+@pytest.mark.parametrize(
+    ("address", "uri"),
+    [("/tmp/x", "file:///tmp/x"), ("file:///tmp/x", "file:///tmp/x"), ("s3://bucket/x", "s3://bucket/x")],
+)
+def test_a_uri_has_a_scheme(address, uri):
+    assert uri_of(ObjectStoragePath(address)) == uri
+
+
+@pytest.mark.parametrize(
+    ("destination", "folder"),
+    [("s3://aws_default@bucket/forms", ("s3://bucket", "forms")), ("/srv/forms", ("file", "/srv/forms"))],
+)
+def test_openlineage_learns_the_folder_and_the_manifest(destination, folder):
+    pytest.importorskip("airflow.providers.openlineage")
+    from airflow.providers.openlineage.extractors.base import DefaultExtractor
+
+    operator = FsmFormPdfsToObjectStorageOperator(
+        task_id="pdfs", fsm_conn_id="prod", forms=[], destination=destination, manifest="m.jsonl"
+    )
+
+    lineage = DefaultExtractor(operator).extract_on_complete(None)
+
+    namespace, name = folder
+    assert [(one.namespace, one.name) for one in lineage.inputs] == [("fsm://prod", "forms")]
+    assert [(one.namespace, one.name) for one in lineage.outputs] == [folder, (namespace, f"{name}/m.jsonl")]

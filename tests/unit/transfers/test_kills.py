@@ -1,0 +1,76 @@
+"""A task killed at random moments, and run again: every PDF once, whole, and nothing left behind."""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from tests.unit.transfers.conftest import MANIFEST
+from tests.unit.transfers.killed import started
+
+AT_ONCE = 4
+LATENCY = 0.01
+AMOUNTS = {"file": (60, 20), "s3": (12, 3)}
+"""Forms and kills; the S3 of the tests takes its time."""
+
+
+@pytest.fixture
+def seed():
+    return int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
+
+
+def pdfs_asked_for(service):
+    return Counter(request.path for request in service.requests_to("GET", "/forms/*/pdf"))
+
+
+def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stored, seed):
+    print(f"FSM_KILLS_SEED={seed}")
+    chance = random.Random(seed)
+    connect(service)
+    forms, kills = AMOUNTS["s3" if stored.folder.protocol == "s3" else "file"]
+    service.seed_forms(forms)
+    service.settings.latency = LATENCY
+    service.settings.page_size = 100
+    expected = {service.pdf(form["id"]) for form in service.forms}
+    arguments = {"forms": [form["id"] for form in service.forms], "manifest": MANIFEST}
+    arguments["max_concurrency"] = AT_ONCE
+
+    def run(folder, *, kill_at=None):
+        """Run the task, to its end or its kill soon after so many requests; give its exit code."""
+        service.clear_requests()
+        task = started({**arguments, "destination": str(folder)}, os.environ)
+        if kill_at is not None:
+            service.wait_for(lambda: len(service.requests) >= kill_at, 60)
+            task.join(chance.uniform(0, 3 * LATENCY))
+            task.kill()
+        task.join(60)
+        return task.exitcode
+
+    there = []
+    root = stored.folder
+    for number in range(kills):
+        stored.folder = root / str(number)
+        run(stored.folder, kill_at=chance.randint(1, forms + 1))
+        first, asked = stored.files, pdfs_asked_for(service)
+        whole = {name: content for name, content in first.items() if not name.startswith(".partial-")}
+        assert set(whole.values()) <= expected
+        there.append(len(whole))
+
+        assert run(stored.folder) == 0
+
+        files = stored.files
+        assert set(files.values()) == expected
+        assert len(files) == forms
+        assert [line["form"] for line in stored.manifest] == arguments["forms"]
+        assert {line["outcome"] for line in stored.manifest} <= {"stored", "skipped"}
+        for line in stored.manifest:
+            name = line["path"].rpartition(f"/{number}/")[2]
+            assert line == {**line, **stored.line_of(name, files[name])}
+        again = pdfs_asked_for(service)
+        assert sum(again.values()) == forms - len(whole), "what was whole is not fetched again"
+        assert len(asked.keys() & again.keys()) <= AT_ONCE
+        assert not list(stored.folder.glob(".partial-*"))
+
+    print(f"{kills} kills, with {sorted(there)} of {forms} PDFs whole by then")
+    assert len(set(there)) > 1, "the kills came at the same moment"
