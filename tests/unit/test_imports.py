@@ -15,6 +15,7 @@ MODULES = [
     "fsm_provider.operators.webhooks",
     "fsm_provider.plugins.webhooks",
     "fsm_provider.sensors.forms",
+    "fsm_provider.transfers.listings",
     "fsm_provider.triggers.forms",
 ]
 
