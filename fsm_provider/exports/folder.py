@@ -21,7 +21,7 @@ MANIFEST = "_manifest.json"
 """There while all files that it names are; what begins with ``_`` is no data to readers of such folders."""
 WRITING = "_writing.json"
 """There while an export is under way, or was killed: it names every file that any try may have left."""
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 4 * 2**20
 """How much is written at once; of Parquet, about as much JSON is a row group."""
 
 _OURS = re.compile(r"([a-z]+=[^/]+/)?(forms|asset_dynamic_fields)\.(jsonl|csv|parquet)")

@@ -80,10 +80,11 @@ def _write_parquet(file: RawIOBase, schema: Schema, chunks: Iterable[bytes]) -> 
     types = {"integer": pyarrow.int64(), "text": pyarrow.string(), "time": pyarrow.timestamp("us", tz="UTC")}
     columns = pyarrow.schema([(column.name, types[column.kind]) for column in schema.columns])
     parsing = json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="error")
+    pool = pyarrow.system_memory_pool()  # the default one gives little back
     with parquet.ParquetWriter(file, columns, compression="zstd") as writer:
         for chunk in chunks:
             reading = json.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
-            writer.write_table(json.read_json(BytesIO(chunk), reading, parsing))
+            writer.write_table(json.read_json(BytesIO(chunk), reading, parsing, pool))
 
 
 _FORMATS = {
