@@ -345,6 +345,27 @@ def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, stor
     assert contents(storage) == before
 
 
+def test_there_is_no_manifest_while_files_of_two_runs_are_there(service, connect, tmp_path):
+    service.add_form(created=START, propertyID="7")
+    connect(service)
+    export(tmp_path, partition_by="property")
+    service.add_form(created=START, propertyID="8")
+    in_its_place = tmp_path / "property=8" / "forms.jsonl"
+    in_its_place.mkdir(parents=True)
+
+    with pytest.raises(OSError, match=r"forms\.jsonl"):
+        export(tmp_path, partition_by="property")
+    assert contents(tmp_path).keys() == {"_writing.json", "property=7/forms.jsonl"}
+
+    in_its_place.rmdir()
+    export(tmp_path, partition_by="property")
+    assert contents(tmp_path).keys() == {
+        "_manifest.json",
+        "property=7/forms.jsonl",
+        "property=8/forms.jsonl",
+    }
+
+
 def test_an_identifier_that_no_column_can_hold_is_an_error(service, connect, tmp_path):
     service.add_form(id=2**63)
     connect(service)
