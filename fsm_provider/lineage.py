@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 
-def forms_of(fsm_conn_id: str) -> str:
-    """Give the URI of a connection's forms, which those of its assets begin with."""
-    return f"fsm://{quote(fsm_conn_id, safe='')}/forms"
+def records_of(fsm_conn_id: str, records: str) -> str:
+    """Give the URI of a connection's ``forms``, or of its other records; those of its assets begin so."""
+    return f"fsm://{quote(fsm_conn_id, safe='')}/{records}"
 
 
 def uri_of(path: ObjectStoragePath) -> str:

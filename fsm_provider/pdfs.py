@@ -22,7 +22,7 @@ from fsm_provider.api.forms import FormFilter, job_id_of, read_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_transient
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.lineage import forms_of, report, uri_of
+from fsm_provider.lineage import records_of, report, uri_of
 from fsm_provider.manifest import PdfEnd, PdfOutcome
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class PdfTransfer:
                 break
         for item in unmended:
             self._tell(item)
-        report(self._hook, inputs=[forms_of(self._hook.fsm_conn_id)])
+        report(self._hook, inputs=[records_of(self._hook.fsm_conn_id, "forms")])
         logger.info(self.summary)
 
     def interrupt(self) -> None:

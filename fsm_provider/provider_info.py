@@ -124,8 +124,9 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "source-integration-name": _INTEGRATION,
                 "target-integration-name": _INTEGRATION,
-                "python-module": "fsm_provider.transfers.forms",
+                "python-module": module,
             }
+            for module in ("fsm_provider.transfers.assets", "fsm_provider.transfers.forms")
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],

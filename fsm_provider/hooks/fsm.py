@@ -114,7 +114,7 @@ class FsmHook(BaseHook):
         from fsm_provider.api.downloads import MOST_BYTES
         from fsm_provider.api.models import Form
         from fsm_provider.compat import context_of_this_task
-        from fsm_provider.lineage import forms_of, report
+        from fsm_provider.lineage import records_of, report
         from fsm_provider.storing import WholeFiles
 
         path = ObjectStoragePath(str(destination))
@@ -126,7 +126,7 @@ class FsmHook(BaseHook):
                 max_bytes=max_bytes or MOST_BYTES,
                 allow_private_addresses=allow_private_addresses,
             )
-        report(self, inputs=[forms_of(self.fsm_conn_id)])
+        report(self, inputs=[records_of(self.fsm_conn_id, "forms")])
         return stored
 
     def paginate(

@@ -85,8 +85,6 @@ class FsmFormFilterOperator(FsmBaseOperator):
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
     :param query_params: query parameters that the specification does not show.
-    :param xcom: what becomes of each form in XCom: ``references`` (identifiers, name, times), ``ids``,
-        or ``full`` records, which hold the address of the PDF: it may be signed, and XCom is clear text.
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", *FORM_FILTERS, "query_params")
@@ -103,7 +101,6 @@ class FsmFormFilterOperator(FsmBaseOperator):
         created_by_type: str | None = None,
         created_by_id: int | str | None = None,
         query_params: dict[str, Any] | None = None,
-        xcom: FormsXCom = "references",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -116,9 +113,7 @@ class FsmFormFilterOperator(FsmBaseOperator):
         self.created_by_type = created_by_type
         self.created_by_id = created_by_id
         self.query_params = query_params
-        self.xcom = xcom
         with bad_arguments_are_refused():
-            read_choice("xcom", xcom, ("references", "ids", "full"))
             self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
@@ -133,6 +128,20 @@ class FsmFormFilterOperator(FsmBaseOperator):
         return FormFilter(
             **{name: value for name, value in given.items() if not only_known or is_known(value)}
         )
+
+
+class FsmFormsToXComOperator(FsmFormFilterOperator):
+    """Base of what gives completed forms to other tasks, found by :class:`FsmFormFilterOperator`.
+
+    :param xcom: what becomes of each form in XCom: ``references`` (identifiers, name, times), ``ids``,
+        or ``full`` records, which hold the address of the PDF: it may be signed, and XCom is clear text.
+    """
+
+    def __init__(self, *, xcom: FormsXCom = "references", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.xcom = xcom
+        with bad_arguments_are_refused():
+            read_choice("xcom", xcom, ("references", "ids", "full"))
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.operators.base import FsmFormFilterOperator, permanent_errors_fail_the_task
+from fsm_provider.operators.base import FsmFormsToXComOperator, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class FsmListFormsOperator(FsmFormFilterOperator):
-    """List completed forms (4.3), with the arguments of :class:`FsmFormFilterOperator`.
+class FsmListFormsOperator(FsmFormsToXComOperator):
+    """List completed forms (4.3), with the arguments of :class:`FsmFormsToXComOperator`.
 
     :return: the forms as ``xcom`` says, in the service's order.
     """

@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import (
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.compat import start_of_run, task_state_store
 from fsm_provider.operators.base import (
-    FsmFormFilterOperator,
+    FsmFormsToXComOperator,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
@@ -32,7 +32,7 @@ FAILING_SINCE = "fsm_failing_since"
 """The key of the task's state store under which a sensor in reschedule mode counts its patience."""
 
 
-class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
+class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
     """Wait for newly completed forms on a property, a job, or the whole account (4.3).
 
     Done when at least ``minimum_forms`` forms match, and there is one of each of ``form_names``. In
@@ -52,13 +52,13 @@ class FsmFormSensor(FsmFormFilterOperator, BaseSensorOperator):
         reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that time
         alone does not mend, such as a refused token, fails the task at once.
 
-    The further arguments are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator` and
+    The further arguments are those of :class:`~fsm_provider.operators.base.FsmFormsToXComOperator` and
     of Airflow's ``BaseSensorOperator``.
 
     :return: the forms that count, as ``xcom`` says.
     """
 
-    template_fields = (*FsmFormFilterOperator.template_fields, "since", "minimum_forms", "form_names")
+    template_fields = (*FsmFormsToXComOperator.template_fields, "since", "minimum_forms", "form_names")
     ui_color = "#e8f4ea"
 
     def __init__(

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from fsm_provider.api.inputs import read_count, read_flag, read_identifier, read_json
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.inputs import read_choice, read_count, read_flag, read_identifier, read_json, read_time
 from fsm_provider.operators.base import (
+    FsmFormFilterOperator,
     FsmWriteOperator,
     Readers,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
+    from fsm_provider.api.models import Form
     from fsm_provider.paths import PathTemplate
     from fsm_provider.pdfs import PdfTransfer
+    from fsm_provider.transfers.base import Exported
 
 PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
 PDF_MANIFEST = (
@@ -150,13 +156,108 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
         """Tell the OpenLineage provider what was read and written."""
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        from fsm_provider.lineage import forms_of, openlineage, uri_of
+        from fsm_provider.lineage import openlineage, records_of, uri_of
 
         folder = ObjectStoragePath(str(self.destination))
         return openlineage(
-            inputs=[forms_of(self.fsm_conn_id)],
+            inputs=[records_of(self.fsm_conn_id, "forms")],
             outputs=[uri_of(folder), uri_of(folder / self.manifest)],
         )
+
+
+def _read_bound(name: str, value: Any) -> datetime | None:
+    return None if value is None else read_time(name, value)
+
+
+class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
+    """Export completed forms (4.3), one row each: see :class:`FsmExportOperator`.
+
+    Files are sorted by ``createdOnDateTime`` and ``id``. Of a form that comes in two versions, the one that
+    was updated last is written. The filters are those of
+    :class:`~fsm_provider.operators.base.FsmFormFilterOperator`, and two more, which only this side applies:
+
+    :param created_before: created before; ISO 8601 or a time, in UTC where it has no zone (templated).
+    :param updated_before: last updated before; likewise (templated). A form whose time cannot be read is in
+        every window.
+    :param partition_by: a file for each ``day`` of creation in UTC (``day=2026-01-31/forms.jsonl``), or for
+        each ``property`` (``property=7/forms.jsonl``); None: one file. A form without the value is in
+        ``__HIVE_DEFAULT_PARTITION__``.
+    :param with_pdf_address: add the column ``formPDFURL``. The address may be signed: whoever has the file
+        can then read the form.
+    """
+
+    records = "forms"
+    template_fields = (
+        *FsmFormFilterOperator.template_fields,
+        *("destination", "format", "created_before", "updated_before", "partition_by"),
+    )
+    readers: ClassVar[Readers] = {
+        **FsmExportOperator.readers,
+        "created_before": _read_bound,
+        "updated_before": _read_bound,
+        "partition_by": lambda name, value: value and read_choice(name, value, ("day", "property")),
+        "with_pdf_address": read_flag,
+    }
+
+    def __init__(
+        self,
+        *,
+        created_before: datetime | str | None = None,
+        updated_before: datetime | str | None = None,
+        partition_by: str | None = None,
+        with_pdf_address: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.created_before = created_before
+        self.updated_before = updated_before
+        self.partition_by = partition_by
+        self.with_pdf_address = with_pdf_address
+        with bad_arguments_are_refused():
+            self._filters(only_known=True)
+
+    def execute(self, context: Context) -> Exported:
+        """List and write the forms."""
+        from fsm_provider.api.models import Form
+        from fsm_provider.exports.entries import entries_of_forms
+        from fsm_provider.exports.schema import Schema
+
+        with permanent_errors_fail_the_task():
+            options, filters = self.options(), self._filters()
+            schema = Schema(Form, without=() if options["with_pdf_address"] else ("formPDFURL",))
+            return self.export(
+                context,
+                {"filters": filters, "query_params": self.query_params},
+                schema,
+                lambda encode: entries_of_forms(self._forms(), schema, encode, options["partition_by"]),
+                partitioned=bool(options["partition_by"]),
+            )
+
+    def _forms(self) -> Iterator[Form]:
+        options, wanted = self.options(), self.form_filter()
+        forms = self.hook.list_forms(params=self.query_params, max_pages=MAX_PAGES, **wanted.as_dict())
+        created_before, updated_before = options["created_before"], options["updated_before"]
+        return (
+            form
+            for form in self.counted(forms)
+            if _is_before(form.created_on_date_time, created_before)
+            and _is_before(form.last_updated_on_date_time, updated_before)
+        )
+
+    def _filters(self, *, only_known: bool = False) -> dict[str, str]:
+        """Give all filters as JSON values.
+
+        :raises FsmInputError: naming the one that is not of its type, or a window that holds nothing.
+        """
+        options, wanted = self.options(only_known=only_known), self.form_filter(only_known=only_known)
+        filters: dict[str, Any] = {**wanted.as_dict()}
+        for field in ("created", "updated"):
+            since, before = getattr(wanted, f"{field}_since"), options.get(f"{field}_before")
+            if before is not None:
+                filters[f"{field}_before"] = before.isoformat()
+                if since is not None and before <= since:
+                    raise FsmInputError(f"{field}_before: {before} is not after {field}_since: {since}")
+        return filters
 
 
 def _read_template(text: Any) -> PathTemplate:
@@ -185,3 +286,7 @@ def _failure(transfer: PdfTransfer) -> Exception:
         lines.append(f"and {len(failed) - SHOWN_FAILURES} more: see the manifest")
     message = "\n".join([transfer.summary, *lines])
     return (AirflowException if transfer.another_try_could_help else AirflowFailException)(message)
+
+
+def _is_before(found: Any, bound: datetime | None) -> bool:
+    return bound is None or not isinstance(found, datetime) or found < bound

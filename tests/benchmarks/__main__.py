@@ -19,8 +19,8 @@ from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
 
 USUAL_CASES = ("listing", "jobs", "latency", "imports", "memory", "counts")
-CASES = (*USUAL_CASES, "bulk", "pdfs", "waiting", "triggerer_cpu", "detection")
-"""The last five take minutes a round: they are measured only where ``--only`` names them."""
+CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "detection")
+"""The last six take minutes a round: they are measured only where ``--only`` names them."""
 
 
 def main() -> int:
@@ -55,7 +55,8 @@ def _measure(options: argparse.Namespace) -> report.Report:
     chance = random.Random(options.seed)
     outcome = report.surroundings() | {"rounds": rounds, "seed": options.seed, "rows": [], "costs": []}
     print(f"seed {options.seed}", flush=True)
-    with running_service(max(*extent.sizes, extent.latency_pages), extent.jobs) as service:
+    sizes = (*extent.sizes, extent.latency_pages, *(extent.exports if "exports" in options.only else ()))
+    with running_service(max(sizes), extent.jobs) as service:
         for name in options.only:
             case: Case = import_module(f"tests.benchmarks.{name}").CASE
             measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)

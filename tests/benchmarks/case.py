@@ -22,6 +22,7 @@ class Extent:
     :param waits: how many triggers wait at once, ascending.
     :param wait_seconds: how long the waiting is measured.
     :param sensors: how many wait on a real Airflow.
+    :param exports: pages of the listings that are exported, ascending.
     """
 
     sizes: tuple[int, ...] = (10, 200, 1000)
@@ -32,6 +33,7 @@ class Extent:
     waits: tuple[int, ...] = (1, 100, 1000)
     wait_seconds: float = 8.0
     sensors: int = 20
+    exports: tuple[int, ...] = (1000, 10_000)
 
 
 QUICK = Extent(
@@ -43,6 +45,7 @@ QUICK = Extent(
     waits=(20,),
     wait_seconds=3.0,
     sensors=3,
+    exports=(5, 40),
 )
 
 

@@ -25,6 +25,8 @@ _PACKAGES = (
     "apache-airflow-providers-http",
     "dlt",
     "msgspec",
+    "pandas",
+    "pyarrow",
     "pydantic",
     "requests",
 )

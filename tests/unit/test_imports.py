@@ -16,6 +16,7 @@ MODULES = [
     "fsm_provider.plugins.webhooks",
     "fsm_provider.sensors.forms",
     "fsm_provider.transfers.forms",
+    "fsm_provider.transfers.assets",
     "fsm_provider.triggers.forms",
 ]
 

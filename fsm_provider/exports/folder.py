@@ -1,0 +1,153 @@
+"""The folder of an export: its files, and the manifest that says that they are all there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from io import RawIOBase
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypedDict
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.exports.formats import Format
+from fsm_provider.exports.schema import Schema
+from fsm_provider.exports.spool import Piece, Spool
+
+if TYPE_CHECKING:
+    from fsm_provider.storing import WholeFiles
+
+MANIFEST = "_manifest.json"
+"""There while all files that it names are; what begins with ``_`` is no data to readers of such folders."""
+WRITING = "_writing.json"
+"""There while an export is under way, or was killed: it names every file that any try may have left."""
+CHUNK_BYTES = 4 * 2**20
+"""How much is written at once; of Parquet, about as much JSON is a row group."""
+
+_OURS = re.compile(r"([a-z]+=[^/]+/)?(forms|asset_dynamic_fields)\.(jsonl|csv|parquet)")
+
+
+class File(TypedDict):
+    """A file of an export, in its manifest."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Layout(NamedTuple):
+    """How an export is written.
+
+    :param file_name: that of each of its files.
+    :param partitioned: whether they are in folders; otherwise there is one file, even if it has no row.
+    """
+
+    file_name: str
+    partitioned: bool
+    format: Format
+    schema: Schema
+
+
+class ExportFolder:
+    """A folder that one export writes into, as often as it is run.
+
+    A run replaces what an earlier one of the same listing has written, and removes what it does not write
+    again. While that is under way, and after it was interrupted, there is no manifest.
+
+    :param files: how files get there.
+    :param listing: what is exported: the same JSON values in each run of the same export.
+    :raises FsmInputError: where the folder holds another listing.
+    """
+
+    def __init__(self, files: WholeFiles, listing: dict[str, Any]) -> None:
+        self._files = files
+        self._folder = files.folder
+        self._listing = json.loads(json.dumps(listing, default=str))
+        self._earlier = {path for name in (MANIFEST, WRITING) for path in self._named_in(name)}
+        self.manifest = self._folder / MANIFEST
+
+    def write(self, spool: Spool, layout: Layout) -> list[File]:
+        """Write the files of the spool, and the manifest when they are there."""
+        folders = spool.folders() if layout.partitioned else [""]
+        paths = {folder + layout.file_name for folder in folders}
+        self._put(WRITING, {"files": [{"path": path} for path in sorted(self._earlier | paths)]})
+        self.manifest.unlink(missing_ok=True)
+        entries = spool.by_folder() if layout.partitioned else [("", spool.in_order())]
+        written = [self._write_file(folder, pieces, layout) for folder, pieces in entries]
+        for path in self._earlier - paths:
+            (self._folder / path).unlink(missing_ok=True)
+        columns = {column.name: column.kind for column in layout.schema.columns}
+        totals = {
+            "rows": sum(file["rows"] for file in written),
+            "bytes": sum(file["bytes"] for file in written),
+        }
+        self._put(MANIFEST, {"columns": columns, **totals, "files": written})
+        (self._folder / WRITING).unlink()
+        return written
+
+    def _write_file(self, folder: str, pieces: Iterable[Piece], layout: Layout) -> File:
+        path, chunks = folder + layout.file_name, _Chunks(pieces)
+        with self._files.create(path) as file:
+            digested = _Digested(file)
+            layout.format.write(digested, layout.schema, chunks)
+        return File(path=path, rows=chunks.rows, bytes=digested.size, sha256=digested.sha256.hexdigest())
+
+    def _put(self, name: str, content: dict[str, Any]) -> None:
+        with self._files.create(name) as file:
+            file.write(json.dumps({"listing": self._listing, **content}, indent=1).encode() + b"\n")
+
+    def _named_in(self, name: str) -> list[str]:
+        path = self._folder / name
+        if not path.exists():
+            return []
+        try:
+            content = json.loads(path.read_bytes())
+            paths = [file["path"] for file in content["files"]]
+            is_ours = content["listing"] == self._listing and all(map(_OURS.fullmatch, paths))
+        except (ValueError, LookupError, TypeError):
+            is_ours = False
+        if not is_ours:
+            raise FsmInputError(
+                f"destination: {self._folder} holds another export, as its {name} says: give each listing "
+                "and each window a folder of its own, such as .../{{ ds }}, or delete what is there"
+            )
+        return paths
+
+
+class _Chunks:
+    """Entries in larger pieces; counts their rows on the way."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = pieces
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        chunk, size = [], 0
+        for _, rows, content in self._pieces:
+            chunk.append(content)
+            size += len(content)
+            self.rows += rows
+            if size >= CHUNK_BYTES:
+                yield b"".join(chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield b"".join(chunk)
+
+
+class _Digested(RawIOBase):
+    """A file that knows its size and its digest."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._file.write(content)
+        self.sha256.update(content)
+        self.size += len(content)
+        return len(content)

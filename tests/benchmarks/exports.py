@@ -1,0 +1,128 @@
+"""CPU and memory of exporting a listing as files, against dlt and a script of requests and pandas."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.benchmarks.case import Case, Extent
+from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
+from tests.benchmarks.resident import peak_mib, reset_peak, resident_mib
+from tests.benchmarks.results import Goal, Round, Row, ratios
+from tests.benchmarks.rounds import BenchmarkError, Task
+from tests.benchmarks.server import Service
+
+_FORMATS = ("jsonl", "csv", "parquet")
+_OURS, _DLT = "ours", "dlt"
+_LABELS = {
+    _OURS: "FsmFormsToObjectStorageOperator",
+    _DLT: "dlt, rest_api to filesystem",
+    "pandas": "requests and pandas",
+}
+
+
+def measure(port: int, variant: str, pages: int, format: str) -> dict[str, float]:
+    """Export so many pages; give CPU seconds, and the peak above what was resident after importing."""
+    from tests.benchmarks.clients import exports
+
+    export = getattr(exports, variant)()
+    with TemporaryDirectory(prefix="fsm-bench-") as name:
+        folder = Path(name)
+        gc.collect()
+        floor, before = resident_mib(), _cpu()
+        reset_peak()
+        began = time.perf_counter()
+        export(Service(port).listing(0, pages), folder, format)
+        measured = {
+            "cpu": _cpu() - before,
+            "wall": time.perf_counter() - began,
+            "mib": peak_mib() - floor,
+        }
+        _check(folder, format, pages)
+    return measured
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _check(folder: Path, format: str, pages: int) -> None:
+    files = [file for file in folder.rglob(f"*.{format}*") if "_dlt" not in str(file.relative_to(folder))]
+    found = [identifier for file in files for identifier in _identifiers(file, format)]
+    if (len(found), sum(found)) != (pages * FORMS_PER_PAGE, sum_of_form_ids(0, pages)):
+        raise BenchmarkError(f"{len(found)} forms were exported to {[file.name for file in files]}")
+
+
+def _identifiers(file: Path, format: str) -> list[int]:
+    from pyarrow import csv, json, parquet
+
+    if format == "parquet":
+        return parquet.read_table(file, columns=["id"])["id"].to_pylist()
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
+        if format == "jsonl":
+            table = json.read_json(content, json.ReadOptions(block_size=2**24))
+        else:
+            table = csv.read_csv(content, convert_options=csv.ConvertOptions(include_columns=["id"]))
+    return table["id"].to_pylist()
+
+
+def _key(variant: str, pages: int, format: str) -> str:
+    return f"{variant} {pages} {format}"
+
+
+def _tasks(extent: Extent, port: int) -> list[Task]:
+    return [
+        Task(
+            _key(variant, pages, format),
+            "exports:measure",
+            {"port": port, "variant": variant, "pages": pages, "format": format},
+        )
+        for variant in _LABELS
+        for pages in extent.exports
+        for format in _FORMATS
+    ]
+
+
+def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
+    return [
+        row
+        for pages in extent.exports
+        for format in _FORMATS
+        for row in _rows_of(extent, rounds, pages, format)
+    ]
+
+
+def _rows_of(extent: Extent, rounds: Sequence[Round], pages: int, format: str) -> list[Row]:
+    forms = pages * FORMS_PER_PAGE
+    section = f"{forms:,} forms to {format}"
+    rows = []
+    for variant, label in _LABELS.items():
+        measured = [one[_key(variant, pages, format)] for one in rounds]
+        held = Goal(at_most=200) if variant == _OURS else None
+        rows += [
+            Row(section, f"{label}, CPU a form", "us", [one["cpu"] / forms * 1e6 for one in measured]),
+            Row(section, f"{label}, wall", "s", [one["wall"] for one in measured]),
+            Row(
+                section, f"{label}, peak memory above imports", "MiB", [one["mib"] for one in measured], held
+            ),
+        ]
+
+    def cpu(task: Any) -> Any:
+        return task["cpu"]
+
+    for variant, label in _LABELS.items():
+        if variant != _OURS:
+            values = ratios(rounds, _key(_OURS, pages, format), _key(variant, pages, format), cpu)
+            goal = Goal(at_most=1) if variant == _DLT else None
+            rows.append(Row(section, f"{_LABELS[_OURS]} / {label}, CPU", "x", values, goal))
+    return rows
+
+
+CASE = Case(_tasks, _rows)

@@ -1,0 +1,454 @@
+"""Listings exported as files, on a disk and on S3."""
+
+import csv
+import io
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from types import SimpleNamespace
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from pyarrow import dataset, parquet
+
+from fsm_provider.api import FsmError, FsmInputError
+from fsm_provider.exports import formats
+from fsm_provider.testing import faults
+from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
+from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
+
+CONTEXT = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)}
+START = datetime(2026, 1, 30, 22, tzinfo=UTC)
+COLUMNS = [
+    "id",
+    "createdOnDateTime",
+    "lastUpdatedOnDateTime",
+    "createdByType",
+    "createdByID",
+    "createdByUser",
+    "propertyID",
+    "jobDetails_jobID",
+    "jobDetails_jobDescription",
+    "jobDetails_jobAddressLine1",
+    "jobDetails_jobAddressLine2",
+    "jobDetails_jobAddressLine3",
+    "jobDetails_jobTown",
+    "jobDetails_jobProvince",
+    "jobDetails_jobPostcode",
+    "formName",
+    "links_property",
+    "links_job",
+    "_extra",
+]
+FORMATS = ["jsonl", "csv", "parquet"]
+
+
+def export(storage, **kwargs):
+    return FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs).execute(CONTEXT)
+
+
+def export_assets(storage, **kwargs):
+    operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs)
+    return operator.execute(CONTEXT)
+
+
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path).removeprefix(f"{folder}/"): path.read_bytes() for path in files}
+
+
+def rows_of(name, content):
+    """Read a file back, as whoever has no schema but the file's own would."""
+    if name.endswith(".jsonl"):
+        return [json.loads(line) for line in content.splitlines()]
+    if name.endswith(".csv"):
+        rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        return [{column: text or None for column, text in row.items()} for row in rows]
+    return parquet.read_table(io.BytesIO(content)).to_pylist()
+
+
+def exported(storage):
+    return {name: rows_of(name, content) for name, content in contents(storage).items() if name[0] != "_"}
+
+
+def ids(storage):
+    return {name: [int(row["id"]) for row in rows] for name, rows in exported(storage).items()}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_each_form_is_a_row_of_typed_columns(service, connect, storage, format):
+    service.seed_forms(25, first_created=START)
+    form = service.forms[3]
+    connect(service)
+
+    result = export(storage, format=format)
+
+    (rows,) = exported(storage).values()
+    assert len(rows) == 25
+    assert list(rows[3]) == COLUMNS
+    created = datetime(2026, 1, 30, 22, 0, 3, tzinfo=UTC)
+    assert rows[3]["createdOnDateTime"] == {"parquet": created}.get(format, "2026-01-30T22:00:03.000000Z")
+    number = str if format == "csv" else int
+    assert rows[3]["id"] == number(form["id"])
+    assert rows[3]["jobDetails_jobID"] == number(form["jobDetails"]["jobID"])
+    assert rows[3]["propertyID"] == form["propertyID"]
+    assert rows[3]["links_job"] == form["links"]["job"]
+    assert rows[3]["_extra"] is None
+    size = len(contents(storage)[f"forms.{format}"])
+    assert result == {"manifest": f"{storage}/_manifest.json", "files": 1, "rows": 25, "bytes": size}
+
+
+def test_a_parquet_file_has_the_same_types_whatever_it_holds(service, connect, tmp_path):
+    connect(service)
+    schemas = []
+    for field in ({}, {"jobDetails": None, "links": None, "createdByID": None}, {"formName": 5}):
+        if field:
+            service.add_form(created=START, **field)
+        export(tmp_path, format="parquet")
+        content = contents(tmp_path)["forms.parquet"]
+        file = parquet.ParquetFile(io.BytesIO(content))
+        schemas.append(file.schema_arrow)
+        assert file.metadata.num_rows == len(service.forms)
+
+    assert schemas == schemas[:1] * 3
+    types = {str(field.type): field.name for field in reversed(schemas[0])}
+    assert types == {"int64": "id", "timestamp[us, tz=UTC]": "createdOnDateTime", "string": "createdByType"}
+    compressed = {file.metadata.row_group(0).column(0).compression}
+    assert compressed == {"ZSTD"}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_form_of_an_unexpected_shape_is_a_row_too(service, connect, tmp_path, format):
+    odd = {
+        "createdOnDateTime": "yesterday",
+        "createdByUser": {"first": "Ann"},
+        "jobDetails": {"jobID": "11", "jobTown": None, "jobPostcode": [1], "jobFloor": 2},
+        "links": "none",
+        "signature": {"by": "tenant"},
+    }
+    service.add_form(**odd)
+    service.add_form(jobDetails={"jobID": 2**64}, createdOnDateTime="0001-01-01T00:00:00+02:00")
+    connect(service)
+
+    export(tmp_path, format=format)
+
+    ((first, second),) = exported(tmp_path).values()
+    assert int(first["jobDetails_jobID"]) == 11
+    assert json.loads(first["_extra"]) == {
+        "createdByUser": {"first": "Ann"},
+        "createdOnDateTime": "yesterday",
+        "jobDetails_jobFloor": 2,
+        "jobDetails_jobPostcode": [1],
+        "links": "none",
+        "signature": {"by": "tenant"},
+    }
+    assert json.loads(second["_extra"])["jobDetails_jobID"] == 2**64
+    assert [first["createdOnDateTime"], second["createdOnDateTime"], second["jobDetails_jobID"]] == [None] * 3
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_text_survives_each_format(service, connect, tmp_path, format):
+    text = 'A "quoted", line\r\nand another; =1+1 \N{SNOWMAN}'
+    service.add_form(created=START, formName=text)
+    connect(service)
+
+    export(tmp_path, format=format)
+
+    ((row,),) = exported(tmp_path).values()
+    assert row["formName"] == text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("raw", [None, ["unreadable"]])
+def test_the_address_of_the_pdf_is_in_no_file_unless_asked_for(service, connect, tmp_path, format, raw):
+    form = service.add_form(created=START, **({"formPDFURL": ["signed-canary"]} if raw else {}))
+    canary = b"signed-canary" if raw else form["formPDFURL"].encode()
+    connect(service)
+
+    export(tmp_path, format=format)
+    assert not any(canary in content for content in contents(tmp_path).values())
+    export(tmp_path, format=format, with_pdf_address=True)
+    ((row,),) = exported(tmp_path).values()
+    assert canary.decode() in (row["_extra"] if raw else row["formPDFURL"])
+
+
+def test_forms_are_partitioned_by_day_of_creation_in_utc(service, connect, storage):
+    service.seed_forms(5, first_created=START, interval=timedelta(hours=1))
+    ours = service.add_form(createdOnDateTime="2026-01-31T01:30:00+02:00")
+    unknown = service.add_form(createdOnDateTime=None)
+    seeded = [form["id"] for form in service.forms[:5]]
+    connect(service)
+
+    result = export(storage, partition_by="day")
+
+    assert ids(storage) == {
+        "day=2026-01-30/forms.jsonl": [*seeded[:2], ours["id"]],
+        "day=2026-01-31/forms.jsonl": seeded[2:],
+        "day=__HIVE_DEFAULT_PARTITION__/forms.jsonl": [unknown["id"]],
+    }
+    assert (result["files"], result["rows"]) == (3, 7)
+
+
+def test_a_dataset_reader_finds_the_partitions_by_property(service, connect, tmp_path):
+    service.seed_forms(6, property_ids=(7, 8), first_created=START)
+    odd = service.add_form(propertyID="../a b/ü=1")
+    connect(service)
+
+    export(tmp_path, partition_by="property", format="parquet")
+
+    table = dataset.dataset(tmp_path, format="parquet", partitioning="hive").to_table()
+    found = {(row["id"], row["property"]) for row in table.to_pylist()}
+    assert found == {(form["id"], form["propertyID"]) for form in service.forms}
+    assert (odd["id"], "../a b/ü=1") in found
+    assert all(path.parent.parent == tmp_path for path in tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("partition_by", [None, "day"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_manifest_names_every_file(service, connect, storage, format, partition_by):
+    service.seed_forms(12, first_created=START, interval=timedelta(hours=7))
+    connect(service)
+
+    export(storage, format=format, partition_by=partition_by, created_since="2026-01-01")
+
+    files = contents(storage)
+    manifest = json.loads(files.pop("_manifest.json"))
+    assert manifest["listing"] == {
+        "records": "forms",
+        "filters": {"created_since": "2026-01-01T00:00:00+00:00"},
+        "query_params": None,
+    }
+    assert list(manifest["columns"]) == COLUMNS
+    assert (manifest["rows"], manifest["bytes"]) == (12, sum(map(len, files.values())))
+    named = {file["path"]: (file["rows"], file["bytes"], file["sha256"]) for file in manifest["files"]}
+    assert named == {
+        name: (len(rows_of(name, content)), len(content), sha256(content).hexdigest())
+        for name, content in files.items()
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_second_run_gives_the_same_bytes_whatever_the_order(service, connect, storage, format):
+    service.seed_forms(60, first_created=START, interval=timedelta(hours=1))
+    connect(service)
+    options = {"format": format, "partition_by": "day"}
+
+    export(storage, **options)
+    before = contents(storage)
+    with service._state.changed:
+        random.Random(7).shuffle(service._state.forms.records)
+    export(storage, **options)
+
+    assert contents(storage) == before
+
+
+def test_a_form_on_two_pages_is_written_once_in_its_latest_version(service, connect, tmp_path):
+    later = START + timedelta(days=1)
+    for order in (1, -1):
+        versions = [
+            {"lastUpdatedOnDateTime": START.isoformat(), "propertyID": "7", "formName": "old"},
+            {"lastUpdatedOnDateTime": later.isoformat(), "propertyID": "8", "formName": "new"},
+        ][::order]
+        for version in versions:
+            service.add_form(id=1, **version)
+            service.seed_forms(10, first_created=START)
+    connect(service)
+
+    result = export(tmp_path, partition_by="property")
+
+    rows = [row for rows in exported(tmp_path).values() for row in rows if row["id"] == 1]
+    assert [(row["formName"], row["propertyID"]) for row in rows] == [("new", "8")]
+    assert result["rows"] == 41
+
+
+def test_the_upper_bounds_are_checked_here(service, connect, tmp_path):
+    service.seed_forms(10, first_created=START, interval=timedelta(hours=1))
+    unreadable = service.add_form(createdOnDateTime="soon")
+    wanted = [form["id"] for form in service.forms[2:5]]
+    connect(service)
+
+    window = {"created_since": START + timedelta(hours=2), "created_before": "2026-01-31T03:00:00"}
+    export(tmp_path, **window, updated_before=START + timedelta(days=900))
+
+    assert ids(tmp_path) == {"forms.jsonl": [unreadable["id"], *wanted]}
+    assert dict(service.requests[0].query) == {"createdOnDateTime[gte]": "2026-01-31T00:00:00.000Z"}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_empty_listing_is_an_empty_file_with_its_columns(service, connect, tmp_path, format):
+    connect(service)
+
+    assert export(tmp_path, format=format)["rows"] == 0
+
+    content = contents(tmp_path)[f"forms.{format}"]
+    assert rows_of(f".{format}", content) == []
+    if format == "csv":
+        assert content.decode() == ",".join(COLUMNS) + "\r\n"
+    if format == "parquet":
+        assert parquet.read_schema(io.BytesIO(content)).names == COLUMNS
+
+
+def test_what_an_earlier_run_wrote_and_this_one_does_not_is_removed(service, connect, storage):
+    form = service.add_form(created=START, propertyID="7")
+    connect(service)
+    export(storage, partition_by="property")
+    (storage / "property=9").mkdir(parents=True, exist_ok=True)
+    (storage / "property=9" / "forms.jsonl").write_bytes(b"someone else's")
+
+    service.update_form(form["id"], propertyID="8")
+    export(storage, partition_by="property")
+    assert contents(storage).keys() == {
+        "_manifest.json",
+        "property=8/forms.jsonl",
+        "property=9/forms.jsonl",
+    }
+    export(storage, format="csv")
+    assert contents(storage).keys() == {"_manifest.json", "forms.csv", "property=9/forms.jsonl"}
+
+
+def test_a_folder_that_holds_another_export_is_refused_before_anything_is_listed(service, connect, storage):
+    connect(service)
+    export(storage, created_since="2026-01-01")
+    before, listings = contents(storage), len(service.requests)
+
+    for other in (
+        {"created_since": "2026-01-02"},
+        {},
+        {"created_since": "2026-01-01", "query_params": {"a": 1}},
+    ):
+        with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
+            export(storage, **other)
+    with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
+        export_assets(storage)
+    (storage / "_manifest.json").write_bytes(b"[]")
+    with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
+        export(storage, created_since="2026-01-01")
+
+    assert {**contents(storage), "_manifest.json": before["_manifest.json"]} == before
+    assert len(service.requests) == listings
+
+
+def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, storage):
+    service.seed_forms(25, first_created=START)
+    connect(service, max_retries=0)
+    export(storage)
+    before = contents(storage)
+    service.add_form(created=START)
+
+    service.fail("GET", "/forms", faults.Status(500), call=2)
+    with pytest.raises(FsmError, match="500"):
+        export(storage)
+
+    assert contents(storage) == before
+
+
+def test_there_is_no_manifest_while_files_of_two_runs_are_there(service, connect, tmp_path):
+    service.add_form(created=START, propertyID="7")
+    connect(service)
+    export(tmp_path, partition_by="property")
+    service.add_form(created=START, propertyID="8")
+    in_its_place = tmp_path / "property=8" / "forms.jsonl"
+    in_its_place.mkdir(parents=True)
+
+    with pytest.raises(OSError, match=r"forms\.jsonl"):
+        export(tmp_path, partition_by="property")
+    assert contents(tmp_path).keys() == {"_writing.json", "property=7/forms.jsonl"}
+
+    in_its_place.rmdir()
+    export(tmp_path, partition_by="property")
+    assert contents(tmp_path).keys() == {
+        "_manifest.json",
+        "property=7/forms.jsonl",
+        "property=8/forms.jsonl",
+    }
+
+
+def test_an_identifier_that_no_column_can_hold_is_an_error(service, connect, tmp_path):
+    service.add_form(id=2**63)
+    connect(service)
+
+    with pytest.raises(FsmError, match=f"{2**63} is not exported"):
+        export(tmp_path)
+
+
+def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tmp_path):
+    uses = [
+        {"scope": "standard", "fieldKey": "make", "fieldDescription": "Make"},
+        {"scope": "assetType", "fieldKey": "k", "fieldDescription": "d", "assetTypeID": 3, "new": 1},
+    ]
+    service.add_asset_dynamic_field("Make", values=("Baxi", "Vaillant"), used_by=uses, dynamicFieldID=9)
+    service.add_asset_dynamic_field("Empty", values=(), used_by=(), dynamicFieldID=8)
+    service.add_asset_dynamic_field("Odd", used_by=uses[:1], dynamicFieldID=7)
+    service._state.asset_dynamic_fields.records[-1]["values"] = "all"
+    connect(service)
+
+    for format in FORMATS:
+        result = export_assets(tmp_path, format=format)
+
+        assert (result["rows"], result["files"]) == (6, 1)
+        (rows,) = exported(tmp_path).values()
+        found = [
+            tuple(row[column] for column in ("dynamicFieldName", "values_name", "usedBy_scope", "_extra"))
+            for row in rows
+        ]
+        assert found == [
+            ("Odd", None, "standard", '{"values":"all"}'),
+            ("Empty", None, None, None),
+            ("Make", "Baxi", "standard", None),
+            ("Make", "Baxi", "assetType", '{"usedBy_new":1}'),
+            ("Make", "Vaillant", "standard", None),
+            ("Make", "Vaillant", "assetType", '{"usedBy_new":1}'),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "xlsx"}, "format: 'xlsx' is none of jsonl, csv, parquet"),
+        ({"partition_by": "month"}, "partition_by: 'month' is none of day, property"),
+        ({"created_before": "soon"}, "created_before: 'soon' is no ISO 8601 time"),
+        ({"updated_before": 5}, "updated_before: should be a time, not int"),
+        (
+            {"created_since": "2026-01-02", "created_before": "2026-01-02"},
+            "created_before: .* is not after created_since",
+        ),
+        ({"with_pdf_address": "maybe"}, "with_pdf_address: 'maybe' should be true or false"),
+        ({"job_id": ""}, "job_id: is empty"),
+        ({"destination": " "}, "destination: is empty"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(FsmInputError, match=f"^{message}"):
+        FsmFormsToObjectStorageOperator(task_id="t", **{"destination": "/x", **arguments})
+
+
+def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
+    service.add_form(created=START)
+    connect(service)
+    operator = FsmFormsToObjectStorageOperator(
+        task_id="t",
+        destination=f"{tmp_path}/{{{{ ds }}}}",
+        format="{{ format }}",
+        partition_by="{{ by }}",
+        created_since="{{ start }}",
+        created_before="{{ end }}",
+    )
+
+    operator.render_template_fields(
+        {"ds": "2026-01-30", "format": "csv", "by": "day", "start": "2026-01-30", "end": "2026-01-31"}
+    )
+    operator.execute(CONTEXT)
+
+    assert (tmp_path / "2026-01-30/day=2026-01-30/forms.csv").exists()
+
+
+def test_parquet_without_pyarrow_fails_before_anything_is_listed(service, connect, tmp_path, monkeypatch):
+    connect(service)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+
+    with pytest.raises(AirflowFailException, match=r"install airflow-provider-fsm\[parquet\]"):
+        export(tmp_path, format="parquet")
+
+    assert service.requests == []
+    export(tmp_path, format="csv")
