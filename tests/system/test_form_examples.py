@@ -142,7 +142,7 @@ def test_the_gaps_of_many_months_come_of_one_listing(
         "2026-03-01": {"due": 1, "missing": 1},
     }
     folder = tmp_path / "portfolio.csv.gaps"
-    gaps = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.iterdir()}
+    gaps = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.glob("*.csv")}
     assert [(row["propertyID"], row["due"]) for row in gaps["2026-01-01"]] == [
         ("9621", "2026-01-10"),
         ("9623", ""),
@@ -150,6 +150,10 @@ def test_the_gaps_of_many_months_come_of_one_listing(
     assert [row["propertyID"] for row in gaps["2026-02-01"]] == ["9622", "9623"]
     assert str(renewed["id"]) not in {row["formID"] for rows in gaps.values() for row in rows}
     assert "never lists legacy forms" in airflow.task_log(REPORT, run_id, "report")
+    pages = {path.stem: path for path in folder.glob("*.html")}
+    assert pages.keys() == gaps.keys()
+    assert "1 due within 60 days" in pages["2026-02-01"].read_text()
+    assert airflow.extra_links(REPORT, run_id, "report") == {"Report": pages["2026-03-01"].as_uri()}
     listings = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
     assert len([query for query in listings if "cursor" not in query]) == 1
     assert {query["createdOnDateTime[gte]"] for query in listings} == {"2024-12-01T00:00:00.000Z"}
