@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.inputs import read_identifier, read_time
-from fsm_provider.api.models import Form
+from fsm_provider.api.models import Form, Page
+
+logger = logging.getLogger(__name__)
 
 Reference = dict[str, Any]
 """``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
@@ -179,6 +182,22 @@ def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
             return [form.id for form in forms]
         case "full":
             return [form.as_json() for form in forms]
+
+
+def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
+    """Leave out of each page what the service should not have listed, and say how much that was."""
+    others = 0
+    for page in pages:
+        matching = [form for form in page.data if wanted.matches(form)]
+        others += len(page.data) - len(matching)
+        yield matching
+    if others:
+        logger.warning(
+            "%s forms of the listing did not match the filter (%s) and were left out: "
+            "the service ignores a part of it",
+            others,
+            wanted,
+        )
 
 
 def job_id_of(form: Form) -> int | None:
