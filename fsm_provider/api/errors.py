@@ -60,7 +60,7 @@ class FsmPaginationError(_DescribedError):
 
 
 class FsmAddressError(_DescribedError):
-    """A form has no address of its PDF (2.3), or one that nothing is sent to."""
+    """A form's record does not say where its PDF is or which version, or names what nothing is sent to."""
 
     permanent = True
 
