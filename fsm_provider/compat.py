@@ -30,6 +30,19 @@ def start_of_run(context: Context) -> datetime:
     return run_after
 
 
+def context_of_this_task() -> Context | None:
+    """Give the context of the task that runs, None outside of one.
+
+    What is raised there is Airflow's own in Airflow 2, and a RuntimeError in Airflow 3.
+    """
+    from airflow.providers.common.compat.sdk import get_current_context
+
+    try:
+        return get_current_context()
+    except (AirflowException, RuntimeError):
+        return None
+
+
 def task_state_store(context: Context) -> Any:
     """Give the task's state store, None before Airflow 3.3, which has none."""
     return context.get("task_state_store")

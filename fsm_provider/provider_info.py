@@ -120,6 +120,13 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "transfers": [
+            {
+                "source-integration-name": _INTEGRATION,
+                "target-integration-name": _INTEGRATION,
+                "python-module": "fsm_provider.transfers.forms",
+            }
+        ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Unpack
 from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
+from fsm_provider.api.downloads import MOST_BYTES, Download, Downloads
 from fsm_provider.api.drafts import JobCreate, JobOrder, WebhookCreate, check
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
@@ -25,7 +26,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
-from fsm_provider.api.forms import FormFilter, FormFilters
+from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.inputs import read_path
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
@@ -71,6 +72,7 @@ class FsmClient:
         self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
         self._transport = Transport(settings)
+        self._downloads = Downloads(self._transport, settings, self._wait_for_our_turn)
 
     def __enter__(self) -> FsmClient:
         return self
@@ -103,7 +105,9 @@ class FsmClient:
         pages = self.pages(
             listing.path, listing.response, {**(params or {}), **wanted.params()}, max_pages=max_pages
         )
-        return chain.from_iterable(_matching(pages, wanted) if wanted.as_dict() else map(_records, pages))
+        return chain.from_iterable(
+            matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
+        )
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
@@ -242,11 +246,37 @@ class FsmClient:
         while not paginator.finished:
             yield next_page()  # kept in no variable: while one page is fetched, the last one is gone
 
+    def download_pdf(
+        self,
+        form: Form,
+        read: Callable[[Iterator[bytes]], ResultT],
+        *,
+        max_bytes: int = MOST_BYTES,
+        allow_private_addresses: bool = False,
+    ) -> ResultT:
+        """Fetch the PDF of a form (2.3). The token goes to the service's own scheme, host and port alone.
+
+        :param form: with its ``formPDFURL``.
+        :param read: is given the pieces of the file at each attempt; what it returns is the result. Until it
+            has had the last piece, the file may turn out not to be whole.
+        :param max_bytes: a larger file is refused.
+        :param allow_private_addresses: let another host than the service's have an address that is not
+            public.
+        :raises FsmAddressError: where there is no address, or one that nothing is sent to.
+        :raises FsmFileError: where it is no PDF, or too large.
+        :raises FsmError: for any other end; none of them names the address, which may be signed.
+        """
+        download = Download.of(form, max_bytes, allow_private_addresses)
+        return self._repeated(lambda: self._downloads.fetch(download, self._token, read))
+
     def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
+        return self._repeated(lambda: self._attempt(call, read))
+
+    def _repeated(self, attempt: Callable[[], ResultT]) -> ResultT:
         attempts, reloaded = Attempts(self._retry_policy), False
         while True:
             try:
-                return self._attempt(call, read)
+                return attempt()
             except FsmUnauthorisedError:
                 if reloaded or not self._token_changed():
                     raise
@@ -262,15 +292,17 @@ class FsmClient:
         self._token = token
         return changed
 
-    def _wait_for_our_turn(self, per_second: float) -> None:
+    def _wait_for_our_turn(self) -> None:
+        per_second = self.settings.max_requests_per_second
+        if not per_second:
+            return
         delay = throttle_for(self.settings.base_url).reserve(per_second)
         if delay >= LONG_WAIT:
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, per_second)
         self._sleep(delay)
 
     def _attempt(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
-        if self.settings.max_requests_per_second:
-            self._wait_for_our_turn(self.settings.max_requests_per_second)
+        self._wait_for_our_turn()
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return read(self._transport.exchange(call, self._token))
@@ -296,19 +328,4 @@ def _compare(registration: Webhook, *, asked: list[str]) -> None:
             f"webhook {registration.id} was registered for {echoed} instead of {asked}: "
             "set event_types_style on the connection to what the service reads, and delete this one there",
             webhook_id=registration.id,
-        )
-
-
-def _matching(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
-    others = 0
-    for records in map(_records, pages):
-        matching = [form for form in records if wanted.matches(form)]
-        others += len(records) - len(matching)
-        yield matching
-    if others:
-        logger.warning(
-            "%s forms of the listing did not match the filter (%s) and were left out: "
-            "the service ignores a part of it",
-            others,
-            wanted,
         )

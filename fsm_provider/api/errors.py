@@ -59,6 +59,24 @@ class FsmPaginationError(_DescribedError):
     """A listing whose cursors do not lead to its end (2.5): ignored, repeated, missing, endless."""
 
 
+class FsmAddressError(_DescribedError):
+    """A form's record does not say where its PDF is or which version, or names what nothing is sent to."""
+
+    permanent = True
+
+
+class FsmFileError(_DescribedError):
+    """What came as the PDF of a form is not kept, or is not the file that is there."""
+
+    permanent = True
+
+
+class FsmNotPdfError(FsmFileError):
+    """What came is no PDF but, say, a page that asks to log in. Another address may mend it."""
+
+    permanent = False
+
+
 @dataclass(eq=False)
 class FsmRegistrationMismatchError(_DescribedError):
     """A webhook was registered, but not as asked (4.4). It exists, and cannot be deleted from here.

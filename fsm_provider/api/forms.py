@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, TypedDict, cast
 
 from fsm_provider.api.endpoints import LIST_FORMS
+from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.inputs import read_identifier, read_time
-from fsm_provider.api.models import Form
+from fsm_provider.api.models import Form, Page
+from fsm_provider.api.reading import read_record
+
+logger = logging.getLogger(__name__)
 
 Reference = dict[str, Any]
 """``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
@@ -179,6 +184,43 @@ def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
             return [form.id for form in forms]
         case "full":
             return [form.as_json() for form in forms]
+
+
+def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
+    """Leave out of each page what the service should not have listed, and say how much that was."""
+    others = 0
+    for page in pages:
+        matching = [form for form in page.data if wanted.matches(form)]
+        others += len(page.data) - len(matching)
+        yield matching
+    if others:
+        logger.warning(
+            "%s forms of the listing did not match the filter (%s) and were left out: "
+            "the service ignores a part of it",
+            others,
+            wanted,
+        )
+
+
+def read_forms(given: Any, timezone: tzinfo) -> list[Form]:
+    """Read references to forms, records of forms, or bare identifiers.
+
+    :param timezone: the zone of date-times that carry none.
+    :raises FsmInputError: naming the first that is none.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
+    return [_known_of(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
+
+
+def _known_of(where: str, given: Any, timezone: tzinfo) -> Form:
+    record = dict(given) if isinstance(given, Mapping) else {"id": given}
+    if "jobDetails" not in record and "jobID" in record:
+        record["jobDetails"] = {"jobID": record["jobID"]}
+    try:
+        return read_record(record, Form, timezone=timezone, where=where)
+    except FsmResponseError as error:
+        raise FsmInputError(f"{error}: should be a reference to a form, its record or its id") from None
 
 
 def job_id_of(form: Form) -> int | None:

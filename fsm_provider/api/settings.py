@@ -126,7 +126,7 @@ class Settings(BaseModel):
     @classmethod
     def _http_is_allowed(cls, value: bool, info: ValidationInfo) -> bool:
         parts = urlsplit(info.data.get("base_url", ""))
-        if parts.scheme == "http" and not value and not _is_loopback(parts.hostname):
+        if parts.scheme == "http" and not value and not is_loopback(parts.hostname):
             raise ValueError("host: http would send the token in the clear: use https, or set allow_http")
         return value
 
@@ -159,7 +159,8 @@ def _message(field: str, kind: str, text: str) -> str:
     return text if text.startswith("host: ") else f"{_SHOWN_AS.get(field, field)}: {text}"
 
 
-def _is_loopback(hostname: str | None) -> bool:
+def is_loopback(hostname: str | None) -> bool:
+    """Tell whether a host is this machine, by its name alone."""
     if hostname == "localhost":
         return True
     try:

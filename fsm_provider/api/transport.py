@@ -8,33 +8,33 @@ of a request has left is told apart from any later one: only the former may be r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import requests
-import urllib3
 from pydantic import SecretStr
-from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from requests.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError, NewConnectionError
 
 from fsm_provider import __version__
+from fsm_provider.api.connections import Adapter, causes
 from fsm_provider.api.discretion import addresses_unlogged
 from fsm_provider.api.errors import FsmConnectionError, FsmInputError, FsmResponseError, error_class_for
 from fsm_provider.api.settings import Settings
 
 EXCERPT_LENGTH = 300
+USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "gzip, deflate",
-    "User-Agent": f"airflow-provider-fsm/{__version__}",
+    "User-Agent": USER_AGENT,
 }
 MOST_CONNECTIONS = 64
 """Kept alive; a thread beyond that makes a connection for each of its requests."""
@@ -80,11 +80,12 @@ class Call:
 
 
 class Transport:
-    """Kept-alive connections to one service."""
+    """Kept-alive connections to one service, and to other hosts that it names."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._adapter = _Adapter(pool_maxsize=MOST_CONNECTIONS)
+        self._adapter = Adapter(pool_maxsize=MOST_CONNECTIONS)
+        self._public_adapter = Adapter(pool_maxsize=MOST_CONNECTIONS, public_only=True)
         with requests.Session() as session:
             environment = session.merge_environment_settings(
                 settings.base_url,
@@ -99,6 +100,7 @@ class Transport:
     def close(self) -> None:
         """Close the connections."""
         self._adapter.close()
+        self._public_adapter.close()
 
     def exchange(self, call: Call, token: SecretStr) -> bytes:
         """Send once and give the body of a success.
@@ -110,28 +112,14 @@ class Transport:
         """
         request = call.prepared or self._prepare(call)
         request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        try:
-            with addresses_unlogged(bool(call.confidential)):
-                response = self._adapter.send(
-                    request,
-                    stream=True,
-                    timeout=self._settings.timeout,
-                    verify=self._verify,
-                    proxies=self._proxies,
-                )
-        except (requests.RequestException, HTTPError, OSError) as error:
-            *_, origin = _causes(error)
-            if any(isinstance(cause, NewConnectionError) for cause in _causes(error)):
-                raise FsmConnectionError(f"{self._settings.base_url} was not reached: {origin}") from None
-            raise self._unanswered(origin) from None
+        response = self.send(request, confidential=bool(call.confidential))
         succeeded = 200 <= response.status_code < 300
         with response:
             try:
                 body: bytes = response.raw.read(decode_content=True)
             except (HTTPError, OSError) as error:
                 if succeeded:
-                    *_, origin = _causes(error)
-                    raise self._unanswered(origin) from None
+                    raise self.unanswered(error) from None
                 body = b""
         if not succeeded:
             raise error_class_for(response.status_code)(
@@ -143,6 +131,41 @@ class Transport:
                 request_id=response.headers.get(REQUEST_ID_HEADER),
             )
         return body
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        *,
+        confidential: bool = False,
+        elsewhere: bool = False,
+        public_only: bool = False,
+    ) -> requests.Response:
+        """Send once and give the answer, of which the body is still to be read.
+
+        :param confidential: the address holds what no log may.
+        :param elsewhere: it is not the service's own, for which the environment's proxies are known.
+        :param public_only: see :class:`~fsm_provider.api.connections.Adapter`.
+        :raises FsmConnectionError: where nothing was sent.
+        :raises FsmResponseError: where no answer came.
+        """
+        url = str(request.url)
+        adapter = self._public_adapter if public_only else self._adapter
+        try:
+            with addresses_unlogged(confidential):
+                return adapter.send(
+                    request,
+                    stream=True,
+                    timeout=self._settings.timeout,
+                    verify=self._verify,
+                    proxies=get_environ_proxies(url) if elsewhere else self._proxies,
+                )
+        except (requests.RequestException, HTTPError, OSError) as error:
+            *_, origin = causes(error)
+            if any(isinstance(cause, NewConnectionError) for cause in causes(error)):
+                parts = urlsplit(url)
+                host = f"{parts.scheme}://{parts.netloc}" if elsewhere else self._settings.base_url
+                raise FsmConnectionError(f"{host} was not reached: {origin}") from None
+            raise self.unanswered(error) from None
 
     def prepared(self, call: Call) -> Call:
         """Prepare a call once, for the pages of a listing."""
@@ -161,64 +184,12 @@ class Transport:
             raise FsmInputError("host: is an address that no request can be sent to") from None
         return request
 
-    def _unanswered(self, origin: BaseException) -> FsmResponseError:
+    def unanswered(self, error: BaseException) -> FsmResponseError:
+        """Say that an answer did not come, or not whole."""
+        *_, origin = causes(error)
         return FsmResponseError(
             f"no whole answer came: {type(origin).__name__}: {origin} (timeout {self._settings.timeout:g} s)"
         )
-
-
-class _SaysWhenUnconnected:
-    def connect(self) -> None:
-        try:
-            super().connect()  # type: ignore[misc]
-        except NewConnectionError:
-            raise
-        except (OSError, HTTPError) as error:
-            raise NewConnectionError(self, str(error)) from error  # type: ignore[arg-type]
-
-
-class _Connection(_SaysWhenUnconnected, HTTPConnection):
-    pass
-
-
-class _TLSConnection(_SaysWhenUnconnected, HTTPSConnection):
-    pass
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _TLSPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _TLSConnection
-
-
-class _Adapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self._use_our_pools(self.poolmanager)
-
-    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(proxy, **kwargs)
-        if isinstance(manager, urllib3.ProxyManager):  # a SOCKS proxy's pools do its tunnelling
-            self._use_our_pools(manager)
-        return manager
-
-    @staticmethod
-    def _use_our_pools(manager: urllib3.PoolManager) -> None:
-        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Walk from what requests raised down to what happened on the socket.
-
-    Their texts on the way hold the address with its query; the last one's does not.
-    """
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        inner = (*current.args, getattr(current, "reason", None), current.__cause__)
-        current = next((cause for cause in inner if isinstance(cause, BaseException)), None)
 
 
 def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:

@@ -64,6 +64,7 @@ def completed_forms(
     from fsm_provider.api.forms import FormFilter
     from fsm_provider.api.inputs import read_names
     from fsm_provider.compat import has_shared_streams
+    from fsm_provider.lineage import forms_of
     from fsm_provider.triggers.forms import NEEDS_3_3, FsmFormEventTrigger
 
     if not has_shared_streams():
@@ -92,7 +93,7 @@ def completed_forms(
     )
     return Asset(
         name=name,
-        uri=f"fsm://{quote(fsm_conn_id, safe='')}/forms/{quote(name, safe='')}",
+        uri=f"{forms_of(fsm_conn_id)}/{quote(name, safe='')}",
         watchers=[AssetWatcher(name=name, trigger=trigger)],
     )
 

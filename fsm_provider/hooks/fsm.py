@@ -18,11 +18,12 @@ from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection
+    from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
 
     from fsm_provider.api.drafts import JobCreate, WebhookCreate
     from fsm_provider.api.forms import FormFilters
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
+    from fsm_provider.storing import StoredFile
 
 
 class FsmHook(BaseHook):
@@ -92,6 +93,41 @@ class FsmHook(BaseHook):
     ) -> list[Webhook]:
         """Register a webhook; see :meth:`fsm_provider.api.FsmClient.register_webhook`."""
         return self.client.register_webhook(webhook, on_registered=on_registered)
+
+    def download_form_pdf(
+        self,
+        form: Form | dict[str, Any],
+        destination: ObjectStoragePath | str,
+        *,
+        max_bytes: int | None = None,
+        allow_private_addresses: bool = False,
+    ) -> StoredFile:
+        """Store the PDF of a form, whole or not at all; in the place of an older file.
+
+        :param form: with its ``formPDFURL``, as a listing gives it; a dictionary is read first.
+        :param destination: the file, in any storage that Airflow reaches.
+        :param max_bytes: see :meth:`fsm_provider.api.FsmClient.download_pdf`, as for the rest.
+        :param allow_private_addresses: likewise.
+        """
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        from fsm_provider.api.downloads import MOST_BYTES
+        from fsm_provider.api.models import Form
+        from fsm_provider.compat import context_of_this_task
+        from fsm_provider.lineage import forms_of, report
+        from fsm_provider.storing import WholeFiles
+
+        path = ObjectStoragePath(str(destination))
+        record = form if isinstance(form, Form) else Form.model_validate(form)
+        with WholeFiles(path.parent, context_of_this_task(), part=path.name) as files:
+            stored = self.client.download_pdf(
+                record,
+                lambda pieces: files.store(path.name, pieces),
+                max_bytes=max_bytes or MOST_BYTES,
+                allow_private_addresses=allow_private_addresses,
+            )
+        report(self, inputs=[forms_of(self.fsm_conn_id)])
+        return stored
 
     def paginate(
         self,

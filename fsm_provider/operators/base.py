@@ -42,7 +42,7 @@ Readers = dict[str, Callable[[str, Any], Any]]
 
 
 class FsmWriteOperator(FsmBaseOperator):
-    """Base of what writes to the service."""
+    """Base of what writes, to the service or a storage."""
 
     readers: ClassVar[Readers] = {}
     """What reads each option, or refuses it: name and value to value."""

@@ -7,6 +7,7 @@ Needs the extra ``testing`` (FastAPI and uvicorn).
 from fsm_provider.testing import faults, openapi
 from fsm_provider.testing.delivering import Deliveries, RecordedDelivery
 from fsm_provider.testing.engineer import Engineer
+from fsm_provider.testing.files import FakeFileHost
 from fsm_provider.testing.service import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 
@@ -14,6 +15,7 @@ __all__ = [
     "Deliveries",
     "Engineer",
     "FakeFieldService",
+    "FakeFileHost",
     "RecordedDelivery",
     "RecordedRequest",
     "faults",

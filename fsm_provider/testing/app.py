@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from fsm_provider.testing import reading, wire
 from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
-from fsm_provider.testing.pdf import blank_pdf
+from fsm_provider.testing.pdf import pdf_of
 from fsm_provider.testing.settings import Settings
 from fsm_provider.testing.state import ServiceState
 
@@ -65,15 +65,18 @@ class _Endpoints:
                 criteria,
                 lambda form: form.matches(equal, at_least),
             )
-            return self._listed("forms", page, [form.record for form in page.records])
+            return self._listed("forms", page, [self._shown(form.record) for form in page.records])
+
+    def _shown(self, form: wire.Record) -> wire.Record:
+        address = self._settings.pdf_address
+        return form if address is None else {**form, "formPDFURL": address(form["id"])}
 
     async def form_pdf(self, form_id: str) -> Response:
         try:
             form = self._state.form(int(form_id))
         except (ValueError, LookupError) as error:
             raise HTTPException(404, f"There is no form {form_id}") from error
-        title = f"{form.record['formName']} {form_id} {form.record['lastUpdatedOnDateTime']}"
-        return Response(blank_pdf(title), media_type="application/pdf")
+        return Response(pdf_of(form.record), media_type="application/pdf")
 
     async def create_job(self, property_id: str, request: Request) -> Response:
         if not wire.is_whole_number(property_id) or not self._state.has_property(int(property_id)):

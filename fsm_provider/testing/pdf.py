@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def pdf_of(form: Mapping[str, Any]) -> bytes:
+    """Write the PDF of a form's record, another one for each version."""
+    return blank_pdf(f"{form['formName']} {form['id']} {form['lastUpdatedOnDateTime']}")
 
 
 def blank_pdf(title: str) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from fsm_provider.testing.pdf import pdf_of
 from fsm_provider.testing.state import ServiceState
 from fsm_provider.testing.wire import Record
 
@@ -33,6 +34,14 @@ class FakeRecords:
         """Copies of all forms (section 2.3), in the order of the listing."""
         with self._state.changed:
             return copy.deepcopy([form.record for form in self._state.forms.records])
+
+    def pdf(self, form_id: int) -> bytes:
+        """Give the PDF of a form as it is now.
+
+        :raises LookupError: there is no such form.
+        """
+        with self._state.changed:
+            return pdf_of(self._state.form(form_id).record)
 
     @property
     def webhooks(self) -> list[Record]:

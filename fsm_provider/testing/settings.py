@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -31,6 +32,8 @@ class Settings:
     :param ignore_filters: every form is listed whatever the filters.
     :param cursors_from_zero: the next cursor of a first page is 0, of a second 1, instead of an
         opaque one.
+    :param pdf_address: given a form's identifier, makes its ``formPDFURL`` anew at each listing; None: it
+        is what the record says, at the service itself unless it was added otherwise.
     """
 
     token: str
@@ -44,6 +47,7 @@ class Settings:
     ignore_cursor: bool = False
     ignore_filters: bool = False
     cursors_from_zero: bool = False
+    pdf_address: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         if self.page_size < 1:

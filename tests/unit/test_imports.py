@@ -16,6 +16,7 @@ MODULES = [
     "fsm_provider.plugins.webhooks",
     "fsm_provider.reports.page",
     "fsm_provider.sensors.forms",
+    "fsm_provider.transfers.forms",
     "fsm_provider.triggers.forms",
 ]
 
@@ -32,10 +33,12 @@ def test_a_dag_file_loads_no_http_library():
         import sys, {", ".join(MODULES)}
         from fsm_provider.operators.jobs import FsmCreateJobOperator
         from fsm_provider.sensors.forms import FsmFormSensor
+        from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
         from fsm_provider.api import FsmError, JobCreate, WebhookCreate
         FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
         fsm_provider.assets.forms.completed_forms("forms", form_names="x")
         FsmFormSensor(task_id="wait", job_id=7, since="2026-01-01", form_names=["x"])
+        FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[7], destination="s3://bucket/forms")
         print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
     """)
 

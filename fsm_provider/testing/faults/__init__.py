@@ -15,6 +15,7 @@ from fsm_provider.testing.exchange import Answer, Exchange
 from fsm_provider.testing.faults.answers import (
     Body,
     Gzip,
+    Huge,
     Redirect,
     Rewrite,
     RightAnswer,
@@ -48,6 +49,7 @@ __all__ = [
     "Exchange",
     "Fault",
     "Gzip",
+    "Huge",
     "MalformedResponse",
     "Redirect",
     "RepeatedCursor",

@@ -123,6 +123,25 @@ class Gzip:
 
 
 @dataclass(frozen=True)
+class Huge:
+    """The right answer, followed by blanks.
+
+    :param size: bytes of the body.
+    :param chunked: whether the body is chunked, rather than of a ``Content-Length``.
+    """
+
+    size: int
+    chunked: bool = False
+
+    async def play(self, exchange: Exchange) -> None:
+        """Handle, and answer with more than there is."""
+        right = await exchange.handle()
+        body = right.body.ljust(self.size)
+        await exchange.answer_in_part(replace(right, body=body), len(body), chunked=self.chunked)
+        await exchange.end()
+
+
+@dataclass(frozen=True)
 class Rewrite:
     """The JSON of a right answer, rewritten; an answer that is no success is left as it is.
 

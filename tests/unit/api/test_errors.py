@@ -8,14 +8,17 @@ import pytest
 
 from fsm_provider.api import errors
 from fsm_provider.api.errors import (
+    FsmAddressError,
     FsmApiError,
     FsmBadRequestError,
     FsmConflictError,
     FsmConnectionError,
     FsmError,
+    FsmFileError,
     FsmForbiddenError,
     FsmInputError,
     FsmNotFoundError,
+    FsmNotPdfError,
     FsmPaginationError,
     FsmRateLimitedError,
     FsmRedirectError,
@@ -56,6 +59,9 @@ EVERY_ERROR = [
     FsmConnectionError("refused"),
     FsmResponseError("cut off"),
     FsmPaginationError("endless"),
+    FsmAddressError("not a public address"),
+    FsmFileError("too large"),
+    FsmNotPdfError("a page"),
     FsmRegistrationMismatchError("other events", webhook_id=5),
     FsmSecretLostError("lost", webhook_id=6),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT),
@@ -126,7 +132,7 @@ def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
 def test_errors_without_an_answer_are_no_api_errors():
     unanswered = [error for error in EVERY_ERROR if not hasattr(error, "status")]
 
-    assert len(unanswered) == 9
+    assert len(unanswered) == 12
     assert not any(isinstance(error, FsmApiError) for error in unanswered)
 
 
@@ -143,6 +149,8 @@ def test_only_what_cannot_get_better_by_itself_is_permanent():
         FsmConflictError,
         FsmUncertainWriteError,
         FsmInputError,
+        FsmAddressError,
+        FsmFileError,
         FsmRegistrationMismatchError,
         FsmSecretLostError,
     }

@@ -1,0 +1,96 @@
+"""Another host, where the PDFs of forms are: it signs their addresses and has no use for a token."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from fastapi import FastAPI, HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fsm_provider.testing.failing import FakeFaults
+from fsm_provider.testing.front import Front
+from fsm_provider.testing.server import BackgroundServer, listen
+from fsm_provider.testing.service import FakeFieldService
+from fsm_provider.testing.state import RecordedRequest, ServiceState
+
+
+class FakeFileHost(FakeFaults):
+    """Keeps the PDFs of a service's forms, as an object storage does.
+
+    While it runs, the service lists its addresses, each signed anew at each listing::
+
+        with FakeFieldService() as service, FakeFileHost(service, lifetime=60) as files:
+            ...
+            assert not any("authorization" in request.headers for request in files.requests)
+
+    An answer 403 repeats the address that was asked for. :meth:`fail` makes it fail.
+
+    :param service: the running service.
+    :param name: the host of the addresses, which leads to 127.0.0.1, where it listens.
+    :param lifetime: seconds until an address expires; None: never.
+    """
+
+    def __init__(
+        self, service: FakeFieldService, *, name: str = "localhost", lifetime: float | None = None
+    ) -> None:
+        self.lifetime = lifetime
+        self._service = service
+        self._name = name
+        self._key = secrets.token_bytes(16)
+        self._recorded = ServiceState(None)
+        FakeFaults.__init__(self, self._recorded.changed)
+        self._server: BackgroundServer | None = None
+
+    def __enter__(self) -> Self:
+        listener = listen(0)
+        self._port = listener.getsockname()[1]
+        app = FastAPI(openapi_url=None)
+        app.get("/forms/{form_id}/pdf")(self._pdf)
+        stopping = asyncio.Event()
+        settings = replace(self._service.settings)
+        front = Front(app, settings, self._recorded, self._script, base_path="", stopping=stopping)
+        self._server = BackgroundServer(front, listener, stopping)
+        self._server.start()
+        self._service.settings.pdf_address = self.address
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._service.settings.pdf_address = None
+        self._running().stop()
+
+    def address(self, form_id: int) -> str:
+        """Sign an address of a form's PDF."""
+        expires = "never" if self.lifetime is None else f"{time.time() + self.lifetime:.3f}"
+        query = f"expires={expires}&signature={self._signature(form_id, expires)}"
+        return f"http://{self._name}:{self._port}/forms/{form_id}/pdf?{query}"
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests handled so far, in the order of their answers."""
+        with self._recorded.changed:
+            return list(self._recorded.requests)
+
+    async def _pdf(self, form_id: int, expires: str, signature: str, request: Request) -> Response:
+        is_signed = hmac.compare_digest(signature, self._signature(form_id, expires))
+        if not is_signed or (expires != "never" and float(expires) < time.time()):
+            raise HTTPException(403, f"Request has expired: {request.url}")
+        try:
+            return Response(self._service.pdf(form_id), media_type="application/pdf")
+        except LookupError as error:
+            raise HTTPException(404, str(error)) from error
+
+    def _signature(self, form_id: int, expires: str) -> str:
+        return hmac.digest(self._key, f"{form_id} {expires}".encode(), hashlib.sha256).hex()

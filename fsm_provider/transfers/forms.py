@@ -1,0 +1,190 @@
+"""Operators that bring forms to files."""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from fsm_provider.api.inputs import read_count, read_flag, read_identifier, read_json
+from fsm_provider.operators.base import (
+    FsmWriteOperator,
+    Readers,
+    bad_arguments_are_refused,
+    is_known,
+    permanent_errors_fail_the_task,
+)
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+
+    from fsm_provider.api.models import Form
+    from fsm_provider.paths import PathTemplate
+    from fsm_provider.pdfs import PdfTransfer
+
+PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
+PDF_MANIFEST = (
+    "manifests/{{ ti.dag_id }}/{{ ti.task_id }}/{{ run_id }}"
+    "{% if ti.map_index >= 0 %}/{{ ti.map_index }}{% endif %}.jsonl"
+)
+SHOWN_FAILURES = 20
+
+
+class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
+    """Bring the PDFs of forms (2.3) to any storage that Airflow reaches, each version of a form once.
+
+    A file is there whole or not at all: it is written under another name, checked (``%PDF-``, size) and
+    renamed, or given its name by the store itself. A version that is there is not fetched again, and nothing
+    is overwritten: a form that changed is a further file. Killed at any moment and run again, the task
+    fetches what is missing.
+
+    The token goes to the connection's own scheme, host and port, and nowhere else. Where the address of a
+    PDF is missing, has expired or is refused, the form is looked up in the listing, with the narrowest
+    filter that lets all such forms through: bare ids alone mean the whole listing. What is stored then is
+    the form's version of that moment, and the manifest says where it is newer than asked for.
+
+    One form that fails does not stop the others; the task fails at the end, with a retry where that could
+    help. After twenty failures one after the other that may pass the rest is not tried.
+
+    :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
+        bare ids, as a list, the output of another task, or a template that gives JSON (templated).
+    :param destination: the folder, e.g. ``s3://bucket/forms`` (templated).
+    :param object_storage_conn_id: the Airflow connection of the storage (templated).
+    :param path_template: path of a PDF in it (templated): of ``{form_id}`` and ``{version}``, which it has to
+        hold, ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is ``lastUpdatedOnDateTime``.
+    :param manifest: path in it of a file with a JSON line for each of ``forms``, in order: see
+        :class:`~fsm_provider.manifest.PdfOutcome`. It is written last, also where forms failed (templated).
+        Where there is one already, a file that is not as it says is a failure, and stays.
+    :param max_concurrency: PDFs at once, 1 to 64 (templated).
+    :param max_bytes: a larger PDF is refused (templated).
+    :param allow_private_addresses: let a PDF be on a host of an inner network, other than the connection's
+        own (templated). Behind a proxy it is the proxy that decides what a name leads to.
+    :param fsm_conn_id: the Airflow connection of the service (templated).
+    :return: the manifest's address, and how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``,
+        with the ``bytes`` stored; also where the task fails.
+    :raises FsmInputError: when the DAG is parsed, naming each bad argument.
+    """
+
+    template_fields = (
+        *("fsm_conn_id", "forms", "destination", "object_storage_conn_id", "path_template", "manifest"),
+        *("max_concurrency", "max_bytes", "allow_private_addresses"),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
+    readers: ClassVar[Readers] = {
+        "destination": lambda name, value: read_identifier(name, value) if isinstance(value, str) else value,
+        "path_template": lambda _, value: _read_template(value),
+        "manifest": lambda name, value: _read_relative_path(name, value),
+        "max_concurrency": partial(read_count, most=64),
+        "max_bytes": read_count,
+        "allow_private_addresses": read_flag,
+    }
+    _transfer: PdfTransfer | None = None
+
+    def __init__(
+        self,
+        *,
+        forms: Any,
+        destination: ObjectStoragePath | str,
+        object_storage_conn_id: str | None = None,
+        path_template: str = PDF_PATHS,
+        manifest: str = PDF_MANIFEST,
+        max_concurrency: int | str = 4,
+        max_bytes: int | str = 100 * 2**20,
+        allow_private_addresses: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.forms = forms
+        self.destination = destination
+        self.object_storage_conn_id = object_storage_conn_id
+        self.path_template = path_template
+        self.manifest = manifest
+        self.max_concurrency = max_concurrency
+        self.max_bytes = max_bytes
+        self.allow_private_addresses = allow_private_addresses
+        with bad_arguments_are_refused():
+            self.options(only_known=True)
+            if isinstance(forms, list | tuple) and is_known(forms):
+                _read_forms(forms, UTC)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Bring what is not there."""
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        from fsm_provider.lineage import uri_of
+        from fsm_provider.manifest import digests_by_path, write_manifest
+        from fsm_provider.pdfs import PdfTransfer
+        from fsm_provider.storing import WholeFiles
+
+        with permanent_errors_fail_the_task():
+            options = self.options()
+            timezone = self.hook.client.settings.server_timezone
+            forms = _read_forms(read_json("forms", self.forms), timezone)
+            folder = ObjectStoragePath(str(options["destination"]), conn_id=self.object_storage_conn_id)
+            with WholeFiles(folder, context) as files:
+                self._transfer = transfer = PdfTransfer(
+                    forms,
+                    fsm_conn_id=self.fsm_conn_id,
+                    files=files,
+                    template=options["path_template"],
+                    earlier=digests_by_path(files, options["manifest"]),
+                    concurrency=options["max_concurrency"],
+                    max_bytes=options["max_bytes"],
+                    allow_private_addresses=options["allow_private_addresses"],
+                )
+                transfer.run()
+                if transfer.interrupted:
+                    raise AirflowException("the task was stopped; a retry goes on from here")
+                write_manifest(files, options["manifest"], transfer.outcomes)
+                result = {"manifest": uri_of(files.folder / options["manifest"]), **transfer.counts}
+        if not transfer.complete:
+            context["ti"].xcom_push(key="return_value", value=result)
+            raise _failure(transfer)
+        return result
+
+    def on_kill(self) -> None:
+        """Begin nothing more, and give up what is under way."""
+        if self._transfer:
+            self._transfer.interrupt()
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Tell the OpenLineage provider what was read and written."""
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        from fsm_provider.lineage import forms_of, openlineage, uri_of
+
+        folder = ObjectStoragePath(str(self.destination))
+        return openlineage(
+            inputs=[forms_of(self.fsm_conn_id)],
+            outputs=[uri_of(folder), uri_of(folder / self.manifest)],
+        )
+
+
+def _read_template(text: Any) -> PathTemplate:
+    from fsm_provider.paths import PathTemplate
+
+    return PathTemplate(text)
+
+
+def _read_relative_path(name: str, text: Any) -> str:
+    from fsm_provider.paths import read_relative_path
+
+    return read_relative_path(name, text)
+
+
+def _read_forms(given: Any, timezone: tzinfo) -> list[Form]:
+    from fsm_provider.api.forms import read_forms
+
+    return read_forms(given, timezone)
+
+
+def _failure(transfer: PdfTransfer) -> Exception:
+    """Make what the task fails with: with a retry where that could help."""
+    failed = [outcome for outcome in transfer.outcomes if outcome["error"]]
+    lines = [f"forms[{outcome['index']}]: {outcome['error']}" for outcome in failed[:SHOWN_FAILURES]]
+    if len(failed) > SHOWN_FAILURES:
+        lines.append(f"and {len(failed) - SHOWN_FAILURES} more: see the manifest")
+    message = "\n".join([transfer.summary, *lines])
+    return (AirflowException if transfer.another_try_could_help else AirflowFailException)(message)

@@ -1,0 +1,448 @@
+"""PDFs of forms in a storage: which are fetched, under which names, and one outcome for each."""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from fsm_provider.api.forms import for_xcom
+from fsm_provider.pdfs import FAILURES_IN_A_ROW
+from fsm_provider.testing import FakeFileHost, faults
+from tests.unit.conftest import TOKEN
+from tests.unit.state_store import context_of
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PDFS = ("GET", "/forms/*/pdf")
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service)
+
+
+@pytest.fixture
+def references(service, make_client):
+    """The forms of the service as XCom holds them, by default as references."""
+
+    def listed(xcom="references"):
+        forms = for_xcom(make_client(service).list_forms(), xcom)
+        service.clear_requests()
+        return forms
+
+    return listed
+
+
+def path_of(form):
+    moment = datetime.fromisoformat(form["lastUpdatedOnDateTime"])
+    version = moment.strftime("%Y-%m-%dT%H%M%S.%fZ")
+    job_id = form["jobDetails"]["jobID"]
+    return f"property={form['propertyID']}/job={job_id}/form={form['id']}/v={version}.pdf"
+
+
+def ends(stored):
+    return [line["outcome"] for line in stored.manifest]
+
+
+def test_each_pdf_is_stored_under_its_version_and_the_manifest_tells_of_each(service, stored, references):
+    service.seed_forms(12, property_ids=(7, 8), first_created=NOON)
+    forms = references()
+
+    result, error = stored.bring(forms)
+
+    assert error is None
+    files = stored.files
+    assert files == {path_of(form): service.pdf(form["id"]) for form in service.forms}
+    for index, (line, form) in enumerate(zip(stored.manifest, service.forms, strict=True)):
+        assert line == {
+            **stored.line_of(path_of(form), files[path_of(form)]),
+            "index": index,
+            "form": form["id"],
+            "lastUpdatedOnDateTime": form["lastUpdatedOnDateTime"].replace(".000Z", "Z"),
+            "outcome": "stored",
+            "newer": False,
+            "error": None,
+        }
+    size = sum(map(len, files.values()))
+    assert result.pop("manifest").endswith("/manifest.jsonl")
+    assert result == {"stored": 12, "skipped": 0, "failed": 0, "not_tried": 0, "bytes": size}
+
+
+def test_a_second_run_fetches_nothing_and_reads_the_digests_from_the_storage(service, stored, references):
+    service.seed_forms(3)
+    stored.bring(references())
+    first = stored.manifest
+    service.clear_requests()
+
+    result, error = stored.bring(references("full"), manifest="second.jsonl")
+
+    assert error is None
+    assert service.requests == []
+    assert (result["skipped"], result["bytes"]) == (3, 0)
+    second = [json.loads(line) for line in stored.files["second.jsonl"].splitlines()]
+    assert second == [{**line, "outcome": "skipped"} for line in first]
+
+
+def test_a_form_that_changed_is_a_further_file(service, stored, references):
+    form = service.add_form(created=NOON)
+    stored.bring(references())
+    changed = service.update_form(form["id"])
+
+    stored.bring(references())
+
+    assert set(stored.files) == {path_of(form), path_of(changed)}
+    assert stored.files[path_of(form)] != stored.files[path_of(changed)]
+
+
+def test_a_file_that_is_not_as_the_manifest_says_is_left_and_told(service, stored, references):
+    form, other = service.add_form(), service.add_form()
+    stored.bring(references())
+    (stored.folder / path_of(form)).write_bytes(b"%PDF-1.4 forged")
+
+    result, error = stored.bring(references())
+
+    assert isinstance(error, AirflowFailException)
+    assert f"form {form['id']}: " in str(error)
+    assert "is not the file that the earlier manifest names" in str(error)
+    assert (result["failed"], result["skipped"]) == (1, 1)
+    assert stored.files[path_of(form)] == b"%PDF-1.4 forged"
+    assert ends(stored) == ["failed", "skipped"]
+    assert stored.manifest[1]["form"] == other["id"]
+
+
+def test_full_records_need_no_listing(service, on_disk, references):
+    service.seed_forms(3)
+
+    on_disk.bring(references("full"))
+
+    assert len(service.requests_to("GET", "/forms/*/pdf")) == 3
+    assert service.requests_to("GET", "/forms") == []
+
+
+def test_references_are_listed_once_with_the_narrowest_filter(service, on_disk, references):
+    service.seed_forms(5, first_created=NOON - timedelta(days=1))
+    for minutes in (5, 3):
+        service.add_form(job_id=70, property_id=7, created=NOON + timedelta(minutes=minutes))
+    wanted = [form for form in references() if form["jobID"] == 70]
+
+    _, error = on_disk.bring(wanted)
+
+    assert error is None
+    [listing] = service.requests_to("GET", "/forms")
+    assert dict(listing.query) == {
+        "propertyID": "7",
+        "jobID": "70",
+        "lastUpdatedOnDateTime[gte]": "2026-03-01T12:03:00.000Z",
+    }
+
+
+def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
+    service.seed_forms(30)
+
+    on_disk.bring([5001, "5012"])
+
+    assert len(service.requests_to("GET", "/forms")) == 2
+    assert sorted(on_disk.files) == sorted(path_of(service.forms[index]) for index in (0, 11))
+
+
+def test_the_newer_version_is_stored_and_told(service, on_disk, references):
+    form = service.add_form(created=NOON)
+    asked = references()
+    changed = service.update_form(form["id"])
+
+    on_disk.bring([*asked, form["id"]])
+
+    assert on_disk.files == {path_of(changed): service.pdf(form["id"])}
+    assert [line["newer"] for line in on_disk.manifest] == [True, False]
+    assert len(service.requests_to(*PDFS)) == 1
+
+
+def test_inputs_of_one_version_are_fetched_once(service, on_disk, references):
+    service.add_form()
+
+    result, _ = on_disk.bring([*references(), *references(), *references("full"), 5001])
+
+    assert len(service.requests_to(*PDFS)) == 1
+    assert len({line["sha256"] for line in on_disk.manifest}) == 1
+    assert ends(on_disk) == ["stored", "stored", "stored", "skipped"]
+    assert result["bytes"] == len(service.pdf(5001))
+
+
+def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, on_disk, references):
+    service.add_form()
+
+    result, error = on_disk.bring([4711, *references()])
+
+    assert isinstance(error, AirflowFailException)
+    assert str(error).splitlines()[0] == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
+    assert "forms[0]: form 4711 is not in the listing (all forms)" in str(error)
+    assert ends(on_disk) == ["failed", "stored"]
+
+
+def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
+    service.add_form(lastUpdatedOnDateTime=None)
+
+    _, error = on_disk.bring([5001])
+
+    assert "form 5001: its record has no readable lastUpdatedOnDateTime" in str(error)
+    assert on_disk.files == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "retried"),
+    [
+        (faults.Body("<!doctype html>", content_type="application/pdf"), "what came is no PDF", True),
+        (faults.Huge(50_000), "larger than max_bytes, 10,000", False),
+        (faults.Status(404), "was answered 404", False),
+        (faults.Status(503), "was answered 503", True),
+        (faults.Redirect("http://10.0.0.1/a.pdf"), "http://10.0.0.1 is not encrypted", False),
+        (faults.Truncated(), "no whole answer came", True),
+    ],
+)
+def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, references, fault, said, retried):
+    connect(service, max_retries=0)
+    service.seed_forms(3)
+    service.fail("GET", "/forms/5002/pdf", fault, every=True)
+
+    _, error = on_disk.bring(references("full"), max_bytes=10_000)
+
+    assert isinstance(error, AirflowFailException) is not retried
+    assert ends(on_disk) == ["stored", "failed", "stored"]
+    assert said in str(error)
+    assert len(on_disk.files) == 2
+
+
+def test_an_address_that_expired_is_fetched_fresh(service, on_disk, references):
+    service.seed_forms(3)
+    with FakeFileHost(service, lifetime=-1) as files:
+        expired = references("full")
+        files.lifetime = 60
+
+        result, error = on_disk.bring(expired, allow_private_addresses=True)
+
+    assert error is None
+    assert result["stored"] == 3
+    assert len(service.requests_to("GET", "/forms")) == 1
+
+
+def test_addresses_that_expire_on_the_way_are_fetched_again(service, on_disk, references):
+    service.seed_forms(10)
+    with FakeFileHost(service, lifetime=0.25) as files:
+        files.fail(*PDFS, faults.Delay(0.05), every=True)
+
+        result, error = on_disk.bring(references(), allow_private_addresses=True, max_concurrency=1)
+
+    assert error is None
+    assert result["stored"] == 10
+    assert len(service.requests_to("GET", "/forms")) > 1
+
+
+def test_a_host_that_refuses_every_address_ends_it(service, on_disk, references):
+    service.seed_forms(3)
+    with FakeFileHost(service, lifetime=-1):
+        result, error = on_disk.bring(references(), allow_private_addresses=True)
+
+    assert result["failed"] == 3
+    assert "GET the PDF of form 5001 was answered 403" in str(error)
+    assert len(service.requests_to("GET", "/forms")) == 1
+
+
+def test_a_private_host_is_refused_unless_allowed(service, on_disk, references):
+    service.add_form()
+    with FakeFileHost(service) as files:
+        _, error = on_disk.bring(references())
+        assert files.requests == []
+        assert "allow_private_addresses" in str(error)
+
+        _, error = on_disk.bring(references(), allow_private_addresses="True")
+        assert error is None
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+def test_neither_the_token_nor_a_signed_address_is_shown(service, on_disk, references, caplog, redirected):
+    caplog.set_level(logging.DEBUG)
+    service.seed_forms(4)
+    with FakeFileHost(service) as files:
+        if redirected:
+            service.settings.pdf_address = None
+            for form in service.forms:
+                address = f"/forms/{form['id']}/pdf"
+                service.fail("GET", address, faults.Redirect(files.address(form["id"])), every=True)
+        files.fail("GET", "/forms/5002/pdf", faults.Status(403), every=True)
+        files.fail("GET", "/forms/5003/pdf", faults.Body("<html>"), every=True)
+        files.fail("GET", "/forms/5004/pdf", faults.Truncated(), call=1)
+        result, error = on_disk.bring(references(), allow_private_addresses=True)
+
+    shown = [str(error), repr(error), json.dumps(result), (on_disk.folder / "manifest.jsonl").read_text()]
+    shown += [record.getMessage() for record in caplog.records if not record.name.startswith("uvicorn")]
+    assert ends(on_disk) == ["stored", "failed", "failed", "stored"]
+    assert not [text for text in shown if "signature" in text or TOKEN in text]
+    assert not any("authorization" in request.headers for request in files.requests)
+    assert TOKEN not in repr(files.requests)
+
+
+def test_an_outage_ends_it_and_leaves_the_rest_to_a_retry(service, connect, on_disk, references):
+    connect(service, max_retries=0)
+    service.seed_forms(FAILURES_IN_A_ROW + 10)
+    forms = references("full")
+
+    with service.refuse_connections():
+        result, error = on_disk.bring(forms, max_concurrency=1)
+
+    assert not isinstance(error, AirflowFailException)
+    assert (result["failed"], result["not_tried"]) == (FAILURES_IN_A_ROW, 10)
+    assert len(on_disk.manifest) == len(forms)
+    assert "and 0 more" not in str(error)
+
+
+def test_a_retry_goes_on_from_what_is_there(service, connect, on_disk, references):
+    connect(service, max_retries=0)
+    service.seed_forms(4)
+    service.fail("GET", "/forms/5003/pdf", faults.Status(503))
+    on_disk.bring(references())
+    service.clear_requests()
+
+    result, error = on_disk.bring(references())
+
+    assert error is None
+    assert (result["stored"], result["skipped"]) == (1, 3)
+    assert len(service.requests_to(*PDFS)) == 1
+
+
+def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, stored, references):
+    service.seed_forms(3)
+    service.fail(*PDFS, faults.Trickle(30, pieces=300), every=True)
+    operator = stored.operator(references("full"), max_concurrency=2)
+    failed = []
+
+    def execute():
+        try:
+            operator.execute(context_of(None))
+        except AirflowException as error:
+            failed.append(error)
+
+    task = threading.Thread(target=execute)
+    task.start()
+    service.wait_for(lambda: len(service.requests_to(*PDFS)) == 2, 10)
+    operator.on_kill()
+    service.stop()
+    task.join(10)
+
+    assert not task.is_alive()
+    assert "the task was stopped" in str(failed[0])
+    assert stored.files == {}
+    assert not (stored.folder / "manifest.jsonl").exists()
+
+
+def test_so_many_are_fetched_at_once(service, on_disk, references):
+    service.seed_forms(16)
+    forms = references("full")
+    service.settings.latency = 0.1
+
+    started = time.perf_counter()
+    on_disk.bring(forms, max_concurrency=8)
+
+    assert 0.2 <= time.perf_counter() - started < 0.8
+
+
+def test_a_template_names_the_files(service, on_disk, references):
+    service.add_form(form_name="Gas Safety: 1/2", created=NOON)
+
+    on_disk.bring(references(), path_template="{form_name}/{version}/{form_id}.pdf")
+
+    assert list(on_disk.files) == ["Gas%20Safety%3A%201%2F2/2026-03-01T120000.000000Z/5001.pdf"]
+
+
+def test_values_lead_to_no_other_folder(service, on_disk):
+    service.add_form(propertyID="..", created=NOON, formName="/../../etc")
+
+    on_disk.bring([5001], path_template="{property_id}/{job_id}/{form_name}/{form_id}/{version}.pdf")
+
+    assert list(on_disk.files) == ["%2E%2E/1/%2F..%2F..%2Fetc/5001/2026-03-01T120000.000000Z.pdf"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "said"),
+    [
+        ("path_template", "{form_id}.pdf", "has no {version}"),
+        ("path_template", "all.pdf", "has no {form_id} and no {version}"),
+        ("path_template", "{form}/{form_id}/{version}", "form is none of property_id, job_id"),
+        ("path_template", "{form_id}/{version:.4}", "without : or !"),
+        ("path_template", "{form_id.__class__}/{version}", "form_id.__class__ is none of"),
+        ("path_template", "{form_id}/{}/{version}", "an empty field is none of"),
+        ("path_template", "{form_id}/{version", "path_template: "),
+        ("path_template", "/{form_id}/{version}", "should be a path below the destination"),
+        ("path_template", "../{form_id}/{version}", "should be a path below the destination"),
+        ("manifest", "a/../../b", "should be a path below the destination"),
+        ("max_concurrency", 65, "should be at most 64"),
+        ("max_bytes", 0, "at least 1"),
+        ("allow_private_addresses", "maybe", "true or false"),
+        ("destination", " ", "is empty"),
+        ("forms", [{"formName": "x"}], r"forms\[0\] has no usable 'id'"),
+        ("forms", [7, "seven"], r"forms\[1\] has no usable 'id'"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(on_disk, argument, value, said):
+    arguments = {"forms": [1], argument: value}
+
+    with pytest.raises(ValueError, match=said) as raised:
+        on_disk.operator(arguments.pop("forms"), **arguments)
+
+    assert str(raised.value).startswith(argument)
+
+
+def test_forms_may_come_as_json_of_a_template(service, on_disk, references):
+    service.add_form()
+
+    _, error = on_disk.bring(json.dumps(references()))
+    assert error is None
+
+    _, error = on_disk.bring("[{'id': 1}]")
+    assert isinstance(error, AirflowFailException)
+    assert "end its template with | tojson" in str(error)
+
+
+def test_what_is_no_manifest_is_not_replaced(service, on_disk):
+    on_disk.folder.mkdir(parents=True)
+    (on_disk.folder / "manifest.jsonl").write_text("somebody's notes\n")
+
+    _, error = on_disk.bring([])
+
+    assert isinstance(error, AirflowFailException)
+    assert (on_disk.folder / "manifest.jsonl").read_text() == "somebody's notes\n"
+
+
+def test_no_forms_are_no_error(on_disk):
+    result, error = on_disk.bring([])
+
+    assert error is None
+    assert result["stored"] == 0
+    assert on_disk.manifest == []
+
+
+def test_each_run_and_mapped_task_has_a_manifest_of_its_own(service, on_disk):
+    from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+
+    operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[], destination="/tmp/x")
+    names = []
+    for map_index in (-1, 3):
+        context = {**context_of(None, map_index=map_index), "run_id": "run"}
+        names.append(operator.render_template(operator.manifest, context))
+
+    assert names == ["manifests/dag/task/run.jsonl", "manifests/dag/task/run/3.jsonl"]
+
+
+def test_the_hook_stores_one_file(service, stored):
+    from fsm_provider.hooks.fsm import FsmHook
+
+    form = service.add_form()
+    content = service.pdf(form["id"])
+
+    file = FsmHook().download_form_pdf(form, stored.folder / "deep" / "a.pdf")
+
+    assert stored.files == {"deep/a.pdf": content}
+    assert file == (hashlib.sha256(content).hexdigest(), len(content))
