@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import POLL_SECONDS
-from tests.system.conftest import DAGS
+from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
 
 EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_copy"
@@ -27,18 +26,6 @@ def watched(airflow: LocalAirflow, service: FakeFieldService) -> Iterator[None]:
     service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
     yield
     airflow.api("PATCH", f"/dags/{EVENTS}", json={"is_paused": True})
-
-
-def copy(airflow: LocalAirflow, folder: Path, example: str, dag_id: str, **replaced: str) -> None:
-    """Copy an example, to be run by hand only, and once; it starts unpaused."""
-    text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)
-    text = re.sub(r'schedule="@\w+"', "schedule=None", text).replace('"retries": 2', '"retries": 0')
-    text = text.replace("is_paused_upon_creation=True", "is_paused_upon_creation=False")
-    for old, new in replaced.items():
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (folder / f"{dag_id}.py").write_text(text)
-    airflow.wait_for_dag(dag_id)
 
 
 @pytest.fixture
