@@ -3,7 +3,8 @@
 The latest record of each property in the last 13 months is held against the portfolio, a CSV file with the
 columns ``propertyID`` and ``address``, on this machine or in any object storage that Airflow knows. A record
 is valid for a year from ``createdOnDateTime``, which is taken for the day of the check: a listing does not
-carry the answers of a form. For each day ``<day>.csv`` is written into ``<portfolio>.gaps/``.
+carry the answers of a form. For each day ``<day>.csv`` and ``<day>.html``, a page with a chart, are written
+into ``<portfolio>.gaps/``; the task links to the page of its last day.
 
 The service never lists legacy forms: a property whose records are legacy forms is reported as missing.
 
@@ -26,11 +27,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
+from fsm_provider.links.reports import FsmReportLink, address_of
+from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
+
 if TYPE_CHECKING:
     from fsm_provider.api import Form
 
 MONTHS_READ, MONTHS_VALID, DUE_WITHIN = 13, 12, timedelta(days=60)
 COLUMNS = ("propertyID", "address", "gap", "due", "formID", "remark")
+KINDS: dict[str, tuple[str, Tone]] = {
+    "missing": ("missing", "unknown"),
+    "overdue": ("overdue", "bad"),
+    "due": (f"due within {DUE_WITHIN.days} days", "notice"),
+    "valid": ("valid", "good"),
+}
+"""What each kind of property is called on the page, and its tone."""
 LEGACY = "The service never lists legacy forms: a property that has only those is reported as missing."
 
 Row = dict[str, Any]
@@ -81,12 +92,12 @@ def latest_per_property(
     return latest, unreadable
 
 
-def find_gaps(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
-    """Give a row for each property of the portfolio whose record is missing, overdue or soon due."""
-    return [row for known in portfolio if (row := judge(known, latest.get(known["propertyID"]), day))]
+def judge_all(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
+    """Give a row for each property of the portfolio: its record is missing, overdue, soon due or valid."""
+    return [judge(known, latest.get(known["propertyID"]), day) for known in portfolio]
 
 
-def judge(known: Row, form: Form | None, day: date) -> Row | None:
+def judge(known: Row, form: Form | None, day: date) -> Row:
     row = {**dict.fromkeys(COLUMNS), **known}
     if form is None:
         return {
@@ -95,9 +106,52 @@ def judge(known: Row, form: Form | None, day: date) -> Row | None:
             "remark": f"none in {MONTHS_READ} months; legacy forms are not listed",
         }
     due = add_months(form.created_on_date_time.astimezone(UTC).date(), MONTHS_VALID)
-    if due > day + DUE_WITHIN:
-        return None
-    return {**row, "gap": "overdue" if due < day else "due", "due": str(due), "formID": form.id}
+    gap = "overdue" if due < day else "due" if due <= day + DUE_WITHIN else "valid"
+    return {**row, "gap": gap, "due": str(due), "formID": form.id}
+
+
+def gaps_of(rows: Iterable[Row]) -> list[Row]:
+    """Keep the rows that somebody has to act on."""
+    return [row for row in rows if row["gap"] != "valid"]
+
+
+def page_of(rows: list[Row], day: date, notes: list[str]) -> Page:
+    """Show when records run out, and the gaps, the longest overdue first."""
+    counts = Counter(row["gap"] for row in rows)
+    gaps = sorted(gaps_of(rows), key=lambda row: row["due"] or "9")
+    return Page(
+        title=f"Gas-safety records, {day:%-d %B %Y}",
+        about=f"{len(gaps)} of {len(rows)} properties need a record now or within {DUE_WITHIN.days} days.",
+        headlines=[Headline(counts[kind], label, tone) for kind, (label, tone) in KINDS.items()],
+        chart=Chart(title="When records run out", series=dict(KINDS.values()), bars=bars_of(rows, day)),
+        tables=[
+            Table(
+                title="What to act on",
+                columns=("Record", "Due", "Property", "Address", "Last form"),
+                rows=[
+                    [
+                        KINDS[row["gap"]][0],
+                        *(row[column] for column in ("due", "propertyID", "address", "formID")),
+                    ]
+                    for row in gaps
+                ],
+                none="Every property has a record that is valid beyond that.",
+                tones=dict(KINDS.values()),
+            )
+        ],
+        notes=notes,
+    )
+
+
+def bars_of(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
+    """Count the properties of each kind: missing, overdue, and by the month in which the record runs out."""
+    months = [f"{add_months(day.replace(day=1), month):%B %Y}" for month in range(MONTHS_VALID + 1)]
+    bars = {label: dict.fromkeys(KINDS, 0) for label in ("Missing", "Overdue", *months)}
+    for row in rows:
+        known = row["gap"].capitalize()
+        label = known if known in bars else f"{date.fromisoformat(row['due']):%B %Y}"
+        bars[label][row["gap"]] += 1
+    return [(label, list(counts.values())) for label, counts in bars.items()]
 
 
 def read_portfolio(text: str) -> list[Row]:
@@ -140,6 +194,9 @@ def path_of(given: str) -> ObjectStoragePath:
     params={
         "portfolio": Param("data/portfolio.csv", type="string", minLength=1, title="Portfolio"),
         "reports": Param("", type="string", title="Folder of the reports (default: beside the portfolio)"),
+        "served_at": Param(
+            "", type="string", pattern="^(https?://.+)?$", title="Web address of that folder, for the link"
+        ),
         "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
         "first_day": Param(None, type=["null", "string"], format="date", title="From (default: the run's)"),
         "last_day": Param(None, type=["null", "string"], format="date", title="To (default: the first)"),
@@ -167,18 +224,28 @@ def compliance_gap_report():
 
         folder = path_of(params["reports"] or f"{params['portfolio']}.gaps")
         folder.mkdir(parents=True, exist_ok=True)
-        print(LEGACY)
+        notes = [LEGACY]
         if unreadable:
-            print(f"Left out, as their time or property is not readable: {[form.id for form in unreadable]}")
+            left_out = ", ".join(str(form.id) for form in unreadable)
+            notes.append(f"Left out, as their time or property is not readable: forms {left_out}.")
+        print(*notes, sep="\n")
         counts = {}
         for day in days:
-            rows = find_gaps(portfolio, latest[day], day)
-            (folder / f"{day}.csv").write_text(as_csv(rows), encoding="utf-8")
-            print(f"As of {day}, {len(rows)} of {len(portfolio)} properties:\n{as_csv(rows)}")
-            counts[str(day)] = dict(Counter(row["gap"] for row in rows))
-        return {"gaps": counts, "unreadable": [form.id for form in unreadable], "note": LEGACY}
+            rows = judge_all(portfolio, latest[day], day)
+            gaps = gaps_of(rows)
+            (folder / f"{day}.csv").write_text(as_csv(gaps), encoding="utf-8")
+            page = folder / f"{day}.html"
+            page_of(rows, day, notes).write(page)
+            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties:\n{as_csv(gaps)}")
+            counts[str(day)] = dict(Counter(row["gap"] for row in gaps))
+        return {
+            "gaps": counts,
+            "unreadable": [form.id for form in unreadable],
+            "note": LEGACY,
+            "page": address_of(page, params["served_at"]),
+        }
 
-    report()
+    report().operator.operator_extra_links = (FsmReportLink(),)
 
 
 compliance_gap_report()

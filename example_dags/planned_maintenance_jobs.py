@@ -9,6 +9,7 @@ A run writes ``<run>.claims.csv`` before it creates jobs and ``<run>.outcomes.cs
 ``<list>.outcomes/``. What another run has claimed is left alone, unless its outcomes say ``rejected`` or
 ``not_created``. Where they say ``uncertain``, or nothing because the run died, the report names the run:
 clear the one that died, or look in the service and write ``created`` or ``not_created`` into its outcomes.
+The ids and the quoted amounts of created jobs are there for others to read: ``invoice_on_signoff`` does.
 
 One run at a time, so that no two claim the same row. The DAG starts paused, since it creates jobs.
 """
@@ -37,7 +38,7 @@ from fsm_provider.operators.jobs import FsmCreateJobsOperator
 
 NEEDED_COLUMNS = ("reference", "propertyID", "due")
 JOB_COLUMNS = ("notes", "priority", "quotedAmount")
-FILE_COLUMNS = ("reference", "propertyID", "outcome", "jobID", "link", "remark")
+FILE_COLUMNS = ("reference", "propertyID", "outcome", "jobID", "quotedAmount", "link", "remark")
 SHOWN_COLUMNS = ("reference", "propertyID", "outcome", "jobID", "remark")
 FREE_AGAIN = ("rejected", "not_created")
 CLAIMS, OUTCOMES = ".claims.csv", ".outcomes.csv"
@@ -215,12 +216,14 @@ def planned_maintenance_jobs():
                 report_row(job["key"], job["property_id"], remark="see the log of create_jobs")
                 for job in jobs
             ]
+        amounts = {job["key"]: job["job"].get("quotedAmount") for job in jobs}
         rows = [
             report_row(
                 outcome["key"],
                 outcome["propertyID"],
                 outcome["outcome"],
                 jobID=outcome["jobID"],
+                quotedAmount=amounts[outcome["key"]],
                 link=outcome["link"],
                 remark=outcome["error"],
             )

@@ -133,6 +133,7 @@ def get_provider_info() -> dict[str, Any]:
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
         "extra-links": [
             "fsm_provider.links.jobs.FsmJobLink",
+            "fsm_provider.links.reports.FsmReportLink",
             "fsm_provider.links.webhooks.FsmWebhookLink",
         ],
     }

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,7 +11,8 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import POLL_SECONDS
-from tests.system.conftest import DAGS, watching
+from tests.system.conftest import watching
+from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
 
 EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_copy"
@@ -22,18 +22,6 @@ EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_co
 def watched(airflow: LocalAirflow, service: FakeFieldService) -> Iterator[None]:
     with watching(airflow, service, EVENTS):
         yield
-
-
-def copy(airflow: LocalAirflow, folder: Path, example: str, dag_id: str, **replaced: str) -> None:
-    """Copy an example, to be run by hand only, and once; it starts unpaused."""
-    text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)
-    text = re.sub(r'schedule="@\w+"', "schedule=None", text).replace('"retries": 2', '"retries": 0')
-    text = text.replace("is_paused_upon_creation=True", "is_paused_upon_creation=False")
-    for old, new in replaced.items():
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (folder / f"{dag_id}.py").write_text(text)
-    airflow.wait_for_dag(dag_id)
 
 
 @pytest.fixture
@@ -137,7 +125,7 @@ def test_the_gaps_of_many_months_come_of_one_listing(
         "2026-03-01": {"due": 1, "missing": 1},
     }
     folder = tmp_path / "portfolio.csv.gaps"
-    gaps = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.iterdir()}
+    gaps = {path.stem: list(csv.DictReader(path.read_text().splitlines())) for path in folder.glob("*.csv")}
     assert [(row["propertyID"], row["due"]) for row in gaps["2026-01-01"]] == [
         ("9621", "2026-01-10"),
         ("9623", ""),
@@ -145,6 +133,10 @@ def test_the_gaps_of_many_months_come_of_one_listing(
     assert [row["propertyID"] for row in gaps["2026-02-01"]] == ["9622", "9623"]
     assert str(renewed["id"]) not in {row["formID"] for rows in gaps.values() for row in rows}
     assert "never lists legacy forms" in airflow.task_log(REPORT, run_id, "report")
+    pages = {path.stem: path for path in folder.glob("*.html")}
+    assert pages.keys() == gaps.keys()
+    assert "1 due within 60 days" in pages["2026-02-01"].read_text()
+    assert airflow.extra_links(REPORT, run_id, "report") == {"Report": pages["2026-03-01"].as_uri()}
     listings = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
     assert len([query for query in listings if "cursor" not in query]) == 1
     assert {query["createdOnDateTime[gte]"] for query in listings} == {"2024-12-01T00:00:00.000Z"}

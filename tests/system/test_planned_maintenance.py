@@ -79,6 +79,7 @@ def test_the_run_of_the_day_creates_what_is_due_and_neither_another_nor_a_clear_
     assert {name: (row["outcome"], row["jobID"], row["link"]) for name, row in outcomes.items()} == {
         name: ("created", str(job["id"]), job["links"]["self"]) for name, job in jobs.items()
     }
+    assert outcomes["PM-2026-0001"]["quotedAmount"] == jobs["PM-2026-0001"]["quotedAmount"] == "120.00"
     assert airflow.xcom(DAG_ID, scheduled, "report")["outcomes"] == {"created": 5}
     assert airflow.xcom(DAG_ID, by_hand, "report")["outcomes"] == {}
     files = sorted((example / "data").glob("*.outcomes/*"))

@@ -12,8 +12,8 @@ from tests.system.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
-def airflow_command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """The ``airflow`` of an environment that holds the wheel and what it depends on."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs a program of an environment that holds the wheel and what it depends on."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
@@ -22,7 +22,7 @@ def airflow_command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., s
     run(folder / "venv/bin/pip", "install", "-qq", "-c", constraints, wheel)
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env["AIRFLOW_HOME"] = str(folder / "home")
-    return lambda *arguments: run(folder / "venv/bin/airflow", *arguments, env=env, cwd=folder)
+    return lambda program, *arguments: run(folder / "venv/bin" / program, *arguments, env=env, cwd=folder)
 
 
 def run(*command: str | Path, **kwargs) -> str:
@@ -37,13 +37,27 @@ def run(*command: str | Path, **kwargs) -> str:
         ("list", "airflow-provider-fsm"),
         ("hooks", "fsm_provider.hooks.fsm.FsmHook"),
         ("links", "fsm_provider.links.jobs.FsmJobLink"),
+        ("links", "fsm_provider.links.reports.FsmReportLink"),
     ],
 )
 def test_airflow_shows_the_installed_provider(
-    airflow_command: Callable[..., str], list_of: str, shows: str
+    installed: Callable[..., str], list_of: str, shows: str
 ) -> None:
-    assert shows in airflow_command("providers", list_of, "--output", "json")
+    assert shows in installed("airflow", "providers", list_of, "--output", "json")
 
 
-def test_airflow_loads_the_webhook_receiver(airflow_command: Callable[..., str]) -> None:
-    assert "fsm_webhooks" in airflow_command("plugins", "--output", "json")
+def test_airflow_loads_the_webhook_receiver(installed: Callable[..., str]) -> None:
+    assert "fsm_webhooks" in installed("airflow", "plugins", "--output", "json")
+
+
+def test_the_page_of_a_report_can_be_made(installed: Callable[..., str]) -> None:
+    """Its template and its style are files beside the code."""
+    code = """
+from fsm_provider.reports.page import Chart, Page
+chart = Chart(title="Values", series={"similar": "bad"}, bars=[("Make", [3])])
+print(Page(title="Fields", about="", headlines=[], chart=chart, tables=[]).render())
+"""
+    page = installed("python", "-c", code)
+
+    assert "3 similar" in page
+    assert "color-scheme: light dark" in page

@@ -1,17 +1,15 @@
-"""The example DAGs: light to import, and what they know of lists, claims, watermarks and intervals."""
+"""The example DAGs: light to import, and what they know of lists, claims and watermarks."""
 
 import csv
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from example_dags import compliance_gap_report as gaps
 from example_dags import forms_since_watermark as since
 from example_dags import gas_safety_forms as gas_safety
 from example_dags import planned_maintenance_jobs as planned
 from example_dags import webhook_bootstrap as webhooks
-from fsm_provider.api import Form
 from tests.unit.test_imports import python
 
 EXAMPLES = Path(planned.__file__).parent
@@ -216,108 +214,3 @@ class TestSinceWatermark:
 
         assert since.next_state(noted, "2026-01-05T08:00:00.5+00:00", [self.form(1)]) == noted
         assert since.next_state(noted, "2026-01-05T10:00:00+00:00", [])["seen"] == []
-
-
-DAY = date(2026, 3, 1)
-NAME = "Gas Safety Record"
-
-
-def completed(number, created, property_id="7", name=NAME):
-    return Form.model_validate(
-        {"id": number, "createdOnDateTime": created, "propertyID": property_id, "formName": name}
-    )
-
-
-def months_from(day, months):
-    return [str(gaps.add_months(day, month)) for month in months]
-
-
-class TestIntervals:
-    def test_months_end_where_they_end(self):
-        assert months_from(date(2024, 2, 29), (12, -12, 1)) == ["2025-02-28", "2023-02-28", "2024-03-29"]
-        assert months_from(date(2026, 1, 31), (1, -1, -13)) == ["2026-02-28", "2025-12-31", "2024-12-31"]
-
-    def test_a_range_has_its_day_in_each_month(self):
-        assert gaps.report_days(DAY, DAY) == [DAY]
-        assert gaps.report_days(DAY, date(2026, 2, 1)) == []
-        days = gaps.report_days(date(2025, 12, 31), date(2026, 3, 30))
-        assert [str(day) for day in days] == ["2025-12-31", "2026-01-31", "2026-02-28"]
-
-    def test_the_lower_bound_is_of_the_interval_and_the_upper_is_not(self):
-        forms = [
-            completed(1, "2025-01-31T23:59:59.999Z", "1"),
-            completed(2, "2025-02-01T00:00:00Z", "2"),
-            completed(3, "2026-02-28T23:59:59.999Z", "3"),
-            completed(4, "2026-03-01T00:00:00Z", "4"),
-        ]
-
-        latest, unreadable = gaps.latest_per_property(iter(forms), [DAY], NAME)
-
-        assert gaps.interval_of(DAY) == (datetime(2025, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
-        assert [latest[DAY][number].id for number in sorted(latest[DAY])] == [2, 3]
-        assert unreadable == []
-
-    def test_one_pass_gives_each_day_its_latest_whatever_the_order(self):
-        forms = [
-            completed(1, "2026-01-10T00:00:00Z"),
-            completed(2, "2026-02-10T00:00:00Z"),
-            completed(3, "2025-12-10T00:00:00Z"),
-            completed(4, "2026-02-20T00:00:00Z", name="Job Sign-off"),
-        ]
-        days = gaps.report_days(date(2026, 1, 1), DAY)
-
-        for order in (forms, forms[::-1]):
-            latest, _ = gaps.latest_per_property(iter(order), days, NAME)
-            assert [latest[day]["7"].id for day in days] == [3, 1, 2]
-
-    def test_a_form_whose_time_or_property_is_unreadable_is_named(self):
-        forms = [
-            completed(1, "2026-01-10T00:00:00Z", None),
-            completed(2, None),
-            completed(3, None, name="Job Sign-off"),
-        ]
-
-        latest, unreadable = gaps.latest_per_property(forms, [DAY], NAME)
-
-        assert latest == {DAY: {}}
-        assert [form.id for form in unreadable] == [1, 2]
-
-
-class TestGaps:
-    @pytest.mark.parametrize(
-        ("created", "gap", "due"),
-        [
-            ("2025-02-28T12:00:00Z", "overdue", "2026-02-28"),
-            ("2025-03-01T12:00:00Z", "due", "2026-03-01"),
-            ("2025-04-30T23:59:59Z", "due", "2026-04-30"),
-        ],
-    )
-    def test_a_record_is_due_a_year_on(self, created, gap, due):
-        (row,) = gaps.find_gaps([{"propertyID": "7"}], {"7": completed(1, created)}, DAY)
-
-        assert (row["gap"], row["due"], row["formID"]) == (gap, due, 1)
-
-    def test_a_record_that_is_valid_for_longer_is_no_gap(self):
-        assert gaps.find_gaps([{"propertyID": "7"}], {"7": completed(1, "2025-05-01T00:00:00Z")}, DAY) == []
-
-    def test_a_property_without_a_record_is_missing_and_the_report_says_what_is_never_listed(self):
-        rows = gaps.find_gaps(gaps.read_portfolio((EXAMPLES / "data" / "portfolio.csv").read_text()), {}, DAY)
-
-        assert [row["propertyID"] for row in rows] == ["7", "12", "31", "44"]
-        assert {row["gap"] for row in rows} == {"missing"}
-        assert gaps.as_csv(rows[:1]) == (
-            "propertyID,address,gap,due,formID,remark\n"
-            '7,"7 Mill Lane, Leeds",missing,,,none in 13 months; legacy forms are not listed\n'
-        )
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("propertyID,address\n7,a\n ,b\n", "line 3: has no propertyID"),
-            ("property;address\n7;a\n", "line 2: has no propertyID"),
-            ("propertyID,address\n7,a\n8,b\n7 ,c\n", "line 4: property 7 is there twice"),
-        ],
-    )
-    def test_a_portfolio_names_its_mistake(self, text, message):
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            gaps.read_portfolio(text)

@@ -14,6 +14,7 @@ MODULES = [
     "fsm_provider.operators.jobs",
     "fsm_provider.operators.webhooks",
     "fsm_provider.plugins.webhooks",
+    "fsm_provider.reports.page",
     "fsm_provider.sensors.forms",
     "fsm_provider.transfers.forms",
     "fsm_provider.transfers.assets",

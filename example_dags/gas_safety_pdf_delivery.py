@@ -1,0 +1,74 @@
+"""New gas-safety records go to a folder as PDFs, each version once, with a manifest of each run.
+
+The path of a PDF is ``property=<id>/job=<id>/form=<id>/v=<lastUpdatedOnDateTime>.pdf``, in a folder on this
+machine or in any object storage that Airflow knows. A record has to reach the tenant within 28 days and is
+kept for two years: let nothing in the storage delete it before. The manifest has a line for each form, with
+the path, the size and the SHA-256 of its PDF.
+
+Each run lists what was updated since the last one that *succeeded*, less a look-back for phones that sync
+late; what is there already is not fetched again. It is not started by ``gas_safety_forms``' asset: an event
+that comes while a DAG is paused or has ``max_active_runs`` waits for the next one, and in a quiet month that
+is too late for a landlord. When that listing began is in an Airflow Variable named like the DAG, which the
+last task writes, once every PDF is there: a form whose PDF cannot be had fails run after run, until somebody
+looks. One run at a time. Starts paused: its first run begins a look-back before itself.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.providers.common.compat.sdk import Param, Variable, dag, task
+
+from fsm_provider.operators.forms import FsmListFormsOperator
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+
+VARIABLE = "gas_safety_pdf_delivery"
+
+
+@dag(
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    default_args={"retries": 2},
+    tags=["fsm", "example"],
+    params={
+        "records": Param(
+            str(Path(__file__).parent / "data" / "gas_safety_records"),
+            type="string",
+            minLength=1,
+            title="Folder of the PDFs",
+        ),
+        "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
+        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late"),
+    },
+)
+def gas_safety_pdf_delivery():
+    @task(multiple_outputs=True)
+    def begin(params):
+        """Note the time before anything is listed."""
+        now = datetime.now(UTC).isoformat()
+        # The name of the default is another one before Airflow 3.
+        last = datetime.fromisoformat(Variable.get(VARIABLE, now))
+        return {"now": now, "since": (last - timedelta(hours=params["look_back_hours"])).isoformat()}
+
+    @task
+    def choose_records(listed, params):
+        return [form for form in listed if form["formName"] == params["form_name"]]
+
+    @task
+    def commit(listed_at):
+        """Note how far this is done; a run that is cleared takes nothing back."""
+        Variable.set(VARIABLE, max(listed_at, Variable.get(VARIABLE, listed_at)))
+
+    begun = begin()
+    list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
+    deliver_pdfs = FsmFormPdfsToObjectStorageOperator(
+        task_id="deliver_pdfs", forms=choose_records(list_forms.output), destination="{{ params.records }}"
+    )
+    deliver_pdfs >> commit(begun["now"])
+
+
+gas_safety_pdf_delivery()

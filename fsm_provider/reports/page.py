@@ -1,0 +1,105 @@
+"""A report as one page of HTML that needs nothing else: no script, no request, in print and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+Tone = Literal["good", "notice", "bad", "unknown", "plain"]
+"""How a number is meant. It colours what its words say anyway."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number to see first."""
+
+    number: int
+    label: str
+    tone: Tone = "plain"
+
+
+class Segment(NamedTuple):
+    """A piece of a bar; ``start`` and ``width`` are per cent of the longest bar."""
+
+    label: str
+    tone: Tone
+    number: int
+    start: float
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Bars of numbers.
+
+    :param title: what the chart shows.
+    :param series: what the pieces of a bar stand for, and their tones.
+    :param bars: label of each bar and its numbers, one of each series.
+    """
+
+    title: str
+    series: Mapping[str, Tone]
+    bars: Sequence[tuple[str, Sequence[int]]]
+
+    def segments(self) -> Iterator[tuple[str, list[Segment]]]:
+        """Give each bar's label and pieces; a piece of nothing is left out."""
+        longest = max((sum(numbers) for _, numbers in self.bars), default=0) or 1
+        for label, numbers in self.bars:
+            pieces, start = [], 0.0
+            for (name, tone), number in zip(self.series.items(), numbers, strict=True):
+                width = 100 * number / longest
+                if number:
+                    pieces.append(Segment(name, tone, number, start, width))
+                start += width
+            yield label, pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of text; None is an empty cell.
+
+    :param title: what the table shows.
+    :param none: what stands in its place where there is no row.
+    :param tones: of a cell in the first column, by its text.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    none: str
+    tones: Mapping[str, Tone] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a report says, from the top to the bottom of its page."""
+
+    title: str
+    about: str
+    headlines: Sequence[Headline]
+    chart: Chart
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+
+    def render(self) -> str:
+        """Give the HTML. Every text is escaped: names come from users."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        environment = Environment(
+            loader=PackageLoader("fsm_provider.reports", "."),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return environment.get_template("page.html.jinja").render(page=self)
+
+    def write(self, path: ObjectStoragePath) -> None:
+        """Write the page; S3 is told that it is one, or a browser would save the file instead."""
+        content_type = {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
+        with path.open("wb", **content_type) as file:
+            file.write(self.render().encode())
