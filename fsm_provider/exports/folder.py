@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from io import RawIOBase
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypedDict
 
+from pydantic_core import to_json
+
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.exports.formats import Format
 from fsm_provider.exports.schema import Schema
@@ -95,7 +97,7 @@ class ExportFolder:
 
     def _put(self, name: str, content: dict[str, Any]) -> None:
         with self._files.create(name) as file:
-            file.write(json.dumps({"listing": self._listing, **content}, indent=1).encode() + b"\n")
+            file.write(to_json({"listing": self._listing, **content}, indent=1) + b"\n")
 
     def _named_in(self, name: str) -> list[str]:
         path = self._folder / name
