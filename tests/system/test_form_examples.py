@@ -137,6 +137,8 @@ def test_the_gaps_of_many_months_come_of_one_listing(
     assert pages.keys() == gaps.keys()
     assert "1 due within 60 days" in pages["2026-02-01"].read_text()
     assert airflow.extra_links(REPORT, run_id, "report") == {"Report": pages["2026-03-01"].as_uri()}
-    listings = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
+    queries = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
+    # A watcher that was paused just before may still ask for what was updated.
+    listings = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
     assert len([query for query in listings if "cursor" not in query]) == 1
     assert {query["createdOnDateTime[gte]"] for query in listings} == {"2024-12-01T00:00:00.000Z"}
