@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import requests
@@ -13,6 +14,7 @@ REPEATED_LOG_FIELDS = frozenset(
 )
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.25
+DATABASE_ATTEMPTS = 20
 
 
 class LocalAirflowError(Exception):
@@ -31,12 +33,19 @@ class AirflowApi:
         self._session.trust_env = False
 
     def api(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send one request to ``/api/v2`` and return its JSON; a refusal raises with its text."""
+        """Send one request to ``/api/v2`` and return its JSON; a refusal raises with its text.
+
+        SQLite has one writer at a time: what Airflow could not write, it is asked for again.
+        """
         if "Authorization" not in self._session.headers:
             token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
             token.raise_for_status()
             self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
-        response = self._session.request(method, f"{self.base_url}/api/v2{path}", timeout=60, **arguments)
+        for _ in range(DATABASE_ATTEMPTS):
+            response = self._session.request(method, f"{self.base_url}/api/v2{path}", timeout=60, **arguments)
+            if response.status_code != 500 or "Database error" not in response.text:
+                break
+            time.sleep(POLL_SECONDS)
         if not response.ok:
             raise LocalAirflowError(f"{method} {path}: {response.status_code} {response.text}")
         return response.json() if response.content else None
@@ -63,8 +72,14 @@ class AirflowApi:
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Start a run, as soon as the DAG is parsed, and return its id."""
         self.wait_for_dag(dag_id)
-        body = {"logical_date": None, "conf": dict(conf or {})}
-        return str(self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+        run_id = f"manual__{datetime.now(UTC).isoformat()}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        try:
+            self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)
+        except LocalAirflowError as error:
+            if " 409 " not in str(error):  # asked for again, although it was there
+                raise
+        return run_id
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run: queued, running, success or failed."""
