@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
 from fsm_provider.digest import digest_of
@@ -30,6 +31,31 @@ class StoredFile(NamedTuple):
 
     sha256: str
     size: int
+
+
+class DigestedFile(RawIOBase):
+    """A file to write to, which knows what it was given."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Write bytes."""
+        self._file.write(content)
+        self._sha256.update(content)
+        self._size += len(content)
+        return len(content)
+
+    @property
+    def stored(self) -> StoredFile:
+        """What was written so far."""
+        return StoredFile(self._sha256.hexdigest(), self._size)
 
 
 class WholeFiles:
@@ -68,7 +94,9 @@ class WholeFiles:
     def store(self, name: str, pieces: Iterable[bytes]) -> StoredFile:
         """Write a file of what comes piece by piece; see :meth:`create`."""
         with self.create(name) as file:
-            return _measured(pieces, file)
+            for piece in pieces:
+                file.write(piece)
+        return file.stored
 
     def measure(self, name: str) -> StoredFile | None:
         """Read a file that is there, None where there is none."""
@@ -76,17 +104,17 @@ class WholeFiles:
         if not path.fs.isfile(path.path):
             return None
         with path.fs.open(path.path, "rb") as file:
-            return _measured(iter(lambda: file.read(BLOCK_SIZE), b""))
+            return StoredFile(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
     @contextmanager
-    def create(self, name: str) -> Iterator[BinaryIO]:
+    def create(self, name: str) -> Iterator[DigestedFile]:
         """Write a file; it is there, in the place of an older one, once the block has ended well.
 
         :param name: its path in the folder.
         """
         path = self.folder / name
         with self._put(path) if self._puts_whole else self._rename(path) as file:
-            yield file
+            yield DigestedFile(file)
         report(path, outputs=[uri_of(path)])
 
     # Opened by its file system, as a path reports to lineage what it opens: here, a name that goes.
@@ -115,13 +143,3 @@ class WholeFiles:
     def _clear(self) -> None:
         if not self._puts_whole and self._partial.exists():
             self._partial.rmdir(recursive=True)
-
-
-def _measured(pieces: Iterable[bytes], copy: BinaryIO | None = None) -> StoredFile:
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces:
-        digest.update(piece)
-        size += len(piece)
-        if copy:
-            copy.write(piece)
-    return StoredFile(digest.hexdigest(), size)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from io import RawIOBase
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from pydantic_core import to_json
 
@@ -91,13 +89,12 @@ class ExportFolder:
     def _write_file(self, folder: str, pieces: Iterable[Piece], layout: Layout) -> File:
         path, chunks = folder + layout.file_name, _Chunks(pieces)
         with self._files.create(path) as file:
-            digested = _Digested(file)
-            layout.format.write(digested, layout.schema, chunks)
-        return File(path=path, rows=chunks.rows, bytes=digested.size, sha256=digested.sha256.hexdigest())
+            layout.format.write(file, layout.schema, chunks)
+        sha256, size = file.stored
+        return File(path=path, rows=chunks.rows, bytes=size, sha256=sha256)
 
     def _put(self, name: str, content: dict[str, Any]) -> None:
-        with self._files.create(name) as file:
-            file.write(to_json({"listing": self._listing, **content}, indent=1) + b"\n")
+        self._files.store(name, [to_json({"listing": self._listing, **content}, indent=1) + b"\n"])
 
     def _named_in(self, name: str) -> list[str]:
         path = self._folder / name
@@ -135,21 +132,3 @@ class _Chunks:
                 chunk, size = [], 0
         if chunk:
             yield b"".join(chunk)
-
-
-class _Digested(RawIOBase):
-    """A file that knows its size and its digest."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-        self.size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self._file.write(content)
-        self.sha256.update(content)
-        self.size += len(content)
-        return len(content)
