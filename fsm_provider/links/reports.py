@@ -26,7 +26,7 @@ class FsmReportLink(BaseOperatorLink):
 def address_of(path: ObjectStoragePath, served_at: str | None) -> str:
     """Give the address of a page for a person.
 
-    Without ``served_at`` it is where the file is, ``file:///...`` or ``s3://...``: to be copied, since a
+    Without ``served_at`` it is where the file is, on a disk or in a store: to be copied, since a
     browser opens neither from Airflow's own page. No signed address is made of it: it would let anybody in
     who sees the XCom.
 

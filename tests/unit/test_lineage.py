@@ -1,6 +1,7 @@
 """What is told of reading and writing, to Airflow's collector and to OpenLineage."""
 
 import json
+from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
@@ -10,6 +11,8 @@ from fsm_provider.lineage import uri_of
 from fsm_provider.storing import WholeFiles
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.unit.state_store import context_of
+
+ON_DISK = Path("/srv/x").as_uri()
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_the_hook_reports_too(service, connect, tmp_path, collector):
 
 @pytest.mark.parametrize(
     ("address", "uri"),
-    [("/tmp/x", "file:///tmp/x"), ("file:///tmp/x", "file:///tmp/x"), ("s3://bucket/x", "s3://bucket/x")],
+    [("/srv/x", ON_DISK), (ON_DISK, ON_DISK), ("s3://bucket/x", "s3://bucket/x")],
 )
 def test_a_uri_has_a_scheme(address, uri):
     assert uri_of(ObjectStoragePath(address)) == uri

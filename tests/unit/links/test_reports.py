@@ -1,15 +1,19 @@
 """Where the link of a reporting task leads."""
 
+from pathlib import Path
+
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from fsm_provider.links.reports import address_of
 
+ROOT = Path("/").as_uri()
+
 
 @pytest.mark.parametrize(
     ("path", "served_at", "address"),
     [
-        ("/reports/my fields/2026-03-01.html", "", "file:///reports/my%20fields/2026-03-01.html"),
+        ("/reports/my fields/2026-03-01.html", "", f"{ROOT}reports/my%20fields/2026-03-01.html"),
         ("memory://reports/2026-03-01.html", "", "memory://reports/2026-03-01.html"),
         ("/reports/2026-03-01.html", "https://x.example.com/r/", "https://x.example.com/r/2026-03-01.html"),
         ("memory://reports/a b.html", "https://x.example.com", "https://x.example.com/a%20b.html"),
