@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
-    """Export the asset dynamic fields (4.1): see :class:`FsmExportOperator`.
+    """Export the asset dynamic fields (4.1): see :class:`~fsm_provider.transfers.base.FsmExportOperator`.
 
     There is one row for each value in each use; a field without values, or without uses, has one all the
     same. Columns are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value:

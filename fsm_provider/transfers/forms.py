@@ -170,7 +170,7 @@ def _read_bound(name: str, value: Any) -> datetime | None:
 
 
 class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
-    """Export completed forms (4.3), one row each: see :class:`FsmExportOperator`.
+    """Export completed forms (4.3), one row each: see :class:`~fsm_provider.transfers.base.FsmExportOperator`.
 
     Files are sorted by ``createdOnDateTime`` and ``id``. Of a form that comes in two versions, the one that
     was updated last is written. The filters are those of

@@ -1,0 +1,147 @@
+"""The shell blocks of the pages are run as they stand, page by page, each page in one shell.
+
+What stands for the reader's own service is a fake, what stays up goes to the background, and what takes
+minutes (``make``) or the network (``pip``) is only looked at: ``tests/unit/test_docs.py`` looks at the extras.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.system.airflow_api import AirflowApi
+from tests.system.local_airflow import environment, free_port, kill_session
+from tests.unit.plugins import signing
+
+ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
+"""The reader's own."""
+PREAMBLE = f"""\
+set -euo pipefail
+pip() {{ :; }}
+make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
+"""
+STAYS_UP = {
+    r"python -m fsm_provider\.testing .*": "grep -q '^export' {log}",
+    "airflow standalone": "airflow dags list --output plain | grep -q first_job",
+}
+"""What stays up, and what succeeds once it is of use."""
+PAGES_WITH_COMMANDS = [page for page in PAGES if blocks("bash", "console", pages=[page])]
+
+
+class Shell:
+    """Runs the blocks of a page, and what they start, until it is closed."""
+
+    def __init__(self, folder: Path, own: FakeFieldService) -> None:
+        self.folder = folder
+        self.api = AirflowApi(f"http://127.0.0.1:{(port := free_port())}")
+        self._fakes_port = free_port()
+        self._own = own
+        ports = {
+            f"AIRFLOW__LOGGING__{kind}_LOG_SERVER_PORT": str(free_port()) for kind in ("WORKER", "TRIGGER")
+        }
+        self._env = environment(folder / "dags", folder / "airflow", port) | {
+            **ports,
+            "HOME": str(folder),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        for name in ("AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"):
+            del self._env[name]
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(self, script: str) -> None:
+        """Run commands to their end; what stays up goes on in the background."""
+        for number, (command, ready) in enumerate(STAYS_UP.items()):
+            log = self.folder / f"background_{number}.log"
+            waits = f" > {log} 2>&1 &\nuntil {ready.format(log=log)}; do sleep 0.5; done"
+            script = re.sub(rf"^({command})$", rf"\1{waits}", script, flags=re.MULTILINE)
+        own = {
+            ADDRESS: self._own.base_url,
+            quote(ADDRESS, safe=""): quote(self._own.base_url, safe=""),
+            TOKEN: self._own.settings.token,
+            "http://127.0.0.1:8400": f"http://127.0.0.1:{self._fakes_port}",
+            "-m fsm_provider.testing": f"-m fsm_provider.testing --port {self._fakes_port}",
+        }
+        for shown, real in own.items():
+            script = script.replace(shown, real)
+        log = self.folder / "shell.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", PREAMBLE + script],
+                env=self._env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        assert process.wait(300) == 0, log.read_text()
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self._running:
+            kill_session(process)
+
+
+def commands_of(page: Path) -> str:
+    """Give the commands of a page's blocks, without prompts and output."""
+    return "\n".join(
+        "\n".join(re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)) if block.kind == "console" else block.text
+        for block in blocks("bash", "console", pages=[page])
+    )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    for dags in (tmp_path / "airflow" / "dags", tmp_path / "fsm-quickstart" / "dags"):
+        dags.mkdir(parents=True)
+        shutil.copy(ROOT / "example_dags" / "quickstart.py", dags)
+    with FakeFieldService(token="own-token") as own:
+        running = Shell(tmp_path, own)
+        yield running
+        running.close()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=str)
+def test_the_commands_of_a_page_run(shell: Shell, page: Path) -> None:
+    delivery = b'{"type": "jobs.created"}'
+    secret = signing.standard_secret()
+    headers = signing.standard(secret, delivery)
+    (shell.folder / "headers.txt").write_text(json.dumps(headers))
+    (shell.folder / "body.bin").write_bytes(delivery)
+    (shell.folder / "secret.txt").write_text(secret)
+    commands = commands_of(page)
+
+    if "airflow " in commands:
+        shell.run("airflow db migrate")
+    shell.run(commands)
+
+
+def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shell) -> None:
+    shell.run(commands_of(DOCS / "quickstart.md"))
+
+    def state_of(dag_id: str) -> dict[str, str | None]:
+        (run,) = shell.api.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
+        return shell.api.task_states(dag_id, run["dag_run_id"])
+
+    def until(dag_id: str, task_id: str, state: str) -> None:
+        deadline = time.monotonic() + 180
+        while state_of(dag_id).get(task_id) != state:
+            assert time.monotonic() < deadline, state_of(dag_id)
+            time.sleep(0.5)
+
+    until("first_job", "wait_for_its_form", "deferred")
+    shell.api.trigger("first_form")
+    until("first_form", "wait_for_a_form", "deferred")
+    until("first_job", "wait_for_its_form", "success")
+    until("first_form", "wait_for_a_form", "success")
