@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+DOCS := build/docs-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -12,7 +13,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
+.PHONY: help demo ui test lint test-unit test-system bench kills docs constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -48,6 +49,11 @@ bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPT
 kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
 
+docs: $(DOCS)/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
+	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky \
+		--builder html docs build/docs/html
+	@echo "build/docs/html/index.html"
+
 constraints: ## Write down the versions installed in .venv
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \
 	python=$$($(BIN)/python -c 'import platform; print(platform.python_version())') && \
@@ -69,7 +75,7 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
 
-# The clients that are compared with stay out of .venv.
-$(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
-	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
-	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@
+# The clients that are compared with, and Sphinx, stay out of .venv.
+build/%-venv/.installed: pyproject.toml $(CONSTRAINTS)
+	@echo "installing into $(@D) ..." && $(PYTHON) -m venv $(@D) && \
+	$(@D)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@

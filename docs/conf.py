@@ -5,11 +5,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "_ext"))
 
-from fsm_provider import __version__  # noqa: E402 - nothing more is imported than the version
+from fsm_provider import __version__
 
 project = "airflow-provider-fsm"
 author = "the authors of airflow-provider-fsm"
-copyright = "the authors of airflow-provider-fsm"  # noqa: A001 - Sphinx calls it so
+copyright = "the authors of airflow-provider-fsm"
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "listings"]
@@ -17,7 +17,7 @@ exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4
 
-autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "readers, records, options, execute_complete"}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 add_module_names = False
@@ -38,3 +38,5 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#8fc99c", "color-brand-content": "#8fc99c"},
 }
 html_show_sphinx = False
+html_show_sourcelink = False
+html_copy_source = False

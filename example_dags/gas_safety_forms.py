@@ -48,7 +48,8 @@ def gas_safety_forms():
     def read_forms(triggering_asset_events=None):
         """Give the forms of all events of this run, each version once; a run by hand has none."""
         return forms_from_events(triggering_asset_events or {})
-# [END howto_asset_completed_forms]
+
+    # [END howto_asset_completed_forms]
 
     @task.branch
     def route(forms):

@@ -61,6 +61,7 @@ def jobs_from_webhooks():
         for reference in found.values():
             print(f"{reference['type']}: job {reference['jobID']}")
         return list(found.values())
+
     # [END howto_asset_webhook_deliveries]
 
     references()

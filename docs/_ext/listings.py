@@ -42,9 +42,7 @@ def modules_of(kind: str) -> list[str]:
     if kind == "extra-links":
         return sorted({dotted.rpartition(".")[0] for dotted in entries})
     modules = [
-        module
-        for entry in entries
-        for module in entry.get("python-modules", [entry.get("python-module")])
+        module for entry in entries for module in entry.get("python-modules", [entry.get("python-module")])
     ]
     return sorted(modules)
 
@@ -66,8 +64,9 @@ def classes(kind: str) -> Iterator[str]:
     """List the classes of a kind, each with what it is for."""
     for dotted in modules_of(kind):
         for name, thing in names_of(import_module(dotted)):
-            if inspect.isclass(thing) and "Base of" not in summary_of(thing):
-                yield "* {py:class}`~%s.%s`: %s" % (dotted, name, plain(summary_of(thing)))
+            if name.startswith("Fsm") and not summary_of(thing).startswith("Base of"):
+                summary = plain(summary_of(thing)).partition(": see")[0].removesuffix(".")
+                yield f"* {{py:class}}`~{dotted}.{name}`: {summary}."
 
 
 def plain(text: str) -> str:
@@ -91,7 +90,7 @@ def error_classes() -> Iterator[str]:
     for name, thing in names_of(errors):
         if inspect.isclass(thing) and name in api.__all__:
             retries = "not used" if thing.permanent else "used"
-            yield "| {py:class}`~fsm_provider.api.%s` | %s | %s |" % (name, plain(summary_of(thing)), retries)
+            yield f"| {{py:class}}`~fsm_provider.api.{name}` | {plain(summary_of(thing))} | {retries} |"
 
 
 def examples() -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The shell blocks of the pages are run as they stand, page by page, each page in one shell.
 
-What stands for the reader's own service is a fake, what stays up goes to the background, and what takes
-minutes (``make``) or the network (``pip``) is only looked at: ``tests/unit/test_docs.py`` looks at the extras.
+What stands for the reader's own service is a fake, and what stays up goes to the background. Of ``make``,
+which takes minutes, it is tried that the target is there, and of ``pip``, in ``tests/unit/test_docs.py``,
+that the extras are.
 """
 
 import json
@@ -17,10 +18,10 @@ from urllib.parse import quote
 
 import pytest
 
-from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing import Engineer, FakeFieldService, faults
 from tests.pages import DOCS, PAGES, ROOT, blocks
 from tests.system.airflow_api import AirflowApi
-from tests.system.local_airflow import environment, free_port, kill_session
+from tests.system.local_airflow import LocalAirflow, environment, free_port, kill_session
 from tests.unit.plugins import signing
 
 ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
@@ -96,7 +97,9 @@ class Shell:
 def commands_of(page: Path) -> str:
     """Give the commands of a page's blocks, without prompts and output."""
     return "\n".join(
-        "\n".join(re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)) if block.kind == "console" else block.text
+        "\n".join(re.findall(r"^\$ (.*)$", block.text, re.MULTILINE))
+        if block.kind == "console"
+        else block.text
         for block in blocks("bash", "console", pages=[page])
     )
 
@@ -112,7 +115,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         running.close()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=str)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=str
+)
 def test_the_commands_of_a_page_run(shell: Shell, page: Path) -> None:
     delivery = b'{"type": "jobs.created"}'
     secret = signing.standard_secret()
@@ -145,3 +150,20 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
     until("first_form", "wait_for_a_form", "deferred")
     until("first_job", "wait_for_its_form", "success")
     until("first_form", "wait_for_a_form", "success")
+
+
+def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:
+    # A service of its own: it has what the specification only names.
+    with FakeFieldService(engineer=Engineer(after=0.5)) as service:
+        users = {"pagination": {"hasMore": False}, "data": [{"id": 1}, {"id": 2}]}
+        service.fail("GET", "/users", faults.Status(200, body=users), every=True)
+        service.fail("POST", "/jobs/4711/hold", faults.Status(200, body={"isJobOnHold": True}), every=True)
+        airflow.add_connection("fsm_howto", service.connection())
+
+        run_id = airflow.trigger("howto", {"folder": tmp_path.as_uri()})
+
+        assert airflow.wait_for_run("howto", run_id, timeout=180) == "success"
+        assert airflow.xcom("howto", run_id, "users") == users["data"]
+        assert airflow.xcom("howto", run_id, "put_on_hold") == {"isJobOnHold": True}
+        assert len(service.jobs) == 3
+        assert (tmp_path / "forms" / "_manifest.json").exists()

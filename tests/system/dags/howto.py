@@ -15,7 +15,7 @@ from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOp
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 
 
-@dag(schedule=None, params={"folder": "file:///tmp/fsm"})
+@dag(schedule=None, params={"folder": ""}, default_args={"fsm_conn_id": "fsm_howto"})
 def howto():
     # [START howto_bulk]
     create_jobs = FsmCreateJobsOperator(

@@ -1,8 +1,12 @@
 """What ``docs/testing.md`` shows: tests as a DAG author writes them."""
 
 # [START howto_fake]
+import pytest
+
+from fsm_provider.api import FsmUncertainWriteError
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator
-from fsm_provider.testing import Engineer, FakeFieldService
+from fsm_provider.testing import Engineer, FakeFieldService, faults
 
 
 def test_an_order_becomes_a_job(monkeypatch):
@@ -20,14 +24,8 @@ def test_an_order_becomes_a_job(monkeypatch):
 
 # [END howto_fake]
 
+
 # [START howto_fault]
-import pytest
-
-from fsm_provider.api import FsmUncertainWriteError
-from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.testing import faults
-
-
 def test_a_lost_answer_is_not_repeated(fake_field_service, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", fake_field_service.connection_json())
     fake_field_service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
