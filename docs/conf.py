@@ -17,7 +17,7 @@ exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4
 
-autodoc_default_options = {"exclude-members": "readers, records, options, execute_complete"}
+autodoc_default_options = {"exclude-members": "readers, records, options, execute, execute_complete, poke, on_kill"}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 add_module_names = False

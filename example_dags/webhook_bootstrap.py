@@ -48,8 +48,8 @@ def webhook_bootstrap():
     default_args=RETRIES,
 )
 def jobs_from_webhooks():
-    @task
     # [START howto_asset_webhook_deliveries]
+    @task
     def references(triggering_asset_events=None) -> list[dict]:
         """Say which jobs the deliveries were about; a run may stand for several deliveries."""
         events = [event for events in triggering_asset_events.values() for event in events]
