@@ -17,7 +17,9 @@ exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4
 
-autodoc_default_options = {"exclude-members": "readers, records, options, execute, execute_complete, poke, on_kill"}
+autodoc_default_options = {
+    "exclude-members": "readers, records, options, execute, execute_complete, poke, on_kill"
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 add_module_names = False
@@ -25,8 +27,6 @@ add_module_names = False
 nitpicky = True
 nitpick_ignore_regex = [
     # Of Airflow, pydantic and Python: documented elsewhere, and the build does not ask the net.
-    (r"py:.*", r"(airflow|pydantic|builtins|typing|enum|datetime|collections)\..*"),
-    (r"py:exc", r"Airflow\w+Exception|\w+Error"),
     # A base without anything of its own to tell.
     (r"py:class", r"fsm_provider\.api\.errors\._DescribedError"),
 ]
