@@ -13,8 +13,10 @@ from airflow.providers.common.compat.sdk import Param, dag
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.sensors.forms import FsmFormSensor
 
+RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 
-@dag(schedule=None, tags=["fsm", "example"])
+
+@dag(schedule=None, default_args=RETRIES, tags=["fsm", "example"])
 def first_form():
     FsmFormSensor(
         task_id="wait_for_a_form",
@@ -29,6 +31,7 @@ first_form()
 
 @dag(
     schedule=None,
+    default_args=RETRIES,
     tags=["fsm", "example"],
     params={"property_id": Param(7, type="integer", minimum=1, title="Property")},
 )

@@ -33,9 +33,9 @@ make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
 """
 STAYS_UP = {
     r"python -m fsm_provider\.testing .*": "grep -q '^export' {log}",
-    "airflow standalone": "[[ $(airflow dags list --output plain) == *first_job* ]]",
+    "airflow standalone": "grep -q first_job {log}",
 }
-"""What stays up, and what succeeds once it is of use."""
+"""What stays up, and what succeeds once it is of use: the fake is there, the DAGs are parsed."""
 COMMAND_SECONDS = 600.0
 PAGES_WITH_COMMANDS = [page for page in PAGES if blocks("bash", "console", pages=[page])]
 
@@ -148,7 +148,7 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
         return shell.api.task_states(dag_id, run["dag_run_id"])
 
     def until(dag_id: str, task_id: str, state: str) -> None:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 240
         while state_of(dag_id).get(task_id) != state:
             assert time.monotonic() < deadline, state_of(dag_id)
             time.sleep(0.5)

@@ -11,6 +11,7 @@ import pytest
 
 import fsm_provider
 from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.plugins.webhooks.settings import Endpoint, ReceiverSettings, Scheme
 from fsm_provider.provider_info import get_provider_info
 from tests.pages import DOCS, PAGES, ROOT, blocks
 
@@ -36,8 +37,8 @@ def test_python_runs_as_it_stands(block):
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
-def test_json_is_json(block):
-    json.loads(block.text)
+def test_json_is_a_configuration_that_the_receiver_takes(block):
+    assert ReceiverSettings.parse(block.text).endpoints
 
 
 @pytest.mark.parametrize("block", [one for one in blocks() if "literalinclude" in one.kind], ids=str)
@@ -48,6 +49,11 @@ def test_what_is_included_is_there_and_tested(block):
     assert any(source.is_relative_to(folder) for folder in TESTED)
     for marker in re.findall(r'^:(?:start-after|end-before): "(.*)"$', block.text, re.MULTILINE):
         assert text.count(f"# {marker}") == 1
+
+
+@pytest.mark.parametrize("name", [*Endpoint.model_fields, *Scheme.model_fields])
+def test_every_setting_of_the_receiver_is_documented(name):
+    assert f"`{name}`" in (DOCS / "webhooks.md").read_text()
 
 
 def test_every_way_to_write_the_connection_makes_the_same(monkeypatch):
