@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -126,7 +127,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=str
+    "page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=attrgetter("name")
 )
 def test_the_commands_of_a_page_run(shell: Shell, page: Path, database: Path) -> None:
     shutil.copy(database, shell.folder / "airflow")
