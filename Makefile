@@ -50,8 +50,8 @@ kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and Http
 	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
 
 docs: $(DOCS)/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
-	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky \
-		--builder html docs build/docs/html
+	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
+		--nitpicky --builder html docs build/docs/html
 	@echo "build/docs/html/index.html"
 
 constraints: ## Write down the versions installed in .venv
