@@ -199,8 +199,3 @@ def secrets_variable(fsm_conn_id: str, watched: str) -> str:
 def address(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
     """Give the address of an endpoint."""
     return f"{base_url}{URL_PREFIX}/{quote(fsm_conn_id, safe='')}/{watched}/{token}"
-
-
-def asset_uri(fsm_conn_id: str, watched: str) -> str:
-    """Give the URI of the asset that deliveries become events of."""
-    return f"fsm://{fsm_conn_id}/{watched}"
