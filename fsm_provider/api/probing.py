@@ -83,7 +83,7 @@ class Probe:
         self._client = FsmClient(unsized, retry_policy=ONE_MORE_TRY, sleep=sleep)
         self._first: dict[str, Page[Any]] = {}
         self._sized: dict[str, int] = {}
-        self.requests = 0
+        self.requests: int = 0
 
     def findings(self) -> Iterator[Finding]:
         """Ask, and give each finding as it is made.

@@ -22,7 +22,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """
 
     records = "asset_dynamic_fields"
-    template_fields = ("fsm_conn_id", "query_params", "destination", "format")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "query_params", "destination", "format")
 
     def __init__(self, *, query_params: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -72,7 +72,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "forms", "destination", "object_storage_conn_id", "path_template", "manifest"),
         *("max_concurrency", "max_bytes", "allow_private_addresses"),
     )
@@ -187,7 +187,7 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     """
 
     records = "forms"
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *FsmFormFilterOperator.template_fields,
         *("destination", "format", "created_before", "updated_before", "partition_by"),
     )

@@ -24,7 +24,7 @@ from fsm_provider.plugins.webhooks.hints import hints
 from fsm_provider.plugins.webhooks.settings import Endpoint, asset_uri
 from fsm_provider.plugins.webhooks.signature import Headers, Proof, RefusedError, same_text, verify
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
