@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+RELEASE := build/release-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -12,7 +13,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
+.PHONY: help demo ui test lint test-unit test-system bench kills release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -48,6 +49,12 @@ bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPT
 kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
 
+# Its tools have an environment of their own, and the wheel another, without any extra.
+release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, licences, types, known vulnerabilities
+	@rm -rf dist && $(RELEASE)/bin/python -m build --outdir dist
+	@$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/python -m tests.release
+
 constraints: ## Write down the versions installed in .venv
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \
 	python=$$($(BIN)/python -c 'import platform; print(platform.python_version())') && \
@@ -73,3 +80,10 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 $(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
 	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
 	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@
+
+$(RELEASE)/.installed: pyproject.toml
+	@echo "installing into $(RELEASE) ..." && $(PYTHON) -m venv $(RELEASE) && \
+	$(RELEASE)/bin/python -c 'import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"], sep="\n")' \
+	> $(RELEASE)/requirements.txt && \
+	$(RELEASE)/bin/pip install -qq --disable-pip-version-check -r $(RELEASE)/requirements.txt && touch $@

@@ -36,7 +36,7 @@ from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
 from fsm_provider.api.transport import Call, Transport
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _records = attrgetter("data")
 

@@ -16,6 +16,8 @@ from fsm_provider.exports.schema import Schema
 from fsm_provider.exports.spool import Piece, Spool
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
     from fsm_provider.storing import WholeFiles
 
 MANIFEST = "_manifest.json"
@@ -65,7 +67,7 @@ class ExportFolder:
         self._folder = files.folder
         self._listing = json.loads(json.dumps(listing, default=str))
         self._earlier = {path for name in (MANIFEST, WRITING) for path in self._named_in(name)}
-        self.manifest = self._folder / MANIFEST
+        self.manifest: ObjectStoragePath = self._folder / MANIFEST
 
     def write(self, spool: Spool, layout: Layout) -> Totals:
         """Write the files of the spool, and the manifest when they are there."""

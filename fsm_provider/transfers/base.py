@@ -94,7 +94,7 @@ class FsmExportOperator(FsmFilesOperator):
 
     records: ClassVar[str]
     """What is listed, as the files are called."""
-    template_fields = (*FsmFilesOperator.template_fields, "format")
+    template_fields: tuple[str, ...] = (*FsmFilesOperator.template_fields, "format")
     readers: ClassVar[Readers] = {
         **FsmFilesOperator.readers,
         "format": partial(read_choice, choices=("jsonl", "csv", "parquet")),

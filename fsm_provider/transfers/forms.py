@@ -72,7 +72,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *FsmFilesOperator.template_fields,
         *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "allow_private_addresses"),
     )
@@ -178,7 +178,7 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     """
 
     records = "forms"
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *(*FORM_FILTERS, "query_params", "created_before", "updated_before", "partition_by"),
     )

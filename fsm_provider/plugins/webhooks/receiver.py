@@ -25,7 +25,7 @@ from fsm_provider.plugins.webhooks.hints import hints
 from fsm_provider.plugins.webhooks.settings import Endpoint
 from fsm_provider.plugins.webhooks.signature import Headers, Proof, RefusedError, same_text, verify
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ the signing secrets, which it writes too unless they go elsewhere.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -39,7 +39,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]*)\}")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class Scheme(_Model):
