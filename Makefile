@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+UI := build/ui-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -12,7 +13,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +42,12 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+
+test-ui: $(UI)/.installed ## Airflow's UI in a real browser, which needs a Chromium on the PATH
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui
+
+pictures: $(UI)/.installed ## The same, and its pictures into docs/images
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui --pictures docs/images
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
@@ -73,3 +80,8 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 $(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
 	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
 	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@
+
+# Playwright, with a Node.js in it, is for the browser alone.
+$(UI)/.installed: pyproject.toml $(CONSTRAINTS)
+	@echo "installing into $(UI) ..." && $(PYTHON) -m venv $(UI) && \
+	$(UI)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[ui]' && touch $@
