@@ -81,7 +81,7 @@ def give_port_0(airflow: LocalAirflow, conn_id: str) -> None:
 def press_test(page: Page, conn_id: str) -> Locator:
     """Press the button in the list of connections; a corner of the window tells what comes of it."""
     page.get_by_role("row", name=conn_id).get_by_role("button", name="Test Connection").click()
-    told = page.get_by_role("status")
+    told = page.get_by_role("status").filter(has_text="Test Connection")
     expect(told).to_be_visible()
     return told
 
