@@ -6,6 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
 RELEASE := build/release-venv
+UI := build/ui-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -13,7 +14,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills release constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -42,6 +43,12 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+
+test-ui: $(UI)/.installed ## Airflow's UI in a real browser, which needs a Chromium on the PATH
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui
+
+pictures: $(UI)/.installed ## The same, and its pictures into docs/images
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui --pictures docs/images
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
@@ -76,11 +83,12 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
 
-# The clients that are compared with stay out of .venv.
-$(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
-	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
-	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@
+# What tests and benchmarks of one kind need besides stays out of .venv: the extra of that name.
+build/%-venv/.installed: pyproject.toml $(CONSTRAINTS)
+	@echo "installing into build/$*-venv ..." && $(PYTHON) -m venv build/$*-venv && \
+	build/$*-venv/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@
 
+# The tools alone, without the package.
 $(RELEASE)/.installed: pyproject.toml
 	@echo "installing into $(RELEASE) ..." && $(PYTHON) -m venv $(RELEASE) && \
 	$(RELEASE)/bin/python -c 'import tomllib; \
