@@ -6,6 +6,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
 DOCS := build/docs-venv
+RELEASE := build/release-venv
+UI := build/ui-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -13,7 +15,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills docs constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills docs release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +45,12 @@ test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
 
+test-ui: $(UI)/.installed ## Airflow's UI in a real browser, which needs a Chromium on the PATH
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui
+
+pictures: $(UI)/.installed ## The same, and its pictures into docs/images
+	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui --pictures docs/images
+
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
 
@@ -53,6 +61,12 @@ docs: $(DOCS)/.installed ## The pages of docs/ as build/docs/html; a warning fai
 	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
 		--nitpicky --builder html docs build/docs/html
 	@echo "build/docs/html/index.html"
+
+# Its tools have an environment of their own, and the wheel another, without any extra.
+release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, licences, types, known vulnerabilities
+	@rm -rf dist && $(RELEASE)/bin/python -m build --outdir dist
+	@$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/python -m tests.release
 
 constraints: ## Write down the versions installed in .venv
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \
@@ -75,7 +89,15 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
 
-# The clients that are compared with, and Sphinx, stay out of .venv.
+# What tests, benchmarks and pages of one kind need besides stays out of .venv: the extra of that name.
 build/%-venv/.installed: pyproject.toml $(CONSTRAINTS)
-	@echo "installing into $(@D) ..." && $(PYTHON) -m venv $(@D) && \
-	$(@D)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@
+	@echo "installing into build/$*-venv ..." && $(PYTHON) -m venv build/$*-venv && \
+	build/$*-venv/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@
+
+# The tools alone, without the package.
+$(RELEASE)/.installed: pyproject.toml
+	@echo "installing into $(RELEASE) ..." && $(PYTHON) -m venv $(RELEASE) && \
+	$(RELEASE)/bin/python -c 'import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"], sep="\n")' \
+	> $(RELEASE)/requirements.txt && \
+	$(RELEASE)/bin/pip install -qq --disable-pip-version-check -r $(RELEASE)/requirements.txt && touch $@

@@ -62,10 +62,12 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
 def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
-        """Note the time before anything is listed."""
+        """Note the time before anything is listed; the very first is kept, should its run fail."""
         now = datetime.now(UTC).isoformat()
-        last = datetime.fromisoformat(read_state().get("listed_at", now))
-        return {"now": now, "since": (last - timedelta(hours=params["look_back_hours"])).isoformat()}
+        state = read_state() or {"listed_at": now, "seen": []}
+        Variable.set(VARIABLE, json.dumps(state))
+        since = datetime.fromisoformat(state["listed_at"]) - timedelta(hours=params["look_back_hours"])
+        return {"now": now, "since": since.isoformat()}
 
     @task
     def choose_unseen(listed):

@@ -48,11 +48,13 @@ VARIABLE = "gas_safety_pdf_delivery"
 def gas_safety_pdf_delivery():
     @task(multiple_outputs=True)
     def begin(params):
-        """Note the time before anything is listed."""
+        """Note the time before anything is listed; the very first is kept, should its run fail."""
         now = datetime.now(UTC).isoformat()
         # The name of the default is another one before Airflow 3.
-        last = datetime.fromisoformat(Variable.get(VARIABLE, now))
-        return {"now": now, "since": (last - timedelta(hours=params["look_back_hours"])).isoformat()}
+        last = Variable.get(VARIABLE, now)
+        Variable.set(VARIABLE, last)
+        since = datetime.fromisoformat(last) - timedelta(hours=params["look_back_hours"])
+        return {"now": now, "since": since.isoformat()}
 
     @task
     def choose_records(listed, params):
@@ -61,7 +63,7 @@ def gas_safety_pdf_delivery():
     @task
     def commit(listed_at):
         """Note how far this is done; a run that is cleared takes nothing back."""
-        Variable.set(VARIABLE, max(listed_at, Variable.get(VARIABLE, listed_at)))
+        Variable.set(VARIABLE, max(listed_at, Variable.get(VARIABLE)))
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

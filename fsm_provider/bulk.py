@@ -27,7 +27,7 @@ from fsm_provider.links.jobs import address_of
 if TYPE_CHECKING:
     from fsm_provider.api.drafts import JobOrder
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 UNCERTAIN_IN_A_ROW = 20
 """So many uncertain outcomes one after the other are an outage: no further job is made uncertain."""

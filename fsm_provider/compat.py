@@ -14,7 +14,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Connection, Context
 
 
 def start_of_run(context: Context) -> datetime:
@@ -46,6 +46,16 @@ def context_of_this_task() -> Context | None:
 def task_state_store(context: Context) -> Any:
     """Give the task's state store, None before Airflow 3.3, which has none."""
     return context.get("task_state_store")
+
+
+def read_connection_outside_of_tasks(conn_id: str) -> Connection:
+    """Give a connection in a command; what reads it in a task does not look into Airflow's database there.
+
+    :raises AirflowException: where there is none.
+    """
+    from airflow.models import Connection as StoredConnection
+
+    return StoredConnection.get_connection_from_secrets(conn_id)
 
 
 def never_expire() -> timedelta:

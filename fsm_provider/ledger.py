@@ -23,7 +23,7 @@ from fsm_provider.digest import digest_of
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 PAGE_ENTRIES = 64
 """Entries stored under one key of the store: a page is written as a whole."""

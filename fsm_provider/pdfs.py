@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fsm_provider.paths import PathTemplate
     from fsm_provider.storing import StoredFile, WholeFiles
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 20
 """So many that time alone may mend, one after the other, are an outage: no further form is tried."""
@@ -112,7 +112,7 @@ class PdfTransfer:
         self._stopping = Event()
         self._settled = count(1)
         self._failures_in_a_row = 0
-        self.interrupted = False
+        self.interrupted: bool = False
         """Whether it was stopped from outside."""
 
     def run(self) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.settings import Settings
     from fsm_provider.api.sweeps import Sweep, Swept
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 NewsT = TypeVar("NewsT")
 

@@ -29,7 +29,7 @@ from fsm_provider.digest import digest_of
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 NAME_LENGTH = 250
 """Characters that Airflow allows in the name of a Variable."""

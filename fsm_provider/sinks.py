@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import Variable
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import import_function, read_variable
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 PROBE = "probe"
 """The key of the empty text that is written before anything is registered."""

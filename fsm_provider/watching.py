@@ -21,7 +21,7 @@ from fsm_provider.polling import FormPoller, Outage, follow
 if TYPE_CHECKING:
     from fsm_provider.triggers.forms import FormWatch
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 MOST_FORMS = 100
 """References in one event."""

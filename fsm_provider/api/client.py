@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Unpack
 from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
-from fsm_provider.api.downloads import MOST_BYTES, Download, Downloads
+from fsm_provider.api.downloads import Download, Downloads
 from fsm_provider.api.drafts import JobCreate, JobOrder, WebhookCreate, check
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
@@ -27,7 +27,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
-from fsm_provider.api.inputs import read_path
+from fsm_provider.api.inputs import MAX_PDF_BYTES, read_path
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.reading import parse_json, read_page, read_record
@@ -36,7 +36,7 @@ from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
 from fsm_provider.api.transport import Call, Transport
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _records = attrgetter("data")
 
@@ -251,7 +251,7 @@ class FsmClient:
         form: Form,
         read: Callable[[Iterator[bytes]], ResultT],
         *,
-        max_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_PDF_BYTES,
         allow_private_addresses: bool = False,
     ) -> ResultT:
         """Fetch the PDF of a form (2.3). The token goes to the service's own scheme, host and port alone.

@@ -14,6 +14,8 @@ from urllib3.exceptions import HTTPError, NewConnectionError
 
 from fsm_provider.api.errors import FsmAddressError
 
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
 
 class Adapter(HTTPAdapter):
     """requests' adapter, whose connections raise ``NewConnectionError`` where they failed to be made.
@@ -46,7 +48,9 @@ def refuse_unless_public(address: str) -> None:
     :raises FsmAddressError: for one that is private, loopback, link-local, multicast or reserved.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    ip = getattr(ip, "ipv4_mapped", None) or ip
+    if isinstance(ip, ipaddress.IPv6Address):
+        nat64 = ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None
+        ip = ip.ipv4_mapped or ip.sixtofour or nat64 or ip
     if ip.is_multicast or not ip.is_global:
         raise FsmAddressError(f"{ip} is not a public address: set allow_private_addresses if it is meant")
 

@@ -35,8 +35,6 @@ from fsm_provider.api.transport import REQUEST_ID_HEADER, USER_AGENT, Transport,
 
 ResultT = TypeVar("ResultT")
 
-MOST_BYTES = 100 * 2**20
-"""A larger file is refused where nothing else is said."""
 MOST_REDIRECTS = 5
 PIECE = 2**16
 """Bytes of a file in memory at once."""

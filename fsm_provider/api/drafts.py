@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,7 +27,7 @@ from fsm_provider.api.models import wire_name
 
 
 class _Draft(BaseModel):
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
     )
 
@@ -113,7 +113,7 @@ class JobOrder(_Draft):
     :param key: what makes it the same job when it is given again; default: its property and draft.
     """
 
-    model_config = ConfigDict(alias_generator=None)
+    model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
     property_id: Annotated[int | str, BeforeValidator(_as_path_parameter)]
     job: JobCreate

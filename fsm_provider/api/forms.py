@@ -14,7 +14,7 @@ from fsm_provider.api.inputs import read_identifier, read_time
 from fsm_provider.api.models import Form, Page
 from fsm_provider.api.reading import read_record
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Reference = dict[str, Any]
 """``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""

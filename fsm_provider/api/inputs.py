@@ -10,6 +10,9 @@ from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
 
+MAX_PDF_BYTES = 100 * 2**20
+"""A larger file is refused where the caller says nothing else."""
+
 
 def read_identifier(name: str, value: Any) -> int | str:
     """Check an identifier: an integer, or text that is not empty.

@@ -73,7 +73,7 @@ class Record(BaseModel):
 
     identity_field: ClassVar[str] = "id"
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name,
         extra="allow",
         coerce_numbers_to_str=True,

@@ -30,9 +30,9 @@ class CursorPaginator:
         start: int | str | None = None,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> None:
-        self.page_number = 1
+        self.page_number: int = 1
         self.cursor = start
-        self.finished = False
+        self.finished: bool = False
         self._cursor_param = cursor_param
         self._max_pages = max_pages
         self._cursors: set[str] = set() if start is None else {str(start)}

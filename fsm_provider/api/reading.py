@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails, from_json
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.models import Page, Record
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 RecordT = TypeVar("RecordT", bound=Record)
 Path = tuple[str | int, ...]

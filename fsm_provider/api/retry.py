@@ -27,7 +27,7 @@ def is_transient(error: FsmError) -> bool:
     return isinstance(error, _TRANSIENT)
 
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
@@ -50,7 +50,7 @@ class Settings(BaseModel):
     :param allow_http: send the token in the clear to a host that is not loopback.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     base_url: str
     token: SecretStr

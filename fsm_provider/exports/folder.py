@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -15,6 +16,8 @@ from fsm_provider.exports.schema import Schema
 from fsm_provider.exports.spool import Piece, Spool
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
     from fsm_provider.storing import WholeFiles
 
 MANIFEST = "_manifest.json"
@@ -27,13 +30,12 @@ CHUNK_BYTES = 4 * 2**20
 _OURS = re.compile(r"([a-z]+=[^/]+/)?(forms|asset_dynamic_fields)\.(jsonl|csv|parquet)")
 
 
-class File(TypedDict):
-    """A file of an export, in its manifest."""
+class Totals(NamedTuple):
+    """What an export comes to."""
 
-    path: str
+    files: int
     rows: int
     bytes: int
-    sha256: str
 
 
 class Layout(NamedTuple):
@@ -65,36 +67,34 @@ class ExportFolder:
         self._folder = files.folder
         self._listing = json.loads(json.dumps(listing, default=str))
         self._earlier = {path for name in (MANIFEST, WRITING) for path in self._named_in(name)}
-        self.manifest = self._folder / MANIFEST
+        self.manifest: ObjectStoragePath = self._folder / MANIFEST
 
-    def write(self, spool: Spool, layout: Layout) -> list[File]:
+    def write(self, spool: Spool, layout: Layout) -> Totals:
         """Write the files of the spool, and the manifest when they are there."""
-        folders = spool.folders() if layout.partitioned else [""]
-        paths = {folder + layout.file_name for folder in folders}
-        self._put(WRITING, {"files": [{"path": path} for path in sorted(self._earlier | paths)]})
+        self._put(WRITING, (to_json({"path": path}) for path in chain(self._earlier, _paths(spool, layout))))
         self.manifest.unlink(missing_ok=True)
         entries = spool.by_folder() if layout.partitioned else [("", spool.in_order())]
-        written = [self._write_file(folder, pieces, layout) for folder, pieces in entries]
-        for path in self._earlier - paths:
+        written: list[bytes] = []  # as text, since there may be a hundred thousand
+        rows = size = 0
+        for folder, pieces in entries:
+            path, chunks = folder + layout.file_name, _Chunks(pieces)
+            with self._files.create(path) as file:
+                layout.format.write(file, layout.schema, chunks)
+            stored = file.stored
+            written.append(
+                to_json({"path": path, "rows": chunks.rows, "bytes": stored.size, "sha256": stored.sha256})
+            )
+            rows += chunks.rows
+            size += stored.size
+        for path in self._earlier.difference(_paths(spool, layout)):
             (self._folder / path).unlink(missing_ok=True)
         columns = {column.name: column.kind for column in layout.schema.columns}
-        totals = {
-            "rows": sum(file["rows"] for file in written),
-            "bytes": sum(file["bytes"] for file in written),
-        }
-        self._put(MANIFEST, {"columns": columns, **totals, "files": written})
+        self._put(MANIFEST, written, columns=columns, rows=rows, bytes=size)
         (self._folder / WRITING).unlink()
-        return written
+        return Totals(len(written), rows, size)
 
-    def _write_file(self, folder: str, pieces: Iterable[Piece], layout: Layout) -> File:
-        path, chunks = folder + layout.file_name, _Chunks(pieces)
-        with self._files.create(path) as file:
-            layout.format.write(file, layout.schema, chunks)
-        sha256, size = file.stored
-        return File(path=path, rows=chunks.rows, bytes=size, sha256=sha256)
-
-    def _put(self, name: str, content: dict[str, Any]) -> None:
-        self._files.store(name, [to_json({"listing": self._listing, **content}, indent=1) + b"\n"])
+    def _put(self, name: str, files: Iterable[bytes], **content: Any) -> None:
+        self._files.store(name, _object_with_files({"listing": self._listing, **content}, files))
 
     def _named_in(self, name: str) -> list[str]:
         path = self._folder / name
@@ -112,6 +112,21 @@ class ExportFolder:
                 "and each window a folder of its own, such as .../{{ ds }}, or delete what is there"
             )
         return paths
+
+
+def _paths(spool: Spool, layout: Layout) -> Iterator[str]:
+    folders = spool.folders() if layout.partitioned else iter([""])
+    return (folder + layout.file_name for folder in folders)
+
+
+def _object_with_files(content: dict[str, Any], files: Iterable[bytes]) -> Iterator[bytes]:
+    """Make JSON with a line for each file."""
+    yield to_json(content)[:-1] + b',"files":['
+    separator = b"\n"
+    for file in files:
+        yield separator + file
+        separator = b",\n"
+    yield b"\n]}\n"
 
 
 class _Chunks:

@@ -77,8 +77,8 @@ class Schema:
     def __init__(self, model: type[Record], *, without: Sequence[str] = ()) -> None:
         self._without = frozenset(without)
         columns = [column for column in _columns_of(model) if column.name not in self._without]
-        self.columns = [*columns, Column(EXTRA, "", "text")]
-        self.names = [column.name for column in self.columns]
+        self.columns: list[Column] = [*columns, Column(EXTRA, "", "text")]
+        self.names: list[str] = [column.name for column in self.columns]
         self._readers = {column.name: _READERS[column.kind] for column in columns}
         self._in_order = list(self._readers.values())
         self._values = attrgetter(*(column.path for column in columns))

@@ -72,9 +72,9 @@ class Spool:
         self._database.executemany(_ADD, entries)
         self._database.execute("CREATE INDEX sorted ON spool (folder, moment, id)")
 
-    def folders(self) -> list[str]:
+    def folders(self) -> Iterator[str]:
         """Give the folders that have entries."""
-        return [folder for (folder,) in self._database.execute("SELECT DISTINCT folder FROM spool")]
+        return (folder for (folder,) in self._database.execute("SELECT DISTINCT folder FROM spool"))
 
     def in_order(self) -> Iterator[Piece]:
         """Give what the entries hold, sorted by folder, moment and id."""

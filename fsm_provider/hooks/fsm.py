@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.inputs import MAX_PDF_BYTES
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
@@ -99,7 +100,7 @@ class FsmHook(BaseHook):
         form: Form | dict[str, Any],
         destination: ObjectStoragePath | str,
         *,
-        max_bytes: int | None = None,
+        max_bytes: int = MAX_PDF_BYTES,
         allow_private_addresses: bool = False,
     ) -> StoredFile:
         """Store the PDF of a form, whole or not at all; in the place of an older file.
@@ -111,7 +112,6 @@ class FsmHook(BaseHook):
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        from fsm_provider.api.downloads import MOST_BYTES
         from fsm_provider.api.models import Form
         from fsm_provider.compat import context_of_this_task
         from fsm_provider.lineage import records_of, report
@@ -123,7 +123,7 @@ class FsmHook(BaseHook):
             stored = self.client.download_pdf(
                 record,
                 lambda pieces: files.store(path.name, pieces),
-                max_bytes=max_bytes or MOST_BYTES,
+                max_bytes=max_bytes,
                 allow_private_addresses=allow_private_addresses,
             )
         report(self, inputs=[records_of(self.fsm_conn_id, "forms")])
@@ -159,7 +159,8 @@ class FsmHook(BaseHook):
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:
-            return False, str(error)
+            # Airflow's UI tests a copy of the connection, under a name that nobody knows.
+            return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
         if second is None:
             return True, (
                 f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "

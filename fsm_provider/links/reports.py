@@ -26,9 +26,9 @@ class FsmReportLink(BaseOperatorLink):
 def address_of(path: ObjectStoragePath, served_at: str | None) -> str:
     """Give the address of a page for a person.
 
-    Without ``served_at`` it is where the file is, on a disk or in a store: to be copied, since a
-    browser opens neither from Airflow's own page. No signed address is made of it: it would let anybody in
-    who sees the XCom.
+    Without ``served_at`` it is where the file is, on a disk or in a store: it is in the task's result, and
+    Airflow's page has no link, since a browser would open neither. No signed address is made of it: it would
+    let anybody in who sees the XCom.
 
     :param path: the file.
     :param served_at: the web address under which the file's folder is served.

@@ -18,7 +18,7 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
     :return: the records under the service's own names (2.1), in its order.
     """
 
-    template_fields = ("fsm_conn_id", "query_params")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "query_params")
 
     def __init__(self, *, query_params: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -42,7 +42,7 @@ class FsmRequestOperator(FsmWriteOperator):
     :return: the parsed JSON of the answer, None where it has no body.
     """
 
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "path", "query_params", "json", "headers"),
         *("if_uncertain", "if_already_sent"),
     )
@@ -109,7 +109,7 @@ class FsmListOperator(FsmBaseOperator):
     :return: the records as the service gives them, in its order.
     """
 
-    template_fields = ("fsm_conn_id", "path", "query_params")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params")
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from fsm_provider.operators.base import (
 )
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.drafts import JobCreate, JobOrder
     from fsm_provider.bulk import BulkCreation, JobOutcome
@@ -85,9 +85,9 @@ class FsmCreateJobOperator(FsmJobOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the draft.
     """
 
-    template_fields = (*FsmJobOperator.template_fields, "property_id", "job", "key")
+    template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
-    operator_extra_links = (FsmJobLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(),)
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *FsmJobOperator.template_fields,
         *("jobs", "max_concurrency", "max_jobs", "checks_only", "on_error", "existing_jobs"),
     )

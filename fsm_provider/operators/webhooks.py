@@ -24,7 +24,7 @@ from fsm_provider.operators.base import (
 from fsm_provider.sinks import FunctionSink, SinkError, VariableSink
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.drafts import EventTypesStyle, WebhookCreate
     from fsm_provider.api.models import Webhook
@@ -67,7 +67,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         each event type with the style ``separate``, else one.
     """
 
-    template_fields = (
+    template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "object", "event_types", "target_url", "description"),
         *("secret_variable", "secret_sink", "force", "if_uncertain"),
     )
@@ -75,7 +75,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         "force": read_flag,
         "if_uncertain": partial(read_choice, choices=("fail", "create")),
     }
-    operator_extra_links = (FsmWebhookLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmWebhookLink(),)
 
     def __init__(
         self,

@@ -58,7 +58,12 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
     :return: the forms that count, as ``xcom`` says.
     """
 
-    template_fields = (*FsmFormsToXComOperator.template_fields, "since", "minimum_forms", "form_names")
+    template_fields: tuple[str, ...] = (
+        *FsmFormsToXComOperator.template_fields,
+        "since",
+        "minimum_forms",
+        "form_names",
+    )
     ui_color = "#e8f4ea"
 
     def __init__(

@@ -1,15 +1,22 @@
 """A fake of the field-service API over a real socket, for tests and demonstrations.
 
 Nothing here imports the provider's own client, so that the two cannot share a mistake.
-Needs the extra ``testing`` (FastAPI and uvicorn).
+Needs the extra ``testing`` (FastAPI and uvicorn), which are imported when they are first needed: every
+pytest that starts beside this package loads :mod:`fsm_provider.testing.pytest_plugin`.
 """
 
-from fsm_provider.testing import faults, openapi
-from fsm_provider.testing.delivering import Deliveries, RecordedDelivery
-from fsm_provider.testing.engineer import Engineer
-from fsm_provider.testing.files import FakeFileHost
-from fsm_provider.testing.service import FakeFieldService
-from fsm_provider.testing.state import RecordedRequest
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsm_provider.testing import faults, openapi
+    from fsm_provider.testing.delivering import Deliveries, RecordedDelivery
+    from fsm_provider.testing.engineer import Engineer
+    from fsm_provider.testing.files import FakeFileHost
+    from fsm_provider.testing.service import FakeFieldService
+    from fsm_provider.testing.state import RecordedRequest
 
 __all__ = [
     "Deliveries",
@@ -21,3 +28,19 @@ __all__ = [
     "faults",
     "openapi",
 ]
+
+_HOMES = {
+    "Deliveries": "delivering",
+    "Engineer": "engineer",
+    "FakeFieldService": "service",
+    "FakeFileHost": "files",
+    "RecordedDelivery": "delivering",
+    "RecordedRequest": "state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
+    return getattr(module, name) if name in _HOMES else module

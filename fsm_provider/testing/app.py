@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
@@ -55,7 +55,7 @@ class _Endpoints:
         # Without any query no filter is seen.
         query = QueryParams() if self._settings.ignore_filters else request.query_params
         equal = {name: query[name] for name in reading.EQUAL_FILTERS if name in query}
-        at_least = reading.lower_bounds(query)
+        at_least = reading.lower_bounds(query, self._settings.read_time)
         criteria = (*equal.items(), *((name, query[name]) for name in at_least))
         with self._state.changed:
             page = self._page(
@@ -120,5 +120,5 @@ class _Endpoints:
             raise HTTPException(409, str(error)) from error
 
     def _listed(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
-        now = datetime.now(UTC)
+        now = datetime.now(self._settings.server_timezone)
         return JSONResponse(wire.envelope(kind, page, records, dialect=self._settings.dialect, now=now))

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-log = logging.getLogger("fsm_provider.testing")
+log: logging.Logger = logging.getLogger("fsm_provider.testing")
 
 Sign = Callable[[str, str, int, bytes], Mapping[str, str]]
 """Makes the headers of a delivery of secret, delivery's identifier, seconds since 1970, and body."""

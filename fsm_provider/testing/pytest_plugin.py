@@ -1,16 +1,109 @@
-"""Pytest fixtures: name this module in the ``pytest_plugins`` of a root ``conftest.py``."""
+"""Pytest fixtures to test DAGs with: a fake of the service, and an Airflow of the tests' own.
+
+Pytest loads this module by its entry point wherever the package is installed, so it imports neither
+Airflow nor FastAPI before a test asks for a fixture.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fsm_provider.testing.service import FakeFieldService
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from fsm_provider.testing.service import FakeFieldService
+
+DAGS_FOLDER = "fsm_dags_folder"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the setting ``fsm_dags_folder``."""
+    parser.addini(
+        DAGS_FOLDER,
+        "folder of DAG files to test, relative to the root folder: the tests have an Airflow of their own, "
+        "with an AIRFLOW_HOME that is removed at the end; the fixture fsm_dags gives the DAGs",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Give Airflow a home of its own before anything imports it, as it reads its settings then."""
+    name = early_config.getini(DAGS_FOLDER)
+    if not name:
+        return
+    folder = early_config.rootpath / name
+    if not folder.is_dir():
+        raise pytest.UsageError(f"{DAGS_FOLDER}: there is no folder {folder}")
+    home = tempfile.mkdtemp(prefix="fsm-airflow-")
+    early_config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    environment = pytest.MonkeyPatch()
+    early_config.add_cleanup(environment.undo)
+    environment.setenv("AIRFLOW_HOME", home)
+    environment.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
+    environment.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+    environment.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{home}/airflow.db")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker ``fake_field_service``."""
+    config.addinivalue_line(
+        "markers",
+        "fake_field_service(*, fsm_conn_id='fsm_default', **parameters): the connection that leads to the "
+        "fixture of this name, and the parameters of FakeFieldService that it is made with, e.g. engineer",
+    )
 
 
 @pytest.fixture
-def fake_field_service() -> Iterator[FakeFieldService]:
-    """Serve the field-service API, empty, for one test."""
-    with FakeFieldService() as service:
+def fake_field_service(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeFieldService]:
+    """Serve the field-service API for one test, empty; AIRFLOW_CONN_FSM_DEFAULT is the connection to it.
+
+    A marker names another connection, and gives what ``FakeFieldService`` takes::
+
+        @pytest.mark.fake_field_service(fsm_conn_id="fsm_uk", engineer=Engineer(after=0.1))
+        def test_the_form_is_filed(fake_field_service, fsm_dags): ...
+
+    ``fake_field_service.fail("GET", "/forms", faults.Status(503))`` makes it fail once; see
+    ``fsm_provider.testing.FakeFieldService`` and ``fsm_provider.testing.faults``.
+    """
+    from fsm_provider.testing.service import FakeFieldService
+
+    marker = request.node.get_closest_marker("fake_field_service")
+    parameters = {"fsm_conn_id": "fsm_default", **(marker.kwargs if marker else {})}
+    fsm_conn_id = parameters.pop("fsm_conn_id")
+    with FakeFieldService(**parameters) as service:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{fsm_conn_id.upper()}", service.connection_json())
         yield service
+
+
+@pytest.fixture(scope="session")
+def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
+    """Give the DAGs of the folder ``fsm_dags_folder`` by their ids, on an Airflow of the tests' own.
+
+    ``run = fsm_dags["work_order"].test()`` runs one to its end in this process, without a scheduler. The
+    Airflow has a temporary home and an SQLite database, made once a session. A file that cannot be
+    imported fails the tests that ask for this. Where ``fsm_dags_folder`` is not set, Airflow's settings
+    are left as they are, and this fixture cannot be used.
+    """
+    if not request.config.getini(DAGS_FOLDER):
+        pytest.fail(f"{DAGS_FOLDER} is not set: name the folder of your DAG files in pytest's settings")
+    migrated = subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"], capture_output=True, text=True, check=False
+    )
+    if migrated.returncode:
+        pytest.fail(f"airflow db migrate failed:\n{migrated.stderr}")
+    from airflow.models import DagBag
+
+    bag = DagBag()
+    if bag.import_errors:
+        pytest.fail("\n".join(f"{file}:\n{error}" for file, error in bag.import_errors.items()))
+    dags: Mapping[str, DAG] = bag.dags
+    return dags

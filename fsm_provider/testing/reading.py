@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from fastapi import HTTPException
@@ -54,16 +55,15 @@ async def job_body(request: Request) -> Record:
     return body
 
 
-def lower_bounds(query: QueryParams) -> dict[str, datetime]:
-    """Read the time filters of section 4.3; a time without a zone is taken as UTC."""
+def lower_bounds(query: QueryParams, read_time: Callable[[str], datetime]) -> dict[str, datetime]:
+    """Read the time filters of section 4.3."""
     bounds = {}
     for name in LOWER_BOUNDS:
         if name in query:
             try:
-                bound = datetime.fromisoformat(query[name])
+                bounds[name] = read_time(query[name])
             except ValueError as error:
                 raise HTTPException(409, f"{name} is not a time: {query[name]!r}") from error
-            bounds[name] = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
     return bounds
 
 

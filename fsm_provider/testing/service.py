@@ -73,7 +73,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         event_types_style: EventTypesStyle = "last",
         deliveries: Deliveries | None = None,
     ) -> None:
-        self.settings = Settings(
+        self.settings: Settings = Settings(
             token=token,
             forbidden_tokens=frozenset(forbidden_tokens),
             page_size=page_size,

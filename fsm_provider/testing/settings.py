@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import Literal, TypeAlias, get_args
 
 Dialect: TypeAlias = Literal["specified", "typed", "string"]
 EventTypesStyle: TypeAlias = Literal["last", "all", "brackets", "comma"]
+
+
+def read_iso(text: str) -> datetime:
+    """Read an ISO 8601 time; one without a zone is taken as UTC.
+
+    :raises ValueError: it is none.
+    """
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @dataclass
@@ -32,6 +42,9 @@ class Settings:
     :param ignore_filters: every form is listed whatever the filters.
     :param cursors_from_zero: the next cursor of a first page is 0, of a second 1, instead of an
         opaque one.
+    :param read_time: reads the bound of a time filter (section 4.5: not shown) as an aware time; a ValueError
+        refuses it.
+    :param server_timezone: in which ``meta.serverTime`` of the asset listing is written (section 2.5).
     :param pdf_address: given a form's identifier, makes its ``formPDFURL`` anew at each listing; None: it
         is what the record says, at the service itself unless it was added otherwise.
     """
@@ -47,6 +60,8 @@ class Settings:
     ignore_cursor: bool = False
     ignore_filters: bool = False
     cursors_from_zero: bool = False
+    read_time: Callable[[str], datetime] = read_iso
+    server_timezone: tzinfo = UTC
     pdf_address: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from fsm_provider.testing.delivering import RecordedDelivery
 from fsm_provider.testing.listing import Listing
 from fsm_provider.testing.wire import Record
 
-log = logging.getLogger("fsm_provider.testing")
+log: logging.Logger = logging.getLogger("fsm_provider.testing")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ServiceState:
 
     def __init__(self, properties: Iterable[int] | None) -> None:
         self._base_url: str | None = None
-        self.changed = threading.Condition()
+        self.changed: threading.Condition = threading.Condition()
         self.requests: list[RecordedRequest] = []
         self.jobs: dict[int, Record] = {}
         self.forms: Listing[StoredForm] = Listing()

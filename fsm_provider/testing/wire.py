@@ -229,7 +229,10 @@ def paginates_in_strings(kind: ListingKind, dialect: Dialect) -> bool:
 def envelope(
     kind: ListingKind, page: Page[Any], data: list[Record], *, dialect: Dialect, now: datetime
 ) -> Record:
-    """Wrap the records of a page as in section 2.5, the pagination fields in the dialect."""
+    """Wrap the records of a page as in section 2.5, the pagination fields in the dialect.
+
+    :param now: in the zone that the asset listing writes its time in.
+    """
     pagination: Record = {
         "hasMore": page.next_cursor is not None,
         "nextCursor": page.next_cursor,
@@ -244,5 +247,5 @@ def envelope(
     if kind == "forms":
         meta = {"totalRecords": str(page.total), "serverTime": timestamp(now)}
     else:
-        meta = {"serverTime": f"{now.astimezone(UTC):%Y-%m-%d %H:%M:%S}"}
+        meta = {"serverTime": f"{now:%Y-%m-%d %H:%M:%S}"}
     return {"meta": meta, "pagination": pagination, "data": data}

@@ -23,7 +23,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """
 
     records = "asset_dynamic_fields"
-    template_fields = ("fsm_conn_id", "query_params", "destination", "format")
+    template_fields: tuple[str, ...] = (*FsmExportOperator.template_fields, "query_params")
 
     def __init__(self, *, query_params: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import read_choice
+from fsm_provider.api.inputs import read_choice, read_identifier
 from fsm_provider.operators.base import FsmWriteOperator, Readers
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.exports.schema import Row, Schema
     from fsm_provider.exports.spool import Entry
@@ -34,14 +33,41 @@ class Exported(TypedDict):
     bytes: int
 
 
-def _read_destination(name: str, value: Any) -> str:
-    path = str(value).strip()
-    if not path:
-        raise FsmInputError(f"{name}: is empty: it should be a folder such as s3://bucket/forms/{{{{ ds }}}}")
-    return path
+def _read_destination(name: str, value: Any) -> Any:
+    return read_identifier(name, value) if isinstance(value, str) else value
 
 
-class FsmExportOperator(FsmWriteOperator):
+class FsmFilesOperator(FsmWriteOperator):
+    """Base of what writes files to any storage that Airflow reaches.
+
+    :param destination: the folder, e.g. ``s3://bucket/forms/{{ ds }}``, or an ``ObjectStoragePath``
+        (templated).
+    :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not name
+        one itself, as ``s3://aws_default@bucket/forms`` does (templated).
+    """
+
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "destination", "object_storage_conn_id")
+    readers: ClassVar[Readers] = {"destination": _read_destination}
+
+    def __init__(
+        self,
+        *,
+        destination: ObjectStoragePath | str,
+        object_storage_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.destination = destination
+        self.object_storage_conn_id = object_storage_conn_id
+
+    def folder(self) -> ObjectStoragePath:
+        """Give the destination as a path with its connection."""
+        from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+        return ObjectStoragePath(str(self.options()["destination"]), conn_id=self.object_storage_conn_id)
+
+
+class FsmExportOperator(FsmFilesOperator):
     """Base of what exports a listing as files.
 
     The listing is read to its end before the first file is written; meanwhile it is on the worker's disk, in
@@ -60,23 +86,22 @@ class FsmExportOperator(FsmWriteOperator):
     each value of another type than its column's, which is then null. In CSV (RFC 4180, UTF-8), null and empty
     text are both empty. Nothing is done to text that a spreadsheet may take for a formula.
 
-    :param destination: the folder, as Airflow's ``ObjectStoragePath`` reads it, e.g.
-        ``s3://aws_default@bucket/forms/{{ ds }}`` (templated).
-    :param format: ``jsonl``, ``csv``, or ``parquet`` (zstd), which needs the extra ``parquet``.
+    :param destination: the folder; see :class:`FsmFilesOperator`, also for ``object_storage_conn_id``.
+    :param format: ``jsonl``, ``csv``, or ``parquet`` (zstd), which needs the extra ``parquet`` (templated).
     :param query_params: query parameters that the specification does not show (templated).
     :return: the manifest's path, and how many files, rows and bytes.
     """
 
     records: ClassVar[str]
     """What is listed, as the files are called."""
+    template_fields: tuple[str, ...] = (*FsmFilesOperator.template_fields, "format")
     readers: ClassVar[Readers] = {
-        "destination": _read_destination,
+        **FsmFilesOperator.readers,
         "format": partial(read_choice, choices=("jsonl", "csv", "parquet")),
     }
 
-    def __init__(self, *, destination: str, format: str = "jsonl", **kwargs: Any) -> None:
+    def __init__(self, *, format: str = "jsonl", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.destination = destination
         self.format = format
 
     def export(
@@ -93,8 +118,6 @@ class FsmExportOperator(FsmWriteOperator):
         :param filters: what of the records is listed, the same JSON values in each run of the same export.
         :param entries: lists, given what a row comes to in the format.
         """
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
         from fsm_provider.exports.folder import ExportFolder, Layout
         from fsm_provider.exports.formats import format_of
         from fsm_provider.exports.spool import Spool
@@ -104,16 +127,13 @@ class FsmExportOperator(FsmWriteOperator):
         options = self.options()
         format = format_of(options["format"])
         layout = Layout(f"{self.records}.{options['format']}", partitioned, format, schema)
-        with WholeFiles(ObjectStoragePath(options["destination"]), context) as files, Spool() as spool:
+        with WholeFiles(self.folder(), context) as files, Spool() as spool:
             folder = ExportFolder(files, {"records": self.records, **filters})
             spool.fill(entries(format.encoder(schema)))
             written = folder.write(spool, layout)
         report(self.hook, inputs=[records_of(self.fsm_conn_id, self.records)])
         exported = Exported(
-            manifest=str(folder.manifest),
-            files=len(written),
-            rows=sum(file["rows"] for file in written),
-            bytes=sum(file["bytes"] for file in written),
+            manifest=str(folder.manifest), files=written.files, rows=written.rows, bytes=written.bytes
         )
         self.log.info("Exported %(rows)s rows, %(bytes)s bytes, in %(files)s files: %(manifest)s", exported)
         return exported
@@ -127,11 +147,8 @@ class FsmExportOperator(FsmWriteOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Tell the OpenLineage provider what was read and written."""
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
         from fsm_provider.lineage import openlineage, records_of, uri_of
 
         return openlineage(
-            inputs=[records_of(self.fsm_conn_id, self.records)],
-            outputs=[uri_of(ObjectStoragePath(self.destination))],
+            inputs=[records_of(self.fsm_conn_id, self.records)], outputs=[uri_of(self.folder())]
         )

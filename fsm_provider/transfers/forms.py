@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import read_choice, read_count, read_flag, read_identifier, read_json, read_time
+from fsm_provider.api.inputs import MAX_PDF_BYTES, read_choice, read_count, read_flag, read_json, read_time
 from fsm_provider.operators.base import (
+    FORM_FILTERS,
     FsmFormFilterOperator,
-    FsmWriteOperator,
     Readers,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
+from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmFilesOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.models import Form
     from fsm_provider.paths import PathTemplate
@@ -37,7 +37,7 @@ PDF_MANIFEST = (
 SHOWN_FAILURES = 20
 
 
-class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
+class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
     """Bring the PDFs of forms (2.3) to any storage that Airflow reaches, each version of a form once.
 
     A file is there whole or not at all: it is written under another name, checked (``%PDF-``, size) and
@@ -55,8 +55,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
 
     :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
         bare ids, as a list, the output of another task, or a template that gives JSON (templated).
-    :param destination: the folder, e.g. ``s3://bucket/forms`` (templated).
-    :param object_storage_conn_id: the Airflow connection of the storage (templated).
+    :param destination: the folder; see :class:`~fsm_provider.transfers.base.FsmFilesOperator`, also for
+        ``object_storage_conn_id``.
     :param path_template: path of a PDF in it (templated): of ``{form_id}`` and ``{version}``, which it has to
         hold, ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is ``lastUpdatedOnDateTime``.
     :param manifest: path in it of a file with a JSON line for each of ``forms``, in order: see
@@ -72,13 +72,13 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
-    template_fields = (
-        *("fsm_conn_id", "forms", "destination", "object_storage_conn_id", "path_template", "manifest"),
-        *("max_concurrency", "max_bytes", "allow_private_addresses"),
+    template_fields: tuple[str, ...] = (
+        *FsmFilesOperator.template_fields,
+        *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "allow_private_addresses"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     readers: ClassVar[Readers] = {
-        "destination": lambda name, value: read_identifier(name, value) if isinstance(value, str) else value,
+        **FsmFilesOperator.readers,
         "path_template": lambda _, value: _read_template(value),
         "manifest": lambda name, value: _read_relative_path(name, value),
         "max_concurrency": partial(read_count, most=64),
@@ -91,19 +91,15 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
         self,
         *,
         forms: Any,
-        destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         path_template: str = PDF_PATHS,
         manifest: str = PDF_MANIFEST,
         max_concurrency: int | str = 4,
-        max_bytes: int | str = 100 * 2**20,
+        max_bytes: int | str = MAX_PDF_BYTES,
         allow_private_addresses: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.forms = forms
-        self.destination = destination
-        self.object_storage_conn_id = object_storage_conn_id
         self.path_template = path_template
         self.manifest = manifest
         self.max_concurrency = max_concurrency
@@ -116,8 +112,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Bring what is not there."""
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
         from fsm_provider.lineage import uri_of
         from fsm_provider.manifest import digests_by_path, write_manifest
         from fsm_provider.pdfs import PdfTransfer
@@ -125,8 +119,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            folder = ObjectStoragePath(str(options["destination"]), conn_id=self.object_storage_conn_id)
-            with WholeFiles(folder, context) as files:
+            with WholeFiles(self.folder(), context) as files:
                 self._transfer = transfer = PdfTransfer(
                     read_json("forms", self.forms),
                     fsm_conn_id=self.fsm_conn_id,
@@ -154,11 +147,9 @@ class FsmFormPdfsToObjectStorageOperator(FsmWriteOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Tell the OpenLineage provider what was read and written."""
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
-
         from fsm_provider.lineage import openlineage, records_of, uri_of
 
-        folder = ObjectStoragePath(str(self.destination))
+        folder = self.folder()
         return openlineage(
             inputs=[records_of(self.fsm_conn_id, "forms")],
             outputs=[uri_of(folder), uri_of(folder / self.manifest)],
@@ -188,9 +179,9 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     """
 
     records = "forms"
-    template_fields = (
-        *FsmFormFilterOperator.template_fields,
-        *("destination", "format", "created_before", "updated_before", "partition_by"),
+    template_fields: tuple[str, ...] = (
+        *FsmExportOperator.template_fields,
+        *(*FORM_FILTERS, "query_params", "created_before", "updated_before", "partition_by"),
     )
     readers: ClassVar[Readers] = {
         **FsmExportOperator.readers,

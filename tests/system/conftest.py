@@ -13,6 +13,8 @@ from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
+collect_ignore = ["kit"]  # a user's project, whose tests a test runs
+
 ROOT = Path(__file__).parents[2]
 DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
 TOKEN = "canary-5d0e8c1f-token"

@@ -29,9 +29,12 @@ PRELOAD = """\
 from contextlib import suppress
 with suppress(ImportError):
     import airflow.providers.amazon.aws.hooks.s3
+with suppress(ImportError):
+    import airflow.providers.openlineage.plugins.openlineage
 """
-"""Airflow's settings here. A process that makes any asset loads what providers know of addresses, and the
-Amazon provider's takes half a second: it is loaded once, before tasks are forked."""
+"""Airflow's settings here. A process that makes any asset loads what providers know of addresses, and each
+task loads plugins; with the Amazon and OpenLineage providers that takes most of a second: here once, before
+tasks are forked."""
 BOOT_SECONDS = 120.0
 STOP_SECONDS = 10.0
 

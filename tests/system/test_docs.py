@@ -120,7 +120,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     for dags in (tmp_path / "airflow" / "dags", tmp_path / "fsm-quickstart" / "dags"):
         dags.mkdir(parents=True)
         shutil.copy(ROOT / "example_dags" / "quickstart.py", dags)
-    with FakeFieldService(token="own-token") as own:
+    with FakeFieldService(token="own-token", page_size=20, page_size_param="limit") as own:
+        own.seed_forms(120)
         running = Shell(tmp_path, own)
         yield running
         running.close()

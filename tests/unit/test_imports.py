@@ -80,7 +80,7 @@ def test_the_plugin_that_every_component_imports_loads_no_server():
 def test_the_protocol_needs_no_airflow():
     loaded = python("""
         import sys
-        import fsm_provider.api.client, fsm_provider.testing
+        import fsm_provider.api.client, fsm_provider.testing.service
         print([name for name, module in sys.modules.items() if module and name.startswith("airflow")])
     """)
 

@@ -3,15 +3,15 @@
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from fsm_provider.storing import BLOCK_SIZE, WholeFiles
+from tests.unit.state_store import context_of
 
-CONTEXT = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)}
-OTHER_TASK = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="other", map_index=-1)}
+CONTEXT = context_of(None)
+OTHER_TASK = context_of(None, task_id="other")
 LARGE = 3 * BLOCK_SIZE
 
 
@@ -59,12 +59,11 @@ def test_a_large_file_replaces_an_older_one(storage):
 def test_what_a_killed_try_left_goes_with_the_next(tmp_path):
     code = f"""
         import os
-        from types import SimpleNamespace
         from airflow.providers.common.compat.sdk import ObjectStoragePath
         from fsm_provider.storing import WholeFiles
+        from tests.unit.state_store import context_of
 
-        context = {{"ti": SimpleNamespace(**{vars(CONTEXT["ti"])})}}
-        with WholeFiles(ObjectStoragePath({str(tmp_path)!r}), context) as files:
+        with WholeFiles(ObjectStoragePath({str(tmp_path)!r}), context_of(None)) as files:
             with files.create("deep/a.csv") as file:
                 file.write(b"x" * {LARGE})
                 os.kill(os.getpid(), 9)

@@ -36,7 +36,7 @@ class LazyReceiver:
 class FsmWebhooksPlugin(AirflowPlugin):
     """Mounts the receiver below ``/fsm/webhooks``. It accepts nothing until it is configured."""
 
-    name = "fsm_webhooks"
+    name: str = "fsm_webhooks"
     fastapi_apps: list[dict[str, Any]] = (
         [{"app": LazyReceiver(), "url_prefix": URL_PREFIX, "name": "fsm webhooks"}]
         if AIRFLOW_V_3_0_PLUS

@@ -21,7 +21,7 @@ from fsm_provider.plugins.webhooks.settings import (
     tokens_variable,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 FRESH = 10.0
 """Seconds after which a value is read again: how long a rotation takes at most."""

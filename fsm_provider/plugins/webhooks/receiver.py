@@ -17,14 +17,15 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fsm_provider.compat import count
+from fsm_provider.lineage import records_of
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
 from fsm_provider.plugins.webhooks.configuration import Configuration, Route
 from fsm_provider.plugins.webhooks.events import record
 from fsm_provider.plugins.webhooks.hints import hints
-from fsm_provider.plugins.webhooks.settings import Endpoint, asset_uri
+from fsm_provider.plugins.webhooks.settings import Endpoint
 from fsm_provider.plugins.webhooks.signature import Headers, Proof, RefusedError, same_text, verify
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ class Receiver:
         if outcome == "no asset":
             logger.warning(
                 "A delivery was not accepted, as no DAG that is parsed uses the asset %s",
-                asset_uri(route.fsm_conn_id, route.watched),
+                records_of(route.fsm_conn_id, route.watched),
             )
             raise _Refusal(503, "no asset")
         _count(outcome, route)
@@ -159,7 +160,7 @@ class Receiver:
             **hints(body, keep_body=endpoint.keep_body),
             "received_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        return record(asset_uri(route.fsm_conn_id, route.watched), proof, extra)
+        return record(records_of(route.fsm_conn_id, route.watched), proof, extra)
 
     def _verified(self, route: Route, endpoint: Endpoint, headers: Headers, body: bytes) -> Proof:
         tried, refusal = None, _Refusal(503, "secrets")

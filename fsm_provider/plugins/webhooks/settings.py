@@ -7,7 +7,7 @@ the signing secrets, which it writes too unless they go elsewhere.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -39,7 +39,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]*)\}")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class Scheme(_Model):
@@ -199,8 +199,3 @@ def secrets_variable(fsm_conn_id: str, watched: str) -> str:
 def address(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
     """Give the address of an endpoint."""
     return f"{base_url}{URL_PREFIX}/{quote(fsm_conn_id, safe='')}/{watched}/{token}"
-
-
-def asset_uri(fsm_conn_id: str, watched: str) -> str:
-    """Give the URI of the asset that deliveries become events of."""
-    return f"fsm://{fsm_conn_id}/{watched}"

@@ -181,9 +181,25 @@ def test_an_address_that_is_refused_is_sent_nothing(client, address, said):
         *((inner, False) for inner in ("100.64.0.1", "0.0.0.0", "224.0.0.1", "239.1.1.1", "255.255.255.255")),
         *(
             (inner, False)
-            for inner in ("::1", "fe80::1%eth0", "fd00:ec2::254", "ff0e::1", "::ffff:127.0.0.1")
+            for inner in (
+                "::1",
+                "fe80::1%eth0",
+                "fd00:ec2::254",
+                "ff0e::1",
+                "::ffff:127.0.0.1",
+                "64:ff9b::a9fe:a9fe",
+                "2002:a00:1::",
+            )
         ),
-        *((outer, True) for outer in ("93.184.215.14", "2606:2800:21f:cb07::1", "::ffff:93.184.215.14")),
+        *(
+            (outer, True)
+            for outer in (
+                "93.184.215.14",
+                "2606:2800:21f:cb07::1",
+                "::ffff:93.184.215.14",
+                "64:ff9b::5db8:d70e",
+            )
+        ),
     ],
 )
 def test_only_public_addresses_pass(address, public):

@@ -164,6 +164,15 @@ def test_a_refused_token_fails_the_test(service, connect):
     assert TOKEN not in message
 
 
+def test_a_bad_setting_fails_the_test_by_its_own_name_alone(service, connect):
+    connect(service, timeout=0)
+
+    passed, message = FsmHook().test_connection()
+
+    assert not passed
+    assert message.startswith("timeout: ")
+
+
 def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     widgets = ModuleType("flask_appbuilder.fieldwidgets")
     widgets.BS3TextFieldWidget = object

@@ -1,8 +1,12 @@
 """Where the link of a registering task leads."""
 
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 
+from fsm_provider.lineage import records_of
 from fsm_provider.links.webhooks import deliveries_of
+from fsm_provider.plugins.webhooks.settings import address as address_of
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,12 @@ def test_it_leads_to_the_asset_of_the_receiver_or_to_the_target(monkeypatch, reg
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com")
 
     assert deliveries_of(registrations) == address
+
+
+@pytest.mark.parametrize("connection", ["fsm_default", "my conn/1"])
+def test_it_finds_the_asset_of_any_connection(connection):
+    registered = {"targetURL": address_of("https://airflow.example.com", connection, "jobs", "***")}
+
+    query = parse_qs(urlsplit(deliveries_of([registered])).query)
+
+    assert query["name_pattern"] == [records_of(connection, "jobs")]

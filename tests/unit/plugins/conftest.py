@@ -14,10 +14,10 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from fsm_provider.lineage import records_of
 from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
 from fsm_provider.plugins.webhooks.configuration import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
-from fsm_provider.plugins.webhooks.settings import asset_uri
 
 TOKEN = "path-token-of-43-characters-or-so-0123456789"
 
@@ -93,7 +93,7 @@ def asset(database: None) -> Iterator[Callable[..., None]]:
     from airflow.models.asset import AssetActive, AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
-    def activate(uri: str = asset_uri("fsm_default", "jobs"), name: str | None = None) -> None:
+    def activate(uri: str = records_of("fsm_default", "jobs"), name: str | None = None) -> None:
         with create_session() as session:
             model = AssetModel(name=name or uri, uri=uri, group="asset")
             session.add(model)

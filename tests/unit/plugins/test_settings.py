@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fsm_provider.api import FsmInputError
-from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, address, asset_uri
+from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, address
 
 
 def endpoint(**fields):
@@ -77,8 +77,7 @@ def test_header_names_are_read_in_lower_case():
     assert Scheme(header="X-Signature").header == "x-signature"
 
 
-def test_addresses_and_assets_are_by_connection_and_object():
+def test_addresses_are_by_connection_and_object():
     assert address("https://a.example", "my conn/1", "jobs", "t") == (
         "https://a.example/fsm/webhooks/my%20conn%2F1/jobs/t"
     )
-    assert asset_uri("fsm_default", "jobs") == "fsm://fsm_default/jobs"

@@ -7,9 +7,6 @@ import pytest
 import requests
 
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.testing.pytest_plugin import fake_field_service
-
-__all__ = ["fake_field_service"]
 
 
 class Caller:

@@ -6,7 +6,6 @@ import json
 import random
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -17,8 +16,8 @@ from fsm_provider.exports import formats
 from fsm_provider.testing import faults
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
+from tests.unit.state_store import context_of
 
-CONTEXT = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)}
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
 COLUMNS = [
     "id",
@@ -45,12 +44,14 @@ FORMATS = ["jsonl", "csv", "parquet"]
 
 
 def export(storage, **kwargs):
-    return FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs).execute(CONTEXT)
+    return FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs).execute(
+        context_of(None)
+    )
 
 
 def export_assets(storage, **kwargs):
     operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs)
-    return operator.execute(CONTEXT)
+    return operator.execute(context_of(None))
 
 
 def contents(folder):
@@ -438,7 +439,7 @@ def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
     operator.render_template_fields(
         {"ds": "2026-01-30", "format": "csv", "by": "day", "start": "2026-01-30", "end": "2026-01-31"}
     )
-    operator.execute(CONTEXT)
+    operator.execute(context_of(None))
 
     assert (tmp_path / "2026-01-30/day=2026-01-30/forms.csv").exists()
 

@@ -1,0 +1,71 @@
+"""Find the settings that a service takes: ``python -m fsm_provider.probe``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, TextIO
+
+from fsm_provider.api.errors import FsmError
+from fsm_provider.api.probing import MOST_REQUESTS, Finding, Probe
+
+DESCRIPTION = f"""\
+Try which cursor parameter, page size, time zone and times the service behind a connection takes, and
+print the extra that the connection should have. Reads only: at most {MOST_REQUESTS} GET requests, one more
+for each that fails on the way or is answered 429. Exit code: 0 where all could be told and is right,
+1 where something could not or is not, 2 where nothing could be asked."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what is found, as it is found; the exit code is what ``--help`` says."""
+    parser = argparse.ArgumentParser(prog="python -m fsm_provider.probe", description=DESCRIPTION)
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help="default: %(default)s")
+    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
+
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from fsm_provider.compat import read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import settings_of
+
+    try:
+        connection = read_connection_outside_of_tasks(fsm_conn_id)
+        settings = settings_of(connection)
+        probe = Probe(settings)
+        _say(f"Asking {settings.base_url}, reading only, at most {MOST_REQUESTS} times.\n")
+        findings = []
+        for finding in probe.findings():
+            findings.append(finding)
+            if finding.outcome != "unknown":
+                _say(_line(finding))
+    except (AirflowException, FsmError) as error:
+        _say(str(error), to=sys.stderr)
+        return 2
+    _say(f"\n{probe.requests} requests were made. The connection's extra:")
+    _say(json.dumps(_extra(connection.extra_dejson, findings), indent=2))
+    unknown = [finding for finding in findings if finding.outcome == "unknown"]
+    if unknown:
+        _say("\nCould not tell:")
+    for finding in unknown:
+        _say(f"- {finding.name}, because {finding.evidence}.")
+    return 0 if all(finding.outcome == "told" for finding in findings) else 1
+
+
+def _line(finding: Finding) -> str:
+    values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+    verdict = f"{finding.name} is {'honoured' if finding.outcome == 'told' else 'not honoured'}"
+    return f"{values or verdict}: {finding.evidence}"
+
+
+def _extra(extra: dict[str, Any], findings: list[Finding]) -> dict[str, Any]:
+    for finding in findings:
+        extra = {**extra, **finding.settings}
+    return extra
+
+
+def _say(text: str, *, to: TextIO | None = None) -> None:
+    print(text, file=to)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

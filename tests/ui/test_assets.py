@@ -1,0 +1,52 @@
+"""What a user sees of forms as events."""
+
+import json
+from unittest.mock import ANY
+
+from playwright.sync_api import Page, expect
+
+from fsm_provider.testing import FakeFieldService
+from tests.system.conftest import watching
+from tests.system.demo import Narrator, Stage
+from tests.system.local_airflow import LocalAirflow
+from tests.ui.conftest import Picture
+
+DAG_ID = ASSET = "gas_safety_forms"
+
+
+def unfold(page: Page) -> None:
+    """Unfold the only event, level by level: the extra, its payload, the forms, the form."""
+    folded, unfolded = (page.locator(f".codicon-folding-{state}") for state in ("collapsed", "expanded"))
+    for levels in range(1, 5):
+        folded.click()
+        expect(unfolded).to_have_count(levels)
+
+
+def test_an_asset_shows_the_forms_that_it_told_of_and_the_run_that_they_started(
+    page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
+) -> None:
+    with watching(airflow, service, DAG_ID):
+        form = service.add_form(form_name="Warning Notice", property_id=31)
+        run_id = Stage(airflow, service, Narrator()).first_run(DAG_ID)
+        assert airflow.wait_for_run(DAG_ID, run_id) == "success"
+
+        page.goto("/assets")
+        expect(page.get_by_role("row", name=ASSET)).to_contain_text("1 Watcher")
+        page.get_by_role("link", name=ASSET, exact=True).click()
+        unfold(page)
+        picture(page, "asset-events")
+        page.get_by_role("button", name="Copy to clipboard").click()
+        event = json.loads(page.evaluate("navigator.clipboard.readText()"))
+        page.locator(f'a[href$="/runs/{run_id}"]').click()
+        expect(page.get_by_role("heading", name=run_id)).to_be_visible()
+
+    assert event["payload"]["forms"] == [
+        {
+            "id": form["id"],
+            "formName": "Warning Notice",
+            "propertyID": "31",
+            "jobID": form["jobDetails"]["jobID"],
+            "createdOnDateTime": ANY,
+            "lastUpdatedOnDateTime": ANY,
+        }
+    ]

@@ -1,0 +1,100 @@
+"""What a user sees of a run: the links of its tasks, followed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from fsm_provider.links.jobs import FsmJobLink
+from fsm_provider.links.reports import FsmReportLink
+from fsm_provider.testing import FakeFieldService
+from tests.system.airflow_api import AirflowApi
+from tests.system.examples import copy
+from tests.system.local_airflow import LocalAirflow
+from tests.ui.conftest import Picture
+
+
+def finished_run(airflow: AirflowApi, dag_id: str, **params: object) -> str:
+    run_id = airflow.trigger(dag_id, params)
+    assert airflow.wait_for_run(dag_id, run_id) == "success"
+    return run_id
+
+
+def open_details(page: Page, dag_id: str, run_id: str, task_id: str) -> None:
+    """Go from the DAG to a task of a run, by the grid."""
+    page.goto(f"/dags/{dag_id}")
+    page.locator(f'a[href$="/runs/{run_id}/tasks/{task_id}"]').click()
+    page.get_by_role("link", name="Details").click()
+    page.mouse.move(640, 790)
+    expect(page.get_by_text("Extra Links")).to_be_visible()
+
+
+def follow(page: Page, link: str) -> Page:
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name=link, exact=True).click()
+    opened.value.wait_for_load_state()
+    return opened.value
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
+    page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
+) -> None:
+    run_id = finished_run(airflow, "work_order_roundtrip", purchase_order="PO-4711")
+    (job,) = service.jobs
+
+    open_details(page, "work_order_roundtrip", run_id, "create_job")
+    picture(page, "job-link")
+    arrived = follow(page, FsmJobLink.name)
+
+    assert arrived.url == job["links"]["self"]
+    (asked,) = service.requests_to("GET", f"/jobs/{job['id']}")
+    assert "authorization" not in asked.headers
+    assert "referer" not in asked.headers
+
+
+@pytest.fixture(scope="module")
+def quality(airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path) -> str:
+    """The DAG that reports on asset fields, to be run by hand, and something for it to report."""
+    service.add_asset_dynamic_field("Boiler make", values=("Baxi", "BAXI", "Vaillant", "Worcester"))
+    service.add_asset_dynamic_field("Flue type", values=("Balanced", "Open", "Open flue"))
+    service.add_asset_dynamic_field("Serial No.", values=(), used_by=())
+    service.add_asset_dynamic_field("serial no", values=())
+    copy(airflow, dags_folder, "asset_field_quality", "quality_copy")
+    return "quality_copy"
+
+
+def test_the_link_of_a_report_leads_to_its_page(
+    page: Page, airflow: LocalAirflow, quality: str, tmp_path: Path, picture: Picture
+) -> None:
+    with web_server(tmp_path) as address:
+        run_id = finished_run(airflow, quality, folder=str(tmp_path), served_at=address, max_similar_names=2)
+        open_details(page, quality, run_id, "report")
+        report = follow(page, FsmReportLink.name)
+
+        expect(report.get_by_role("heading", name="Asset fields")).to_be_visible()
+        expect(report.get_by_role("cell", name="Serial No. · serial no")).to_be_visible()
+        picture(report, "report")
+
+
+def test_a_report_that_is_not_served_has_no_link(
+    page: Page, airflow: LocalAirflow, quality: str, tmp_path: Path
+) -> None:
+    run_id = finished_run(airflow, quality, folder=str(tmp_path), max_similar_names=2)
+
+    open_details(page, quality, run_id, "report")
+
+    expect(page.get_by_role("link", name=FsmReportLink.name, exact=True)).to_have_count(0)

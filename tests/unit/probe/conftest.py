@@ -1,0 +1,66 @@
+"""Services that differ, and what the command that finds their settings says."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from fsm_provider.api.probing import MOST_REQUESTS
+from fsm_provider.probe import main
+from fsm_provider.testing import FakeFieldService
+from tests.unit.conftest import TOKEN
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow_logs_elsewhere():
+    """Airflow takes the standard output of the moment for its log."""
+    import airflow.models  # noqa: F401
+
+
+class Probed:
+    """What the command said of a service, and how it ended."""
+
+    def __init__(self, service, capsys):
+        self.code = main([])
+        captured = capsys.readouterr()
+        self.output, self.error = captured.out, captured.err
+        self.requests = service.requests
+        before, _, after = self.output.partition("The connection's extra:\n")
+        extra, _, unknown = after.partition("\nCould not tell:\n")
+        self.lines = before[before.find("Asking ") :].splitlines()
+        self.extra = json.loads(extra) if extra else None
+        self.unknown = dict(line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines())
+
+    def line(self, name):
+        (line,) = [line for line in self.lines if line.startswith(f"{name} is ")]
+        return line
+
+
+@pytest.fixture
+def probe(connect, capsys):
+    """Runs the command on a service that the connection says nothing about, or what is given."""
+
+    def run(service, **extra):
+        connect(service, **{"page_size_param": None, "cursor_param": None, **extra})
+        probed = Probed(service, capsys)
+        assert TOKEN not in probed.output + probed.error
+        assert {request.method for request in probed.requests} <= {"GET"}
+        assert len(probed.requests) <= 2 * MOST_REQUESTS
+        return probed
+
+    return run
+
+
+@pytest.fixture
+def serve():
+    """Start services with the given parameters, with forms a minute apart unless said otherwise."""
+    running = []
+
+    def start(forms=25, interval=timedelta(minutes=1), **parameters):
+        running.append(FakeFieldService(token=TOKEN, **{"page_size": 10, **parameters}).start())
+        running[-1].seed_forms(forms, interval=interval)
+        return running[-1]
+
+    yield start
+    for service in running:
+        service.stop()

@@ -1,0 +1,119 @@
+"""The command as a whole: its output, its exit code, and where it reads the connection."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fsm_provider.api.probing import MOST_REQUESTS
+from fsm_provider.probe import main
+from fsm_provider.testing import faults
+from tests.unit.conftest import TOKEN
+
+
+def test_everything_is_found(serve, probe):
+    service = serve(cursor_param="startingAfter", page_size_param="perPage")
+
+    probed = probe(service, timeout=5)
+
+    assert probed.code == 0
+    assert probed.extra == {
+        "timeout": 5,
+        "page_size_param": "perPage",
+        "page_size": 500,
+        "cursor_param": "startingAfter",
+        "server_timezone": "UTC",
+    }
+    assert "perPage=1 gave 1 record, not 10; perPage=500 gave 25" in probed.line("page_size_param")
+    assert "with it the second page of /forms followed the first" in probed.line("cursor_param")
+    assert "no older form came, and the others did" in probed.line("created_since")
+    assert "no older form came, and the others did" in probed.line("updated_since")
+    assert f"at most {MOST_REQUESTS} times" in probed.lines[0]
+    assert probed.lines[-1].startswith(f"{len(probed.requests)} requests were made")
+
+
+def test_what_it_prints_makes_a_connection_whose_test_passes(serve, probe, connect):
+    from fsm_provider.hooks.fsm import FsmHook
+
+    service = serve(cursor_param="page_token", page_size_param="size")
+    extra = probe(service).extra
+    connect(service, **{**extra, "page_size": 10})
+
+    assert FsmHook().test_connection() == (
+        True,
+        "The token is accepted, and the second page of forms followed the first.",
+    )
+    assert len(list(FsmHook().list_forms())) == 25
+
+
+def test_a_listing_that_is_forbidden_leaves_the_other(serve, probe):
+    service = serve()
+    service.fail("GET", "/forms", faults.Status(403), every=True)
+
+    probed = probe(service)
+
+    assert probed.code == 1
+    assert probed.extra["server_timezone"] == "UTC"
+    assert probed.unknown.keys() >= {"cursor_param", "created_since", "updated_since"}
+
+
+def test_a_429_is_waited_for(serve, probe):
+    service = serve(page_size_param="limit")
+    service.fail("GET", "/forms", faults.Status(429, retry_after=0), calls=range(2, 100, 2))
+
+    assert probe(service).code == 0
+
+
+def test_a_429_that_asks_for_too_much_is_told(serve, probe):
+    service = serve()
+    service.fail("GET", "/forms", faults.Status(429, retry_after=3600), calls=range(2, 100))
+
+    probed = probe(service)
+
+    assert probed.code == 1
+    assert "the service asks to wait 3600 s" in probed.unknown["page_size_param"]
+    assert len(probed.requests) <= 8
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "the token is not accepted"), (403, "lacks the permission"), (404, "host")]
+)
+def test_a_service_that_answers_nothing_is_2(serve, probe, status, says):
+    service = serve()
+    service.fail("*", "*", faults.Status(status), every=True)
+
+    probed = probe(service)
+
+    assert probed.code == 2
+    assert says in probed.error
+
+
+def test_a_connection_that_is_not_there_is_named(capsys):
+    assert main(["no_such_connection"]) == 2
+    assert "no_such_connection" in capsys.readouterr().err
+
+
+def test_a_bad_connection_is_named(connect, service, capsys):
+    connect(service, cursor_parm="after")
+
+    assert main([]) == 2
+    assert "connection 'fsm_default': cursor_parm: is not a setting" in capsys.readouterr().err
+
+
+def test_the_command_reads_a_connection_of_airflows_database(serve, tmp_path):
+    service = serve(cursor_param="after")
+    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
+
+    def run(*command):
+        return subprocess.run(
+            [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run("airflow", "db", "migrate").returncode == 0
+    added = run("airflow", "connections", "add", "fsm_ours", "--conn-json", service.connection_json())
+    assert added.returncode == 0, added.stderr
+    probed = run("fsm_provider.probe", "fsm_ours")
+
+    assert probed.returncode == 1
+    assert "cursor_param is after" in probed.stdout
+    assert TOKEN not in probed.stdout + probed.stderr

@@ -1,0 +1,167 @@
+"""Which parameters carry the cursor and the page size."""
+
+import pytest
+
+from fsm_provider.api.probing import CURSOR_PARAMS, MOST_REQUESTS, PAGE_SIZE_PARAMS
+from fsm_provider.testing import faults
+
+
+@pytest.mark.parametrize("name", CURSOR_PARAMS)
+def test_each_cursor_parameter_is_found(serve, probe, name):
+    assert probe(serve(cursor_param=name)).extra["cursor_param"] == name
+
+
+@pytest.mark.parametrize("name", PAGE_SIZE_PARAMS)
+def test_each_page_size_parameter_is_found(serve, probe, name):
+    assert probe(serve(page_size_param=name)).extra["page_size_param"] == name
+
+
+def test_names_of_the_connection_are_tried_first(serve, probe):
+    service = serve(cursor_param="weiter", page_size_param="anzahl")
+
+    probed = probe(service, cursor_param="weiter", page_size_param="anzahl")
+
+    assert probed.code == 0
+    assert (probed.extra["cursor_param"], probed.extra["page_size_param"]) == ("weiter", "anzahl")
+
+
+def test_a_listing_of_one_page_is_made_to_have_two(serve, probe):
+    probed = probe(serve(forms=2, page_size_param="limit", cursor_param="after"))
+
+    assert probed.code == 0
+    assert probed.extra["cursor_param"] == "after"
+
+
+def test_where_there_are_no_forms_the_asset_fields_are_paged(serve, probe):
+    service = serve(forms=0, cursor_param="after")
+    for _ in range(15):
+        service.add_asset_dynamic_field()
+
+    probed = probe(service)
+
+    assert probed.extra["cursor_param"] == "after"
+    assert probed.unknown.keys() == {"page_size_param", "created_since", "updated_since"}
+
+
+def test_a_service_without_records_tells_little(serve, probe):
+    probed = probe(serve(forms=0))
+
+    assert probed.code == 1
+    assert probed.extra == {"page_size_param": None, "cursor_param": None, "server_timezone": "UTC"}
+    assert probed.unknown["page_size_param"] == "no listing has two records."
+    assert probed.unknown["cursor_param"] == "no listing has a second page."
+    assert "no two forms of the first page differ enough" in probed.unknown["created_since"]
+    assert len(probed.requests) == 3
+
+
+def test_one_page_and_no_page_size_leave_the_cursor_unknown(serve, probe):
+    probed = probe(serve(forms=3))
+
+    assert probed.code == 1
+    assert probed.unknown["cursor_param"] == "no listing has a second page."
+    assert probed.unknown["page_size_param"].endswith("per_page, size, count: ignored).")
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_cursor_that_is_ignored_is_not_found(serve, probe, newest_first):
+    service = serve()
+    service.settings.ignore_cursor = True
+    if newest_first:  # then the same page is not quite the same: a form has come meanwhile
+        service.fail("GET", "/forms", NewForm(), every=True)
+
+    probed = probe(service)
+
+    assert "cursor_param" not in {name for name, value in probed.extra.items() if value}
+    assert "cursor, nextCursor" in probed.unknown["cursor_param"]
+    assert "page_token: ignored" in probed.unknown["cursor_param"]
+
+
+class NewForm:
+    """A form is added before each answer, and the listing has the newest first."""
+
+    calls = 0
+
+    async def play(self, exchange):
+        NewForm.calls += 1
+
+        def with_one_more(page):
+            new = {**page["data"][0], "id": 9000 + NewForm.calls}
+            return {**page, "data": [new, *page["data"][:-1]]}
+
+        await faults.Rewrite(with_one_more).play(exchange)
+
+
+def test_a_cursor_of_zero_is_followed(serve, probe):
+    service = serve(cursor_param="after")
+    service.settings.cursors_from_zero = True
+
+    assert probe(service).extra["cursor_param"] == "after"
+
+
+class Strict:
+    """A service that refuses parameters that it does not know."""
+
+    async def play(self, exchange):
+        known = {"after", "limit", "createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]"}
+        unknown = exchange.request.query_params.keys() - known
+        await (faults.Status(400) if unknown else faults.RightAnswer()).play(exchange)
+
+
+def test_a_service_that_refuses_what_it_does_not_know_is_no_trouble(serve, probe):
+    service = serve(cursor_param="after", page_size_param="limit")
+    service.fail("*", "*", Strict(), every=True)
+
+    probed = probe(service)
+
+    assert probed.code == 0
+    assert (probed.extra["cursor_param"], probed.extra["page_size_param"]) == ("after", "limit")
+
+
+class AtMost:
+    """A service with a largest page, that refuses larger ones or gives the largest or the usual instead."""
+
+    def __init__(self, most, otherwise, name="limit"):
+        self.most, self.otherwise, self.name = most, otherwise, name
+
+    async def play(self, exchange):
+        if int(exchange.request.query_params.get(self.name, 1)) <= self.most:
+            await faults.RightAnswer().play(exchange)
+        elif self.otherwise is None:
+            await faults.Status(400).play(exchange)
+        else:
+
+            def cut(page):
+                fields = {"hasMore": "true", "nextCursor": "more"}
+                return {**page, "data": page["data"][: self.otherwise], "pagination": fields}
+
+            await faults.Rewrite(cut).play(exchange)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "size", "says"),
+    [
+        (None, 200, "limit=1 gave 1 record, not 10; limit=200 gave 200"),
+        (250, 250, "limit=500 gave 250 of more"),
+        (10, 200, "limit=200 gave 200"),
+    ],
+)
+def test_the_largest_page_is_found(serve, probe, otherwise, size, says):
+    service = serve(forms=600, page_size_param="limit")
+    service.fail("GET", "/forms", AtMost(250, otherwise), every=True)
+
+    probed = probe(service)
+
+    assert probed.extra["page_size"] == size
+    assert says in probed.line("page_size_param")
+
+
+def test_the_most_requests_are_not_exceeded(serve, probe):
+    service = serve(forms=5, cursor_param="unheard_of", page_size_param="count")
+    service.settings.ignore_filters = True
+    service.fail("GET", "/forms", AtMost(100, None, "count"), every=True)
+
+    probed = probe(service, cursor_param="a", page_size_param="b")
+
+    assert probed.code == 1
+    assert len(probed.requests) == MOST_REQUESTS
+    assert probed.unknown["updated_since"] == f"it was its turn after {MOST_REQUESTS} requests."

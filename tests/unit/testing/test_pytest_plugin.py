@@ -1,0 +1,109 @@
+"""The pytest plugin, as far as it goes without Airflow; more is in tests/system/test_testing_kit.py."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from fsm_provider.testing import Engineer
+
+
+@pytest.fixture
+def run_pytest(tmp_path):
+    """Runs pytest in a project of its own: its exit code and what it says."""
+
+    def run(*arguments, settings="", test=""):
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
+        (tmp_path / "test_it.py").write_text(test)
+        command = [sys.executable, "-m", "pytest", "-q", *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        return result.returncode, result.stdout + result.stderr
+
+    return run
+
+
+def test_the_fixture_is_a_started_and_empty_service(fake_field_service):
+    answer = requests.get(f"{fake_field_service.base_url}/forms", timeout=5)
+
+    assert answer.status_code == 401
+    assert fake_field_service.forms == fake_field_service.jobs == []
+
+
+def test_the_connection_leads_to_it(fake_field_service):
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+
+    assert connection["host"] == fake_field_service.base_url
+    assert connection["password"] == fake_field_service.settings.token
+
+
+@pytest.mark.fake_field_service(fsm_conn_id="fsm_uk", page_size=3, engineer=Engineer(after=0))
+def test_a_marker_names_the_connection_and_gives_the_parameters(fake_field_service):
+    fake_field_service.add_job(7)
+
+    assert fake_field_service.wait_for(lambda: fake_field_service.forms, timeout=5)
+    assert fake_field_service.settings.page_size == 3
+    assert json.loads(os.environ["AIRFLOW_CONN_FSM_UK"])["host"] == fake_field_service.base_url
+    assert "AIRFLOW_CONN_FSM_DEFAULT" not in os.environ
+
+
+def test_it_loads_neither_airflow_nor_a_server_before_a_fixture_is_asked_for(run_pytest):
+    code, output = run_pytest(
+        test=(
+            "def test_it(pytestconfig):\n"
+            "    import sys\n"
+            "    assert pytestconfig.pluginmanager.has_plugin('fsm_provider')\n"
+            "    assert 'fsm_provider.testing.pytest_plugin' in sys.modules\n"
+            "    heavy = {'airflow', 'fastapi', 'starlette', 'uvicorn', 'pydantic', 'requests'}\n"
+            "    assert not heavy & set(sys.modules)\n"
+        ),
+        # Those of other packages do what they like.
+        settings="addopts = -p no:hypothesispytest -p no:schemathesis -p no:anyio",
+    )
+
+    assert code == 0, output
+
+
+def test_pytest_shows_what_the_fixtures_are_for(run_pytest):
+    _, fixtures = run_pytest("--fixtures")
+    _, markers = run_pytest("--markers")
+
+    assert "Serve the field-service API for one test" in fixtures
+    assert "AIRFLOW_CONN_FSM_DEFAULT" in fixtures
+    assert "Give the DAGs of the folder ``fsm_dags_folder``" in fixtures
+    assert "@pytest.mark.fake_field_service(" in markers
+
+
+def test_without_a_folder_of_dags_the_environment_is_left_alone(run_pytest):
+    test = "import os\ndef test_it(): assert os.environ['AIRFLOW_HOME'] == {!r}\n"
+
+    code, output = run_pytest(test=test.format(os.environ["AIRFLOW_HOME"]))
+
+    assert code == 0, output
+
+
+def test_with_one_airflow_has_a_home_that_is_removed(run_pytest):
+    test = "import os\ndef test_it(): print('home', os.environ['AIRFLOW_HOME'])\n"
+
+    _, output = run_pytest("-s", settings="fsm_dags_folder = .", test=test)
+
+    (home,) = [line.split()[1] for line in output.splitlines() if line.startswith("home")]
+    assert home != os.environ["AIRFLOW_HOME"]
+    assert not Path(home).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ("", 1, "fsm_dags_folder is not set: name the folder of your DAG files"),
+        ("fsm_dags_folder = dag", 4, "fsm_dags_folder: there is no folder"),
+    ],
+)
+def test_a_missing_folder_is_named(run_pytest, settings, code, says):
+    ended, output = run_pytest(settings=settings, test="def test_it(fsm_dags): pass\n")
+
+    assert says in output
+    assert ended == code

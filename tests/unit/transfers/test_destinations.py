@@ -1,0 +1,61 @@
+"""The ways to name a storage with its Airflow connection."""
+
+import json
+import os
+from uuid import uuid4
+
+import pytest
+from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
+from tests.s3 import BUCKET
+from tests.unit.state_store import context_of
+
+TASKS = [
+    lambda **where: FsmFormsToObjectStorageOperator(task_id="t", **where),
+    lambda **where: FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", **where),
+    lambda **where: FsmFormPdfsToObjectStorageOperator(task_id="t", forms=[5001], manifest="m", **where),
+]
+
+
+@pytest.fixture
+def folder(s3, monkeypatch):
+    """A folder that is reached with the connection ``store`` alone."""
+    extra = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], "region_name": "us-east-1"}
+    store = {"conn_type": "aws", "login": "tests", "password": "tests", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(store))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    return f"{BUCKET}/{uuid4()}"
+
+
+WAYS = {
+    "in the address": lambda folder: {"destination": f"s3://store@{folder}"},
+    "beside the address": lambda folder: {
+        "destination": f"s3://{folder}",
+        "object_storage_conn_id": "store",
+    },
+    "in a path": lambda folder: {"destination": ObjectStoragePath(f"s3://{folder}", conn_id="store")},
+}
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["forms", "assets", "pdfs"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_task_writes_with_the_connection(service, connect, folder, task, way):
+    service.seed_forms(1)
+    connect(service)
+
+    task(**way(folder)).execute(context_of(None))
+
+    assert list(ObjectStoragePath(f"s3://store@{folder}").iterdir())
+
+
+def test_the_hook_stores_with_the_connection_of_a_path(service, connect, folder):
+    service.seed_forms(1)
+    connect(service)
+    path = ObjectStoragePath(f"s3://{folder}/a.pdf", conn_id="store")
+
+    FsmHook().download_form_pdf(service.forms[0], path)
+
+    assert path.read_bytes() == service.pdf(5001)
