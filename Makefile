@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+DOCS := build/docs-venv
 RELEASE := build/release-venv
 UI := build/ui-venv
 
@@ -14,7 +15,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills release constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills docs release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +57,11 @@ bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPT
 kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
 
+docs: $(DOCS)/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
+	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
+		--nitpicky --builder html docs build/docs/html
+	@echo "build/docs/html/index.html"
+
 # Its tools have an environment of their own, and the wheel another, without any extra.
 release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, licences, types, known vulnerabilities
 	@rm -rf dist && $(RELEASE)/bin/python -m build --outdir dist
@@ -83,7 +89,7 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
 
-# What tests and benchmarks of one kind need besides stays out of .venv: the extra of that name.
+# What tests, benchmarks and pages of one kind need besides stays out of .venv: the extra of that name.
 build/%-venv/.installed: pyproject.toml $(CONSTRAINTS)
 	@echo "installing into build/$*-venv ..." && $(PYTHON) -m venv build/$*-venv && \
 	build/$*-venv/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@

@@ -276,8 +276,10 @@ def asset_field_quality():
         if too_many:
             raise AirflowFailException(f"{'; '.join(too_many)}: see {reported['page']}")
 
+    # [START howto_link_report]
     reported = report(take_snapshot())
     reported.operator.operator_extra_links = (FsmReportLink(),)
+    # [END howto_link_report]
     check(reported)
 
 

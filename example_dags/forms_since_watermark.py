@@ -86,9 +86,11 @@ def forms_since_watermark():
         """Note what is done, now that it is."""
         Variable.set(VARIABLE, json.dumps(next_state(read_state(), listed_at, listed)))
 
+    # [START howto_operator_list_forms]
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
     handle_forms(choose_unseen(list_forms.output)) >> commit(begun["now"], list_forms.output)
+    # [END howto_operator_list_forms]
 
 
 forms_since_watermark()

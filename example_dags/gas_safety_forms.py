@@ -34,6 +34,7 @@ def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
     return [form for form in forms if ROUTES[form["formName"]] == task_id]
 
 
+# [START howto_asset_completed_forms]
 @dag(
     schedule=completed_forms("gas_safety_forms", poll_interval=POLL_INTERVAL, form_names=list(ROUTES)),
     start_date=datetime(2026, 1, 1),
@@ -47,6 +48,8 @@ def gas_safety_forms():
     def read_forms(triggering_asset_events=None):
         """Give the forms of all events of this run, each version once; a run by hand has none."""
         return forms_from_events(triggering_asset_events or {})
+
+    # [END howto_asset_completed_forms]
 
     @task.branch
     def route(forms):

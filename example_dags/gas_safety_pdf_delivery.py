@@ -67,9 +67,11 @@ def gas_safety_pdf_delivery():
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
+    # [START howto_transfer_form_pdfs]
     deliver_pdfs = FsmFormPdfsToObjectStorageOperator(
         task_id="deliver_pdfs", forms=choose_records(list_forms.output), destination="{{ params.records }}"
     )
+    # [END howto_transfer_form_pdfs]
     deliver_pdfs >> commit(begun["now"])
 
 

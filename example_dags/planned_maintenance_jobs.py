@@ -241,6 +241,7 @@ def planned_maintenance_jobs():
         return {"day": day, "outcomes": dict(Counter(row["outcome"] for row in rows)), "rows": rows}
 
     chosen = choose_rows()
+    # [START howto_operator_create_jobs]
     check_jobs = FsmCreateJobsOperator(
         task_id="check_jobs", jobs=chosen["jobs"], max_jobs="{{ params.max_jobs }}", dry_run=True
     )
@@ -249,6 +250,7 @@ def planned_maintenance_jobs():
     # A teardown runs also where the creation failed, and leaves it to the creation to fail the run.
     written = write_outcomes(claimed, create_jobs.output).as_teardown(setups=claimed)
     check_jobs >> claimed >> create_jobs >> written
+    # [END howto_operator_create_jobs]
     report(chosen["day"], written, chosen["held"])
 
 

@@ -34,8 +34,10 @@ RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=10)}
     default_args=RETRIES,
 )
 def webhook_bootstrap():
+    # [START howto_operator_register_webhook]
     # No target_url: the receiver's own address, with a token in it that is shown to nobody.
     FsmRegisterWebhookOperator(task_id="register", object="jobs", event_types=["jobs.created"])
+    # [END howto_operator_register_webhook]
 
 
 @dag(
@@ -46,6 +48,7 @@ def webhook_bootstrap():
     default_args=RETRIES,
 )
 def jobs_from_webhooks():
+    # [START howto_asset_webhook_deliveries]
     @task
     def references(triggering_asset_events=None) -> list[dict]:
         """Say which jobs the deliveries were about; a run may stand for several deliveries."""
@@ -58,6 +61,8 @@ def jobs_from_webhooks():
         for reference in found.values():
             print(f"{reference['type']}: job {reference['jobID']}")
         return list(found.values())
+
+    # [END howto_asset_webhook_deliveries]
 
     references()
 

@@ -29,6 +29,7 @@ FORMS = ["Gas Safety Record", "Job Sign-off"]
     },
 )
 def work_order_roundtrip():
+    # [START howto_operator_create_job]
     create_job = FsmCreateJobOperator(
         task_id="create_job",
         property_id="{{ params.property_id }}",
@@ -39,7 +40,9 @@ def work_order_roundtrip():
             "priority": "Important",
         },
     )
+    # [END howto_operator_create_job]
 
+    # [START howto_sensor_form]
     wait_for_forms = FsmFormSensor(
         task_id="wait_for_forms",
         job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
@@ -49,6 +52,7 @@ def work_order_roundtrip():
         poke_interval=15,
         timeout=timedelta(days=14),
     )
+    # [END howto_sensor_form]
 
     @task
     def report(job: dict, forms: list[dict]) -> dict:

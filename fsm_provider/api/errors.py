@@ -29,7 +29,7 @@ class FsmError(Exception):
         return error_from_dict, (self.as_dict(),)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the class name as ``type`` and the fields beside it; :func:`error_from_dict` undoes it."""
+        """Give the class name as ``type`` and the fields beside it; ``error_from_dict`` undoes it."""
         return {"type": type(self).__name__, **asdict(self)}
 
 

@@ -31,7 +31,7 @@ class FsmHook(BaseHook):
     """The service behind an Airflow connection. Nothing is read or opened before it is used.
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
-        extra holds the settings of :class:`fsm_provider.api.settings.Settings`.
+        extra holds the settings of :class:`fsm_provider.api.Settings`.
     :param sleep: waits so many seconds between two attempts at a request.
     """
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class FsmListFormsOperator(FsmFormsToXComOperator):
-    """List completed forms (4.3), with the arguments of :class:`FsmFormsToXComOperator`.
+    """List completed forms (4.3).
+
+    The arguments are those of :class:`~fsm_provider.operators.base.FsmFormsToXComOperator`.
 
     :return: the forms as ``xcom`` says, in the service's order.
     """

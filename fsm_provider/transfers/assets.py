@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
-    """Export the asset dynamic fields (4.1): see :class:`FsmExportOperator`.
+    """Export the asset dynamic fields (4.1).
 
-    There is one row for each value in each use; a field without values, or without uses, has one all the
-    same. Columns are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value:
-    ``usedBy_scope``, ``values_id``, and so on. The file is sorted by ``dynamicFieldID``.
+    How files are written is said by :class:`~fsm_provider.transfers.base.FsmExportOperator`. There is one
+    row for each value in each use; a field without values, or without uses, has one all the same. Columns
+    are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
+    ``values_id``, and so on. The file is sorted by ``dynamicFieldID``.
     """
 
     records = "asset_dynamic_fields"

@@ -161,10 +161,11 @@ def _read_bound(name: str, value: Any) -> datetime | None:
 
 
 class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
-    """Export completed forms (4.3), one row each: see :class:`FsmExportOperator`.
+    """Export completed forms (4.3), one row each.
 
-    Files are sorted by ``createdOnDateTime`` and ``id``. Of a form that comes in two versions, the one that
-    was updated last is written. The filters are those of
+    How files are written is said by :class:`~fsm_provider.transfers.base.FsmExportOperator`. They are
+    sorted by ``createdOnDateTime`` and ``id``. Of a form that comes in two versions, the one that was
+    updated last is written. The filters are those of
     :class:`~fsm_provider.operators.base.FsmFormFilterOperator`, and two more, which only this side applies:
 
     :param created_before: created before; ISO 8601 or a time, in UTC where it has no zone (templated).

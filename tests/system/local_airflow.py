@@ -51,9 +51,9 @@ class LocalAirflow(AirflowApi):
     def __init__(self, dags_folder: Path, home: Path, env: Mapping[str, str] | None = None) -> None:
         self.home = home.resolve()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        port = _free_port()
+        port = free_port()
         super().__init__(f"http://127.0.0.1:{port}")
-        self.env = _environment(dags_folder.resolve(), self.home, port) | dict(env or {})
+        self.env = environment(dags_folder.resolve(), self.home, port) | dict(env or {})
 
     def __enter__(self) -> Self:
         self.start()
@@ -91,7 +91,7 @@ class LocalAirflow(AirflowApi):
 
     def kill(self, name: str) -> None:
         """End one process and all it started with SIGKILL, as if its machine had died."""
-        _kill_session(self.processes.pop(name))
+        kill_session(self.processes.pop(name))
 
     def restart(self, name: str) -> None:
         """Start one process again, stopping it first where it still runs."""
@@ -116,7 +116,7 @@ class LocalAirflow(AirflowApi):
         try:
             code = migration.wait(BOOT_SECONDS)
         finally:
-            _kill_session(migration)
+            kill_session(migration)
         if code != 0:
             raise LocalAirflowError(f"airflow db migrate failed:\n{self._tail('db-migrate')}")
 
@@ -178,7 +178,7 @@ class LocalAirflow(AirflowApi):
                     process.wait(max(0.0, deadline - time.monotonic()))
         finally:
             for process in processes:
-                _kill_session(process)
+                kill_session(process)
 
     def _log_path(self, name: str) -> Path:
         return self.home / f"{name}.log"
@@ -188,13 +188,13 @@ class LocalAirflow(AirflowApi):
         return "\n".join(text.splitlines()[-lines:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _kill_session(leader: subprocess.Popen[bytes]) -> None:
+def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """SIGKILL whatever is left of the session that the process leads, and reap the leader.
 
     A running task has a process group of its own, so the group alone would miss it.
@@ -215,7 +215,7 @@ def _is_alive_in(session: int, pid: int) -> bool:
         return False
 
 
-def _environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
+def environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     base_url = f"http://127.0.0.1:{port}"
     loopback = "127.0.0.1,localhost"

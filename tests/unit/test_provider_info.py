@@ -7,9 +7,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from airflow.providers.common.compat.sdk import AirflowPlugin, BaseOperator
 
 import fsm_provider
 from fsm_provider.api import Settings
+from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
 
 INFO = get_provider_info()
@@ -46,6 +48,47 @@ def test_every_module_of_a_kind_is_listed(kind):
         f"fsm_provider.{kind}.__init__",
         f"fsm_provider.{kind}.base",
     }
+
+
+def public_classes(folder: str) -> set[str]:
+    root = Path(fsm_provider.__file__).parent
+    modules = [f"fsm_provider.{folder}.{path.stem}" for path in (root / folder).glob("*.py")]
+    return {
+        f"{module}.{name}"
+        for module in modules
+        for name, thing in vars(import_module(module)).items()
+        if isinstance(thing, type) and thing.__module__ == module and not name.startswith("_")
+    }
+
+
+def test_every_transfer_is_listed():
+    listed = {transfer["python-module"] for transfer in INFO["transfers"]}
+
+    assert listed == {
+        dotted.rpartition(".")[0]
+        for dotted in public_classes("transfers")
+        if issubclass(import_string(dotted), BaseOperator) and ".base." not in dotted
+    }
+
+
+def test_every_link_is_listed():
+    assert set(INFO["extra-links"]) == public_classes("links")
+
+
+def test_every_plugin_is_an_entry_point():
+    """Airflow loads a third party's plugins from there; those that provider info names it loads once more."""
+    ours = metadata.distribution(INFO["package-name"]).entry_points
+    plugins = {entry_point.value.replace(":", ".") for entry_point in ours.select(group="airflow.plugins")}
+
+    assert plugins == {"fsm_provider.plugins.webhooks.FsmWebhooksPlugin"}
+    assert all(issubclass(import_string(dotted), AirflowPlugin) for dotted in plugins)
+    assert "plugins" not in INFO
+
+
+def test_every_asset_of_the_package_has_a_listed_scheme():
+    (uris,) = INFO["asset-uris"]
+
+    assert [completed_forms("any").uri.partition(":")[0]] == uris["schemes"]
 
 
 def test_named_classes_exist():

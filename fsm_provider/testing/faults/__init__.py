@@ -3,12 +3,12 @@
 Each fault says what it does to the request and to the answer; whatever it is, what the service
 has handled is stored, and every request that was read is among ``service.requests``::
 
-from fsm_provider.testing import FakeFieldService, faults
+    from fsm_provider.testing import FakeFieldService, faults
 
-service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
-with pytest.raises(FsmUncertainWriteError):
-    hook.create_job(1, {})
-assert len(service.jobs) == 1
+    service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
+    with pytest.raises(FsmUncertainWriteError):
+        hook.create_job(1, {})
+    assert len(service.jobs) == 1
 """
 
 from fsm_provider.testing.exchange import Answer, Exchange

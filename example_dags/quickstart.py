@@ -1,0 +1,54 @@
+"""The two DAGs of ``docs/quickstart.md``: wait for a form, and create a job and wait for its form.
+
+``first_form`` writes nothing to the service: begin with it on your own. ``first_job`` creates a job each time
+it is run, which on a real service is an engineer's visit.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.common.compat.sdk import Param, dag
+
+from fsm_provider.operators.jobs import FsmCreateJobOperator
+from fsm_provider.sensors.forms import FsmFormSensor
+
+RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+
+
+@dag(schedule=None, default_args=RETRIES, tags=["fsm", "example"])
+def first_form():
+    FsmFormSensor(
+        task_id="wait_for_a_form",
+        deferrable=True,
+        poke_interval=30,
+        timeout=timedelta(days=1),
+    )
+
+
+first_form()
+
+
+@dag(
+    schedule=None,
+    default_args=RETRIES,
+    tags=["fsm", "example"],
+    params={"property_id": Param(7, type="integer", minimum=1, title="Property")},
+)
+def first_job():
+    create_job = FsmCreateJobOperator(
+        task_id="create_job",
+        property_id="{{ params.property_id }}",
+        job={"customerReference": "{{ run_id }}", "notes": "From the quickstart"},
+    )
+    wait_for_its_form = FsmFormSensor(
+        task_id="wait_for_its_form",
+        job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
+        deferrable=True,
+        poke_interval=5,
+        timeout=timedelta(days=14),
+    )
+    create_job >> wait_for_its_form
+
+
+first_job()

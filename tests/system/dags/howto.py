@@ -1,0 +1,95 @@
+"""What the pages under ``docs`` show of the operators that no example DAG has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.common.compat.sdk import dag, task
+
+from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
+from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.retry_policy import FsmRetryPolicy
+from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
+from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
+
+
+@dag(schedule=None, params={"folder": ""}, default_args={"fsm_conn_id": "fsm_howto"})
+def howto():
+    # [START howto_bulk]
+    create_jobs = FsmCreateJobsOperator(
+        task_id="create_jobs",
+        jobs=[
+            {"property_id": 7, "job": {"customerReference": "PM-1"}, "key": "PM-1"},
+            {"property_id": 8, "job": {"customerReference": "PM-2"}, "key": "PM-2"},
+        ],
+        max_concurrency=4,
+        max_jobs=200,
+    )
+    # [END howto_bulk]
+
+    # [START howto_mapped_sensors]
+    @task
+    def job_ids(outcomes):
+        return [outcome["jobID"] for outcome in outcomes]
+
+    FsmFormSensor.partial(
+        task_id="wait_for_each", deferrable=True, poke_interval=15, timeout=timedelta(days=14)
+    ).expand(job_id=job_ids(create_jobs.output))
+    # [END howto_mapped_sensors]
+
+    # [START howto_retry_policy]
+    FsmCreateJobOperator(
+        task_id="create_job",
+        property_id=7,
+        job={"customerReference": "PO-4712"},
+        retries=3,
+        retry_policy=FsmRetryPolicy(longest=timedelta(hours=2)),
+    )
+    # [END howto_retry_policy]
+
+    # [START howto_hook]
+    @task
+    def count_warning_notices():
+        from fsm_provider.hooks.fsm import FsmHook
+
+        forms = FsmHook().list_forms(property_id=7, created_since="2026-01-01T00:00:00Z")
+        return sum(form.form_name == "Warning Notice" for form in forms)
+
+    # [END howto_hook]
+    count_warning_notices()
+
+    # [START howto_operator_list_asset_fields]
+    FsmListAssetDynamicFieldsOperator(task_id="asset_fields")
+    # [END howto_operator_list_asset_fields]
+
+    # [START howto_transfer_forms]
+    FsmFormsToObjectStorageOperator(
+        task_id="export_forms",
+        created_since="2026-01-01T00:00:00Z",
+        created_before="2027-01-01T00:00:00Z",
+        destination="{{ params.folder }}/forms",
+        format="csv",
+        partition_by="property",
+    )
+    # [END howto_transfer_forms]
+
+    # [START howto_transfer_asset_fields]
+    FsmAssetDynamicFieldsToObjectStorageOperator(
+        task_id="export_asset_fields", destination="{{ params.folder }}/asset_fields"
+    )
+    # [END howto_transfer_asset_fields]
+
+    # [START howto_operator_list]
+    FsmListOperator(task_id="users", path="/users", query_params={"active": "true"})
+    # [END howto_operator_list]
+
+    # [START howto_operator_request]
+    FsmRequestOperator(
+        task_id="put_on_hold", method="POST", path="/jobs/4711/hold", json={"onHoldReasonID": 3}
+    )
+    # [END howto_operator_request]
+
+
+howto()

@@ -1,0 +1,179 @@
+"""The shell blocks of the pages are run as they stand, page by page, each page in one shell.
+
+What stands for the reader's own service is a fake, and what stays up goes to the background. Of ``make``,
+which takes minutes, it is tried that the target is there, and of ``pip``, in ``tests/unit/test_docs.py``,
+that the extras are.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from fsm_provider.testing import Engineer, FakeFieldService, faults
+from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.system.airflow_api import AirflowApi
+from tests.system.local_airflow import LocalAirflow, environment, free_port, kill_session
+from tests.unit.plugins import signing
+
+ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
+"""The reader's own."""
+PREAMBLE = f"""\
+set -euo pipefail
+pip() {{ :; }}
+make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
+"""
+STAYS_UP = {
+    r"python -m fsm_provider\.testing .*": "grep -q '^export' {log}",
+    "airflow standalone": "grep -q first_job {log}",
+}
+"""What stays up, and what succeeds once it is of use: the fake is there, the DAGs are parsed."""
+COMMAND_SECONDS = 600.0
+PAGES_WITH_COMMANDS = [page for page in PAGES if blocks("bash", "console", pages=[page])]
+
+
+class Shell:
+    """Runs the blocks of a page, and what they start, until it is closed."""
+
+    def __init__(self, folder: Path, own: FakeFieldService) -> None:
+        self.folder = folder
+        self.api = AirflowApi(f"http://127.0.0.1:{(port := free_port())}")
+        self._fakes_port = free_port()
+        self._own = own
+        ports = {
+            f"AIRFLOW__LOGGING__{kind}_LOG_SERVER_PORT": str(free_port()) for kind in ("WORKER", "TRIGGER")
+        }
+        self._env = environment(folder / "dags", folder / "airflow", port) | {
+            **ports,
+            "HOME": str(folder),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        for name in ("AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"):
+            del self._env[name]
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(self, script: str) -> None:
+        """Run commands to their end; what stays up goes on in the background."""
+        for number, (command, ready) in enumerate(STAYS_UP.items()):
+            log = self.folder / f"background_{number}.log"
+            waits = f" > {log} 2>&1 &\nuntil {ready.format(log=log)}; do sleep 0.5; done"
+            script = re.sub(rf"^({command})$", rf"\1{waits}", script, flags=re.MULTILINE)
+        own = {
+            ADDRESS: self._own.base_url,
+            quote(ADDRESS, safe=""): quote(self._own.base_url, safe=""),
+            TOKEN: self._own.settings.token,
+            "http://127.0.0.1:8400": f"http://127.0.0.1:{self._fakes_port}",
+            "-m fsm_provider.testing": f"-m fsm_provider.testing --port {self._fakes_port}",
+        }
+        for shown, real in own.items():
+            script = script.replace(shown, real)
+        log = self.folder / "shell.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", PREAMBLE + script],
+                env=self._env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        assert process.wait(COMMAND_SECONDS) == 0, log.read_text()
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self._running:
+            kill_session(process)
+
+
+def commands_of(page: Path) -> str:
+    """Give the commands of a page's blocks, without prompts and output."""
+    return "\n".join(
+        "\n".join(re.findall(r"^\$ (.*)$", block.text, re.MULTILINE))
+        if block.kind == "console"
+        else block.text
+        for block in blocks("bash", "console", pages=[page])
+    )
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of Airflow with nothing in it."""
+    home = tmp_path_factory.mktemp("database")
+    airflow = Path(sys.executable).with_name("airflow")
+    subprocess.run([airflow, "db", "migrate"], env=os.environ | {"AIRFLOW_HOME": str(home)}, check=True)
+    return home / "airflow.db"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    for dags in (tmp_path / "airflow" / "dags", tmp_path / "fsm-quickstart" / "dags"):
+        dags.mkdir(parents=True)
+        shutil.copy(ROOT / "example_dags" / "quickstart.py", dags)
+    with FakeFieldService(token="own-token", page_size=20, page_size_param="limit") as own:
+        own.seed_forms(120)
+        running = Shell(tmp_path, own)
+        yield running
+        running.close()
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES_WITH_COMMANDS if page.name != "quickstart.md"], ids=attrgetter("name")
+)
+def test_the_commands_of_a_page_run(shell: Shell, page: Path, database: Path) -> None:
+    shutil.copy(database, shell.folder / "airflow")
+    delivery = b'{"type": "jobs.created"}'
+    secret = signing.standard_secret()
+    headers = signing.standard(secret, delivery)
+    (shell.folder / "headers.txt").write_text(json.dumps(headers))
+    (shell.folder / "body.bin").write_bytes(delivery)
+    (shell.folder / "secret.txt").write_text(secret)
+
+    shell.run(commands_of(page))
+
+
+def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shell) -> None:
+    shell.run(commands_of(DOCS / "quickstart.md"))
+
+    def state_of(dag_id: str) -> dict[str, str | None]:
+        (run,) = shell.api.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
+        return shell.api.task_states(dag_id, run["dag_run_id"])
+
+    def until(dag_id: str, task_id: str, state: str) -> None:
+        deadline = time.monotonic() + 240
+        while state_of(dag_id).get(task_id) != state:
+            assert time.monotonic() < deadline, state_of(dag_id)
+            time.sleep(0.5)
+
+    until("first_job", "wait_for_its_form", "deferred")
+    shell.api.trigger("first_form")
+    until("first_form", "wait_for_a_form", "deferred")
+    until("first_job", "wait_for_its_form", "success")
+    until("first_form", "wait_for_a_form", "success")
+
+
+def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:
+    # A service of its own: it has what the specification only names.
+    with FakeFieldService(engineer=Engineer(after=0.5)) as service:
+        users = {"pagination": {"hasMore": False}, "data": [{"id": 1}, {"id": 2}]}
+        service.fail("GET", "/users", faults.Status(200, body=users), every=True)
+        service.fail("POST", "/jobs/4711/hold", faults.Status(200, body={"isJobOnHold": True}), every=True)
+        airflow.add_connection("fsm_howto", service.connection())
+
+        run_id = airflow.trigger("howto", {"folder": tmp_path.as_uri()})
+
+        assert airflow.wait_for_run("howto", run_id, timeout=180) == "success"
+        assert airflow.xcom("howto", run_id, "users") == users["data"]
+        assert airflow.xcom("howto", run_id, "put_on_hold") == {"isJobOnHold": True}
+        assert len(service.jobs) == 3
+        assert (tmp_path / "forms" / "_manifest.json").exists()
