@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+DISTRIBUTED := build/distributed-venv
 
 # Whatever imports Airflow would create ~/airflow without a home of its own.
 IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
@@ -12,10 +13,10 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-distributed bench kills constraints clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(INSTALLED) ## A work order, planned maintenance and a form that starts a DAG, on a real Airflow
 	@$(BIN)/python -m tests.system.demo
@@ -41,6 +42,10 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+
+test-distributed: $(DISTRIBUTED)/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
+	@echo "== pytest tests/distributed"
+	@$(IN_TEMPORARY_HOME) $(DISTRIBUTED)/bin/pytest --quiet -rP tests/distributed
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
@@ -73,3 +78,8 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 $(BENCH)/.installed: pyproject.toml $(CONSTRAINTS)
 	@echo "installing into $(BENCH) ..." && $(PYTHON) -m venv $(BENCH) && \
 	$(BENCH)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[bench]' && touch $@
+
+$(DISTRIBUTED)/.installed: pyproject.toml $(CONSTRAINTS) constraints/distributed.txt
+	@echo "installing into $(DISTRIBUTED) ..." && $(PYTHON) -m venv $(DISTRIBUTED) && \
+	$(DISTRIBUTED)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) \
+		-c constraints/distributed.txt -e '.[distributed]' && touch $@

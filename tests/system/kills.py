@@ -97,8 +97,15 @@ class Killer:
         await exchange.answer(answer)
 
 
+def process_behind(client: tuple[str, int]) -> int:
+    """Give the process on this machine that a connection is of."""
+    connections = psutil.net_connections("tcp4")
+    [pid] = {found.pid for found in connections if found.laddr == client and found.pid}
+    return pid
+
+
 def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
-    [task] = {found.pid for found in psutil.net_connections("tcp4") if found.laddr == client and found.pid}
+    task = process_behind(client)
     worker = psutil.Process(task).ppid()
     time.sleep(kill.seconds)
     for pid in {"task": [task], "worker": [worker], "both": [worker, task]}[kill.victim]:

@@ -1,0 +1,91 @@
+"""Jobs are created once, whoever of a cluster is killed meanwhile."""
+
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.distributed.airflow import DistributedAirflow
+from tests.system.form_events import add, times_told, until_told
+from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally
+
+RUNS = 8
+"""More than the workers have slots for."""
+JOBS = RUNS * BULK_JOBS
+
+
+@pytest.mark.parametrize("worker", ["worker", "worker-2"])
+def test_a_killed_worker_loses_no_job_and_creates_none_twice(
+    airflow: DistributedAirflow, stage: Stage, chance: random.Random, worker: str
+) -> None:
+    runs, requests = _start_until_random_request(stage, chance)
+    airflow.kill(worker)
+    killed_at = datetime.now(UTC)
+    reports = stage.finish(runs)
+    seconds = (datetime.now(UTC) - killed_at).total_seconds()
+    retried = [run for run, report in zip(runs, reports, strict=True) if report.tries > 1]
+    noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
+    airflow.start_again(worker)
+
+    tally = Tally.of(reports)
+    print(
+        f"{worker} killed with {len(retried)} of {RUNS} runs, after {requests} of {JOBS} jobs: "
+        f"{tally}; tried again after {[round(since.total_seconds()) for since in noticed]} s, "
+        f"over after {seconds:.0f} s"
+    )
+    assert retried
+    assert {report.tries for report in reports} == {1, 2}
+    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
+    for report in reports:
+        outcomes = Counter(outcome["outcome"] for outcome in report.result)
+        assert outcomes["uncertain"] <= (CONCURRENCY + CONCURRENCY // 2 if report.tries == 2 else 0)
+        assert report.state == ("failed" if outcomes["uncertain"] else "success")
+
+
+@pytest.mark.parametrize("scheduler", ["scheduler", "scheduler-2"])
+def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
+    airflow: DistributedAirflow,
+    stage: Stage,
+    watched: FakeFieldService,
+    chance: random.Random,
+    scheduler: str,
+) -> None:
+    runs, requests = _start_until_random_request(stage, chance)
+    forms = add(watched, 3)
+    time.sleep(chance.uniform(0.0, 3.0))
+    airflow.kill(scheduler)
+    killed_at = time.monotonic()
+    forms += add(watched, 3)
+    tally, tries = _outcome(stage, runs)
+    seconds = time.monotonic() - killed_at
+    forms += add(watched)
+    until_told(airflow, forms)
+    airflow.start_again(scheduler)
+
+    told = Counter(times_told(airflow, forms).values())
+    print(
+        f"{scheduler} killed after {requests} of {JOBS} jobs: {tally}, tries {tries}, "
+        f"over after {seconds:.0f} s; forms by how often they were told of: {told}"
+    )
+    assert tally == Tally(asked=JOBS, created=JOBS)
+    assert set(tries) == {1}
+    assert told == {1: len(forms)}
+
+
+def _start_until_random_request(stage: Stage, chance: random.Random) -> tuple[list[Run], int]:
+    """Start all runs, and come back at a moment in the first half of their requests."""
+    before = stage.killer.seen.total()
+    requests = chance.randint(JOBS // 8, JOBS // 2)
+    runs = [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
+    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, timeout=240)
+    time.sleep(chance.uniform(0.0, 2 * LATENCY))
+    return runs, requests
+
+
+def _outcome(stage: Stage, runs: list[Run]) -> tuple[Tally, Counter[int]]:
+    reports = stage.finish(runs)
+    return Tally.of(reports), Counter(report.tries for report in reports)
