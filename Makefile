@@ -45,7 +45,7 @@ test-system: $(INSTALLED) ## Tests on a real Airflow
 
 test-distributed: $(DISTRIBUTED)/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
 	@echo "== pytest tests/distributed"
-	@$(IN_TEMPORARY_HOME) $(DISTRIBUTED)/bin/pytest --quiet -rP tests/distributed
+	@$(IN_TEMPORARY_HOME) $(DISTRIBUTED)/bin/pytest --quiet tests/distributed
 
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)

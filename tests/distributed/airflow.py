@@ -1,7 +1,11 @@
 """Airflow as a cluster runs it: CeleryExecutor, PostgreSQL and Redis, and two of what may be lost."""
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from redis import Redis
 
 from tests.system.kills import NOTICED_AFTER
 from tests.system.local_airflow import LocalAirflow
@@ -51,6 +55,24 @@ class DistributedAirflow(LocalAirflow):
     def start_again(self, name: str) -> None:
         """Start what was killed."""
         self.start_another(name.removesuffix("-2"), name)
+
+    def age_messages(self) -> list[str]:
+        """Let a day pass for the messages that no worker has acknowledged, so that Celery sends them again.
+
+        It looks for such messages as soon as a worker starts, and then rarely.
+
+        :return: Celery's names of these tasks.
+        """
+        with Redis.from_url(self.env["AIRFLOW__CELERY__BROKER_URL"]) as broker:
+            messages = broker.hgetall("unacked")
+            if messages:
+                broker.zadd("unacked_index", dict.fromkeys(messages, 0.0))
+        return [json.loads(message)[0]["headers"]["id"] for message in messages.values()]
+
+    def times_handled(self, task: str) -> int:
+        """Count how often a worker has come to an end with a task of Celery's."""
+        logs = [path.read_text(errors="replace") for path in self.home.glob("worker*.log")]
+        return sum(len(re.findall(rf"execute_workload\[{task}\] (?:succeeded|raised)", log)) for log in logs)
 
     def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
         if kind != "worker":

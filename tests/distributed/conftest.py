@@ -17,10 +17,18 @@ SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 WATCHED = OURS.with_name("watched.py")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests have recorded, whether they passed or not."""
+    terminalreporter.section(f"figures, seed {SEED}")
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties if report.when == "call" else ():
+                terminalreporter.line(f"{report.location[2]}: {name}: {value}")
+
+
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
     """What draws the kill of a test."""
-    print(f"seed {SEED}")
     return random.Random(f"{SEED} {request.node.name}")
 
 

@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from fsm_provider.testing import FakeFieldService
@@ -29,7 +29,10 @@ TRIGGERERS = ("triggerer", "triggerer-2")
 
 
 def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
-    airflow: DistributedAirflow, watched: FakeFieldService, chance: random.Random
+    airflow: DistributedAirflow,
+    watched: FakeFieldService,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
 ) -> None:
     start = time.monotonic()
     waits = Waits.start(airflow, watched, SENSORS)
@@ -51,11 +54,12 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
 
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
     ends = _ends_of_sensors(airflow, waits)
-    print(
+    record_property(
+        "figures",
         f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings in {SWEEPS} sweeps: {listings}; "
         f"{victim} killed with {first} forms complete, {second - first} completed before that was noticed, "
         f"all found {found_after:.0f} s after the kill; {SENSORS - second} completed then; over after "
-        f"{time.monotonic() - start:.0f} s; ends: {len(ends)}, mismatches: {mismatches(airflow)}"
+        f"{time.monotonic() - start:.0f} s; ends: {len(ends)}, mismatches: {mismatches(airflow)}",
     )
     assert Counter(ends) == Counter(range(SENSORS))
     assert listings.keys() <= set(TRIGGERERS)
@@ -85,12 +89,15 @@ def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
 
 
 def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
-    airflow: DistributedAirflow, watched: FakeFieldService, chance: random.Random
+    airflow: DistributedAirflow,
+    watched: FakeFieldService,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
 ) -> None:
     at_risk, safe, gaps = [], [], []
     for _ in range(KILLS):
         at_risk += add(watched, chance.randint(1, 5))
-        time.sleep(chance.uniform(0.0, 4.0))
+        time.sleep(chance.uniform(0.0, 3.0))
         victim = _sender(airflow, _looks(watched)[-1])
         airflow.kill(victim)
         killed_at = datetime.now(UTC)
@@ -103,9 +110,10 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
 
     twice = Counter(times_told(airflow, at_risk).values()), Counter(times_told(airflow, safe).values())
     in_events = {form for event in _events(airflow) for form in event}
-    print(
+    record_property(
+        "figures",
         f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms by how "
-        f"often they were told of: completed before a kill {twice[0]}, after it {twice[1]}"
+        f"often they were told of: completed before a kill {twice[0]}, after it {twice[1]}",
     )
     assert max(twice[0]) <= 2
     assert set(twice[1]) == {1}

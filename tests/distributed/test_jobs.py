@@ -3,6 +3,7 @@
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.distributed.airflow import DistributedAirflow
-from tests.system.form_events import add, times_told, until_told
+from tests.system.form_events import add, times_told, until, until_told
 from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally
 
 RUNS = 8
@@ -20,7 +21,11 @@ JOBS = RUNS * BULK_JOBS
 
 @pytest.mark.parametrize("worker", ["worker", "worker-2"])
 def test_a_killed_worker_loses_no_job_and_creates_none_twice(
-    airflow: DistributedAirflow, stage: Stage, chance: random.Random, worker: str
+    airflow: DistributedAirflow,
+    stage: Stage,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
+    worker: str,
 ) -> None:
     runs, requests = _start_until_random_request(stage, chance)
     airflow.kill(worker)
@@ -29,14 +34,19 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     seconds = (datetime.now(UTC) - killed_at).total_seconds()
     retried = [run for run, report in zip(runs, reports, strict=True) if report.tries > 1]
     noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
+    orphans = airflow.age_messages()
     airflow.start_again(worker)
+    until(lambda: all(map(airflow.times_handled, orphans)))
 
     tally = Tally.of(reports)
-    print(
-        f"{worker} killed with {len(retried)} of {RUNS} runs, after {requests} of {JOBS} jobs: "
-        f"{tally}; tried again after {[round(since.total_seconds()) for since in noticed]} s, "
-        f"over after {seconds:.0f} s"
+    record_property(
+        "figures",
+        f"killed with {len(retried)} of {RUNS} runs, after {requests} of {JOBS} jobs: {tally}; tried again "
+        f"after {[round(since.total_seconds()) for since in noticed]} s, over after {seconds:.0f} s; "
+        f"{len(orphans)} messages delivered again",
     )
+    assert len(orphans) >= len(retried)
+    assert [report.jobs for report in stage.finish(runs)] == [report.jobs for report in reports]
     assert retried
     assert {report.tries for report in reports} == {1, 2}
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
@@ -52,6 +62,7 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     stage: Stage,
     watched: FakeFieldService,
     chance: random.Random,
+    record_property: Callable[[str, object], None],
     scheduler: str,
 ) -> None:
     runs, requests = _start_until_random_request(stage, chance)
@@ -67,9 +78,10 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     airflow.start_again(scheduler)
 
     told = Counter(times_told(airflow, forms).values())
-    print(
-        f"{scheduler} killed after {requests} of {JOBS} jobs: {tally}, tries {tries}, "
-        f"over after {seconds:.0f} s; forms by how often they were told of: {told}"
+    record_property(
+        "figures",
+        f"killed after {requests} of {JOBS} jobs: {tally}, tries {tries}, over after {seconds:.0f} s; "
+        f"forms by how often they were told of: {told}",
     )
     assert tally == Tally(asked=JOBS, created=JOBS)
     assert set(tries) == {1}
