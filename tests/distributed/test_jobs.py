@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
 from tests.system.form_events import add, times_told, until, until_told
-from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally
+from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
 
 RUNS = 8
 """More than the workers have slots for."""
@@ -27,7 +29,10 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     record_property: Callable[[str, object], None],
     worker: str,
 ) -> None:
-    runs, requests = _start_until_random_request(stage, chance)
+    requests = chance.randint(1, BULK_JOBS * 3 // 4)
+    runs = _start(stage)
+    _until_a_run_has_sent(requests, airflow, stage, worker)
+    time.sleep(chance.uniform(0.0, 2 * LATENCY))
     airflow.kill(worker)
     killed_at = datetime.now(UTC)
     reports = stage.finish(runs)
@@ -41,7 +46,7 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     tally = Tally.of(reports)
     record_property(
         "figures",
-        f"killed with {len(retried)} of {RUNS} runs, after {requests} of {JOBS} jobs: {tally}; tried again "
+        f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried again "
         f"after {[round(since.total_seconds()) for since in noticed]} s, over after {seconds:.0f} s; "
         f"{len(orphans)} messages delivered again",
     )
@@ -65,7 +70,9 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     record_property: Callable[[str, object], None],
     scheduler: str,
 ) -> None:
-    runs, requests = _start_until_random_request(stage, chance)
+    before, requests = stage.killer.seen.total(), chance.randint(1, JOBS // 2)
+    runs = _start(stage)
+    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, timeout=240)
     forms = add(watched, 3)
     time.sleep(chance.uniform(0.0, 3.0))
     airflow.kill(scheduler)
@@ -88,14 +95,19 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     assert told == {1: len(forms)}
 
 
-def _start_until_random_request(stage: Stage, chance: random.Random) -> tuple[list[Run], int]:
-    """Start all runs, and come back at a moment in the first half of their requests."""
-    before = stage.killer.seen.total()
-    requests = chance.randint(JOBS // 8, JOBS // 2)
-    runs = [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
-    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, timeout=240)
-    time.sleep(chance.uniform(0.0, 2 * LATENCY))
-    return runs, requests
+def _start(stage: Stage) -> list[Run]:
+    return [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
+
+
+def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:
+    """Come back while a run of this worker sends its requests, after so many of them."""
+    sender = cache(lambda connection: airflow.name_of(process_behind(connection)))
+
+    def is_the_time(newest: RecordedRequest) -> bool:
+        sent = stage.killer.seen[run_number(newest.path)]
+        return requests <= sent <= BULK_JOBS - CONCURRENCY and sender(newest.connection) == worker
+
+    stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), timeout=240)
 
 
 def _outcome(stage: Stage, runs: list[Run]) -> tuple[Tally, Counter[int]]:

@@ -84,7 +84,7 @@ class Killer:
 
     async def play(self, exchange: Exchange) -> None:
         answer = await exchange.handle()
-        number = int(exchange.request.url.path.split("/")[-2]) // 1000
+        number = run_number(exchange.request.url.path)
         self.seen[number] += 1
         kill = self.planned.get(number)
         if kill and self.seen[number] == kill.request:
@@ -95,6 +95,11 @@ class Killer:
                 exchange.close()
                 return
         await exchange.answer(answer)
+
+
+def run_number(path: str) -> int:
+    """Give the number of the run that creates a job at this path."""
+    return int(path.split("/")[-2]) // 1000
 
 
 def process_behind(client: tuple[str, int]) -> int:
