@@ -78,12 +78,13 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     airflow.kill(scheduler)
     killed_at = time.monotonic()
     forms += add(watched, 3)
-    tally, tries = _outcome(stage, runs)
+    reports = stage.finish(runs)
     seconds = time.monotonic() - killed_at
     forms += add(watched)
     until_told(airflow, forms)
     airflow.start_again(scheduler)
 
+    tally, tries = Tally.of(reports), Counter(report.tries for report in reports)
     told = Counter(times_told(airflow, forms).values())
     record_property(
         "figures",
@@ -108,8 +109,3 @@ def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Sta
         return requests <= sent <= BULK_JOBS - CONCURRENCY and sender(newest.connection) == worker
 
     stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), timeout=240)
-
-
-def _outcome(stage: Stage, runs: list[Run]) -> tuple[Tally, Counter[int]]:
-    reports = stage.finish(runs)
-    return Tally.of(reports), Counter(report.tries for report in reports)
