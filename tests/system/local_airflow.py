@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +93,11 @@ class LocalAirflow(AirflowApi):
         """End one process and all it started with SIGKILL, as if its machine had died."""
         kill_session(self.processes.pop(name))
 
+    def name_of(self, pid: int) -> str:
+        """Name the process that this one is, or was started by."""
+        session = os.getsid(pid)
+        return next(name for name, process in self.processes.items() if process.pid == session)
+
     def restart(self, name: str) -> None:
         """Start one process again, stopping it first where it still runs."""
         running = self.processes.pop(name, None)
@@ -102,14 +107,7 @@ class LocalAirflow(AirflowApi):
 
     def start_another(self, kind: str, name: str) -> None:
         """Start one more process of a kind, under a name of its own for :meth:`kill`."""
-        since = datetime.now(UTC).isoformat()
-        self.processes[name] = self._launch(name, COMMANDS[kind])
-        wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": since}
-        deadline = time.monotonic() + BOOT_SECONDS
-        while not self.api("GET", "/jobs", params=wanted)["total_entries"]:
-            if self.processes[name].poll() is not None or time.monotonic() > deadline:
-                raise LocalAirflowError(f"another {kind} did not start:\n{self._tail(name)}")
-            time.sleep(POLL_SECONDS)
+        self._wait_for_start(name, self._launch_another(kind, name))
 
     def _create_database(self) -> None:
         migration = self._launch("db-migrate", ("db", "migrate"))
@@ -132,6 +130,19 @@ class LocalAirflow(AirflowApi):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
+        """Launch a process, and give what tells whether it has started."""
+        wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": datetime.now(UTC).isoformat()}
+        self.processes[name] = self._launch(name, COMMANDS[kind])
+        return lambda: bool(self.api("GET", "/jobs", params=wanted)["total_entries"])
+
+    def _wait_for_start(self, name: str, has_started: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not has_started():
+            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+                raise LocalAirflowError(f"{name} did not start:\n{self._tail(name)}")
+            time.sleep(POLL_SECONDS)
 
     def _bring_up(self, *names: str) -> None:
         since = datetime.now(UTC)
