@@ -12,7 +12,7 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system bench kills constraints clean
+.PHONY: help demo ui test test-matrix lint test-unit test-system bench kills constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -42,6 +42,9 @@ test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
 
+test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
+	@$(BIN)/nox $(OPTIONS)
+
 bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
 
@@ -58,7 +61,7 @@ constraints: ## Write down the versions installed in .venv
 	echo "$$file: $$(grep -c == $$file) packages"
 
 clean: ## Remove .venv and everything else that was made
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .nox .mypy_cache .pytest_cache .ruff_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
