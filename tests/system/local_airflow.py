@@ -24,7 +24,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     SERVER: (SERVER,),
     # The two log servers would listen on every interface. The API server reads the same files.
     "scheduler": ("scheduler", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
+    # With SQLite, the scheduler of Airflow 2 is its own.
+    **({"dag-processor": ("dag-processor",)} if IS_AIRFLOW_3 else {}),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 PRELOAD = """\
@@ -257,7 +258,6 @@ def _environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
 def _settings_of_airflow_2(base_url: str, port: int) -> dict[str, str]:
     return {
         "AIRFLOW__API__AUTH_BACKENDS": "airflow.api.auth.backend.default",
-        "AIRFLOW__SCHEDULER__STANDALONE_DAG_PROCESSOR": "True",
         "AIRFLOW__SCHEDULER__MIN_FILE_PROCESS_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__DAG_DIR_LIST_INTERVAL": "5",
         "AIRFLOW__WEBSERVER__WEB_SERVER_HOST": "127.0.0.1",

@@ -11,13 +11,15 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from fsm_provider.sensors.forms import FsmFormSensor
-from tests.capabilities import SHARED_STREAMS, TASK_SDK
+from tests.capabilities import RESCHEDULES, SHARED_STREAMS, TASK_SDK
 from tests.unit.clocks import run_hurried
 
 if TASK_SDK.is_there:
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+
+    TIMED_OUT = TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
 else:
-    from airflow.models.trigger import TRIGGER_FAIL_REPR, TriggerFailureReason
+    TIMED_OUT = "__fail__", {"error": "Trigger/execution timeout"}
 
 START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
 MODES = {
@@ -59,6 +61,8 @@ class Run:
     """
 
     def __init__(self, mode):
+        if mode == "reschedule":
+            RESCHEDULES.require()
         self.mode = mode
         self.deferrals = []
 
@@ -102,7 +106,7 @@ async def outcome_of(deferral, *, shared):
         async with asyncio.timeout(deferral.timeout.total_seconds()):
             event = await anext(events)
     except TimeoutError:
-        return TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
+        return TIMED_OUT
     finally:
         await events.aclose()
         if manager:
