@@ -29,7 +29,7 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Unit tests, a boot of Airflow's own processes, and the examples."""
+    """Run the unit tests, a boot of Airflow's own processes, and the examples."""
     version = VERSIONS[airflow]
     constraints = ["-c", version["constraints"]] if "constraints" in version else []
     session.install(*constraints, f"apache-airflow=={airflow}", *version["pins"], "-e", ".[test]")
