@@ -257,6 +257,8 @@ def _environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
 
 def _settings_of_airflow_2(base_url: str, port: int) -> dict[str, str]:
     return {
+        # Its executor finds "airflow" there.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "AIRFLOW__API__AUTH_BACKENDS": "airflow.api.auth.backend.default",
         "AIRFLOW__SCHEDULER__MIN_FILE_PROCESS_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__DAG_DIR_LIST_INTERVAL": "5",
