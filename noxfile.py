@@ -34,7 +34,7 @@ def airflow(session: nox.Session, airflow: str) -> None:
     constraints = ["-c", version["constraints"]] if "constraints" in version else []
     session.install(*constraints, f"apache-airflow=={airflow}", *version["pins"], "-e", ".[test]")
     # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
-    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider"]
+    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
     results = Path("build", "versions", f"{airflow}-py{session.python}")
     if version["unit"]:
         in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]

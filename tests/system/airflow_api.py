@@ -169,6 +169,7 @@ class AirflowApi:
             "dag_run_id": run_id,
             "task_ids": list(task_ids),
             "only_failed": False,
+            "reset_dag_runs": True,
             "dry_run": False,
         }
         self.api("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
