@@ -35,11 +35,15 @@ def airflow(session: nox.Session, airflow: str) -> None:
     session.install(*constraints, f"apache-airflow=={airflow}", *version["pins"], "-e", ".[test]")
     # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
     pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-    results = Path("build", "versions", f"{airflow}-py{session.python}")
-    if version["unit"]:
-        in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
-        session.run(*pytest, *in_parallel, f"--junitxml={results}-unit.xml", "tests/unit")
-    session.run(*pytest, f"--junitxml={results}-boot.xml", "tests/versions")
+    in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
+    suites = {
+        "unit": [*in_parallel, "tests/unit"],
+        "boot": ["tests/versions/test_boot.py"],
+        "examples": ["tests/versions/test_examples.py"],
+    }
+    for suite in version["suites"]:
+        results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
+        session.run(*pytest, f"--junitxml={results}", *suites[suite])
 
 
 @nox.session(venv_backend="none")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "versions.json"
-SUITES = {"unit": "unit tests", "boot": "boot and examples"}
+SUITES = {"unit": "unit tests", "boot": "boot", "examples": "examples"}
 CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
 MARKERS = "<!-- versions: made by tests/versions/report.py -->", "<!-- /versions -->"
 
@@ -97,7 +97,7 @@ def between_markers(text: str, table: str) -> str:
     """Put the table where the document has its markers."""
     begin, end = map(re.escape, MARKERS)
     return re.sub(
-        f"({begin}\n).*?(\n{end})", lambda found: found[1] + table + found[2], text, flags=re.DOTALL
+        f"({begin}\n).*?(\n{end})", lambda found: f"{found[1]}\n{table}\n{found[2]}", text, flags=re.DOTALL
     )
 
 

@@ -62,6 +62,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
         "PYTHONPATH": str(ROOT),
     }
     subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], env=made, check=True, cwd=home)
