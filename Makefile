@@ -16,8 +16,8 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system test-distributed test-ui pictures bench kills docs release \
-	constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-matrix test-distributed test-ui pictures bench kills \
+	docs release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,6 +46,9 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+
+test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
+	@$(BIN)/nox $(OPTIONS)
 
 test-distributed: $(DISTRIBUTED)/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
 	@echo "== pytest tests/distributed"
@@ -84,7 +87,7 @@ constraints: ## Write down the versions installed in .venv
 	echo "$$file: $$(grep -c == $$file) packages"
 
 clean: ## Remove .venv and everything else that was made
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .nox .mypy_cache .pytest_cache .ruff_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)

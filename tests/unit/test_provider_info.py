@@ -85,6 +85,7 @@ def test_every_plugin_is_an_entry_point():
     assert "plugins" not in INFO
 
 
+@SHARED_STREAMS.needed
 def test_every_asset_of_the_package_has_a_listed_scheme():
     (uris,) = INFO["asset-uris"]
 
