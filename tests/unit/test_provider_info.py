@@ -13,6 +13,7 @@ import fsm_provider
 from fsm_provider.api import Settings
 from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
+from tests.capabilities import SHARED_STREAMS
 
 INFO = get_provider_info()
 (CONNECTION_TYPE,) = INFO["connection-types"]
