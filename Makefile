@@ -5,6 +5,7 @@ CONSTRAINTS := constraints/airflow-3.3.2.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := build/bench-venv
+DISTRIBUTED := build/distributed-venv
 DOCS := build/docs-venv
 RELEASE := build/release-venv
 UI := build/ui-venv
@@ -15,10 +16,11 @@ IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system test-ui pictures bench kills docs release constraints clean
+.PHONY: help demo ui test lint test-unit test-system test-matrix test-distributed test-ui pictures bench kills \
+	docs release constraints clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(INSTALLED) ## A work order, planned maintenance and a form that starts a DAG, on a real Airflow
 	@$(BIN)/python -m tests.system.demo
@@ -44,6 +46,13 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
 	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+
+test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
+	@$(BIN)/nox $(OPTIONS)
+
+test-distributed: $(DISTRIBUTED)/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
+	@echo "== pytest tests/distributed"
+	@$(IN_TEMPORARY_HOME) $(DISTRIBUTED)/bin/pytest --quiet tests/distributed
 
 test-ui: $(UI)/.installed ## Airflow's UI in a real browser, which needs a Chromium on the PATH
 	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui
@@ -78,7 +87,7 @@ constraints: ## Write down the versions installed in .venv
 	echo "$$file: $$(grep -c == $$file) packages"
 
 clean: ## Remove .venv and everything else that was made
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .nox .mypy_cache .pytest_cache .ruff_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
@@ -89,10 +98,12 @@ $(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' && \
 	touch $@ && echo "installed in $$(($$(date +%s) - start)) s"
 
-# What tests, benchmarks and pages of one kind need besides stays out of .venv: the extra of that name.
-build/%-venv/.installed: pyproject.toml $(CONSTRAINTS)
+# What tests, benchmarks and pages of one kind need besides stays out of .venv: the extra of that name, with its
+# constraints where it has any.
+build/%-venv/.installed: pyproject.toml $(wildcard constraints/*.txt)
 	@echo "installing into build/$*-venv ..." && $(PYTHON) -m venv build/$*-venv && \
-	build/$*-venv/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$*]' && touch $@
+	build/$*-venv/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) \
+		$(addprefix -c ,$(wildcard constraints/$*.txt)) -e '.[$*]' && touch $@
 
 # The tools alone, without the package.
 $(RELEASE)/.installed: pyproject.toml

@@ -43,6 +43,11 @@ def context_of_this_task() -> Context | None:
         return None
 
 
+def is_deferral_timeout(error: BaseException) -> bool:
+    """Tell whether a deferral ended by its timeout, which Airflow 2 says by its text alone."""
+    return type(error).__name__ == "TaskDeferralError" and str(error) == "Trigger/execution timeout"
+
+
 def task_state_store(context: Context) -> Any:
     """Give the task's state store, None before Airflow 3.3, which has none."""
     return context.get("task_state_store")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
+
+from fsm_provider.lineage import uri_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, ObjectStoragePath, TaskInstanceKey
@@ -34,5 +37,5 @@ def address_of(path: ObjectStoragePath, served_at: str | None) -> str:
     :param served_at: the web address under which the file's folder is served.
     """
     if not served_at:
-        return path.as_uri()
+        return Path(path.path).as_uri() if path.protocol in ("", "file") else uri_of(path)
     return f"{served_at.rstrip('/')}/{quote(path.name)}"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import (
+    AirflowException,
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
@@ -15,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.compat import start_of_run, task_state_store
+from fsm_provider.compat import is_deferral_timeout, start_of_run, task_state_store
 from fsm_provider.operators.base import (
     FsmFormsToXComOperator,
     bad_arguments_are_refused,
@@ -121,6 +122,15 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
         if self.deferrable:
             self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
         return False
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after the deferral; a timeout is one in every version, and is not retried."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowException as error:
+            if not is_deferral_timeout(error):
+                raise
+            raise AirflowSensorTimeout(f"Sensor has timed out: {error}") from error
 
     def execute_complete(self, context: Context, event: Any = None, deadline: str = "") -> Any:
         """Take what the trigger found, or raise the error that it met."""

@@ -8,10 +8,16 @@ from typing import Any
 
 import requests
 
+from tests.capabilities import IS_AIRFLOW_3
+
+ROOT = "/api/v2" if IS_AIRFLOW_3 else "/api/v1"
+HEALTH = f"{ROOT}/monitor/health" if IS_AIRFLOW_3 else f"{ROOT}/health"
 REPEATED_LOG_FIELDS = frozenset(
     {"timestamp", "level", "event", "logger", "filename", "lineno"}
     | {"dag_id", "run_id", "task_id", "try_number", "map_index", "ti_id"}
 )
+NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
+BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.25
 DATABASE_ATTEMPTS = 20
@@ -22,7 +28,7 @@ class LocalAirflowError(Exception):
 
 
 class AirflowApi:
-    """``/api/v2`` of an Airflow that gives everybody an admin's token.
+    """``/api/v2`` of an Airflow that gives everybody an admin's token; in Airflow 2 ``/api/v1``, without one.
 
     :param base_url: the API server's address
     """
@@ -33,16 +39,16 @@ class AirflowApi:
         self._session.trust_env = False
 
     def api(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send one request to ``/api/v2`` and return its JSON; a refusal raises with its text.
+        """Send one request to the API and return its JSON; a refusal raises with its text.
 
         SQLite has one writer at a time: what Airflow could not write, it is asked for again.
         """
-        if "Authorization" not in self._session.headers:
+        if IS_AIRFLOW_3 and "Authorization" not in self._session.headers:
             token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
             token.raise_for_status()
             self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
         for _ in range(DATABASE_ATTEMPTS):
-            response = self._session.request(method, f"{self.base_url}/api/v2{path}", timeout=60, **arguments)
+            response = self._session.request(method, f"{self.base_url}{ROOT}{path}", timeout=60, **arguments)
             if response.status_code != 500 or "Database error" not in response.text:
                 break
             time.sleep(POLL_SECONDS)
@@ -73,7 +79,7 @@ class AirflowApi:
         """Start a run, as soon as the DAG is parsed, and return its id."""
         self.wait_for_dag(dag_id)
         run_id = f"manual__{datetime.now(UTC).isoformat()}"
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        body = {"dag_run_id": run_id, "conf": dict(conf or {}), **NO_DATE}
         try:
             self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)
         except LocalAirflowError as error:
@@ -91,7 +97,7 @@ class AirflowApi:
         states: dict[str, str | None] = {}
         while True:
             # A page has at most 100, whatever is asked for.
-            page = self.api("GET", path, params={"limit": 100, "offset": len(states), "order_by": "id"})
+            page = self.api("GET", path, params={"limit": 100, "offset": len(states), **BY_ID})
             states |= {_task_name(task): task["state"] for task in page["task_instances"]}
             if not page["task_instances"] or len(states) >= page["total_entries"]:
                 return states
@@ -163,6 +169,7 @@ class AirflowApi:
             "dag_run_id": run_id,
             "task_ids": list(task_ids),
             "only_failed": False,
+            "reset_dag_runs": True,
             "dry_run": False,
         }
         self.api("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)

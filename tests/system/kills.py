@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
@@ -84,7 +84,7 @@ class Killer:
 
     async def play(self, exchange: Exchange) -> None:
         answer = await exchange.handle()
-        number = int(exchange.request.url.path.split("/")[-2]) // 1000
+        number = run_number(exchange.request.url.path)
         self.seen[number] += 1
         kill = self.planned.get(number)
         if kill and self.seen[number] == kill.request:
@@ -97,8 +97,20 @@ class Killer:
         await exchange.answer(answer)
 
 
+def run_number(path: str) -> int:
+    """Give the number of the run that creates a job at this path."""
+    return int(path.split("/")[-2]) // 1000
+
+
+def process_behind(client: tuple[str, int]) -> int:
+    """Give the process on this machine that a connection is of."""
+    connections = psutil.net_connections("tcp4")
+    [pid] = {found.pid for found in connections if found.laddr == client and found.pid}
+    return pid
+
+
 def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
-    [task] = {found.pid for found in psutil.net_connections("tcp4") if found.laddr == client and found.pid}
+    task = process_behind(client)
     worker = psutil.Process(task).ppid()
     time.sleep(kill.seconds)
     for pid in {"task": [task], "worker": [worker], "both": [worker, task]}[kill.victim]:
@@ -134,48 +146,36 @@ class Report:
         return [job for jobs in self.jobs.values() for job in jobs]
 
 
-class Stage:
-    """An Airflow, and a service that kills whom it is told to.
+@contextmanager
+def staged(folder: Path, *dag_files: Path) -> Iterator["Stage"]:
+    """Run an Airflow with these DAGs, and a service.
 
     :param folder: an empty one.
     """
+    dags = folder / "dags"
+    dags.mkdir()
+    for file in dag_files:
+        (dags / file.name).symlink_to(file)
+    with FakeFieldService(latency=LATENCY) as service:
+        connection = {"conn_type": "http", "host": service.base_url, "password": service.settings.token}
+        env = NOTICED_AFTER | {
+            "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+            "AIRFLOW_CONN_FSM_HTTP": json.dumps(connection),
+        }
+        with LocalAirflow(dags, folder / "home", env) as airflow:
+            for dag_id in [dag_id for file in dag_files for dag_id in DAG_IDS[file]]:
+                airflow.wait_for_dag(dag_id)
+            yield Stage(airflow, service)
 
-    def __init__(self, folder: Path, *dag_files: Path) -> None:
-        self.service = FakeFieldService(latency=LATENCY)
+
+class Stage:
+    """An Airflow, and a service that kills whom it is told to."""
+
+    def __init__(self, airflow: LocalAirflow, service: FakeFieldService) -> None:
+        self.airflow, self.service = airflow, service
         self.killer = Killer()
         self.service.fail("POST", "/properties/*/jobs", self.killer, every=True)
-        self._folder, self._dag_files = folder, dag_files
         self._numbers = count(1)
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        dags = self._folder / "dags"
-        dags.mkdir()
-        for file in self._dag_files:
-            (dags / file.name).symlink_to(file)
-        self._stack.enter_context(self.service)
-        try:
-            connection = {
-                "conn_type": "http",
-                "host": self.service.base_url,
-                "password": self.service.settings.token,
-            }
-            env = NOTICED_AFTER | {
-                "AIRFLOW_CONN_FSM_DEFAULT": self.service.connection_json(),
-                "AIRFLOW_CONN_FSM_HTTP": json.dumps(connection),
-            }
-            self.airflow = LocalAirflow(dags, self._folder / "home", env)
-            self.airflow.start()
-            self._stack.callback(self.airflow.stop)
-            for dag_id in [dag_id for file in self._dag_files for dag_id in DAG_IDS[file]]:
-                self.airflow.wait_for_dag(dag_id)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -310,7 +310,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with (
         tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
-        Stage(Path(folder), OURS, CONTROL) as stage,
+        staged(Path(folder), OURS, CONTROL) as stage,
     ):
         _kill_at_points(stage)
         _kill_at_random(stage, options.seed, options.runs)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,16 @@ from typing import Self
 import psutil
 import requests
 
-from tests.system.airflow_api import POLL_SECONDS, AirflowApi, LocalAirflowError
+from tests.capabilities import IS_AIRFLOW_3
+from tests.system.airflow_api import HEALTH, POLL_SECONDS, AirflowApi, LocalAirflowError
 
+SERVER = "api-server" if IS_AIRFLOW_3 else "webserver"
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "api-server": ("api-server",),
+    SERVER: (SERVER,),
     # The two log servers would listen on every interface. The API server reads the same files.
     "scheduler": ("scheduler", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
+    # With SQLite, the scheduler of Airflow 2 is its own.
+    **({"dag-processor": ("dag-processor",)} if IS_AIRFLOW_3 else {}),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 PRELOAD = """\
@@ -35,12 +38,14 @@ with suppress(ImportError):
 """Airflow's settings here. A process that makes any asset loads what providers know of addresses, and each
 task loads plugins; with the Amazon and OpenLineage providers that takes most of a second: here once, before
 tasks are forked."""
+EVERYBODY_IS_ADMIN = "AUTH_ROLE_PUBLIC = 'Admin'\n"
+"""The settings of Airflow 2's webserver."""
 BOOT_SECONDS = 120.0
 STOP_SECONDS = 10.0
 
 
 class LocalAirflow(AirflowApi):
-    """Runs api-server, scheduler, dag-processor and triggerer as four child processes.
+    """Runs api-server (Airflow 2: webserver), scheduler, dag-processor and triggerer as four child processes.
 
     :param dags_folder: the folder whose DAGs are parsed
     :param home: an empty folder for the database, the task logs and the log of each process
@@ -71,6 +76,7 @@ class LocalAirflow(AirflowApi):
         """Create the database, start the four processes and wait until all are healthy."""
         (self.home / "config").mkdir(parents=True, exist_ok=True)
         (self.home / "config" / "airflow_local_settings.py").write_text(PRELOAD)
+        (self.home / "webserver_config.py").write_text(EVERYBODY_IS_ADMIN)
         try:
             self._create_database()
             self._bring_up(*COMMANDS)
@@ -83,7 +89,7 @@ class LocalAirflow(AirflowApi):
         self._session.close()
         processes, self.processes = self.processes, {}
         # The others end at once while there is an API server to report to, and retry without.
-        last = processes.pop("api-server", None)
+        last = processes.pop(SERVER, None)
         try:
             self._terminate(list(processes.values()))
         finally:
@@ -92,6 +98,11 @@ class LocalAirflow(AirflowApi):
     def kill(self, name: str) -> None:
         """End one process and all it started with SIGKILL, as if its machine had died."""
         kill_session(self.processes.pop(name))
+
+    def name_of(self, pid: int) -> str:
+        """Name the process that this one is, or was started by."""
+        session = os.getsid(pid)
+        return next(name for name, process in self.processes.items() if process.pid == session)
 
     def restart(self, name: str) -> None:
         """Start one process again, stopping it first where it still runs."""
@@ -102,14 +113,7 @@ class LocalAirflow(AirflowApi):
 
     def start_another(self, kind: str, name: str) -> None:
         """Start one more process of a kind, under a name of its own for :meth:`kill`."""
-        since = datetime.now(UTC).isoformat()
-        self.processes[name] = self._launch(name, COMMANDS[kind])
-        wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": since}
-        deadline = time.monotonic() + BOOT_SECONDS
-        while not self.api("GET", "/jobs", params=wanted)["total_entries"]:
-            if self.processes[name].poll() is not None or time.monotonic() > deadline:
-                raise LocalAirflowError(f"another {kind} did not start:\n{self._tail(name)}")
-            time.sleep(POLL_SECONDS)
+        self._wait_for_start(name, self._launch_another(kind, name))
 
     def _create_database(self) -> None:
         migration = self._launch("db-migrate", ("db", "migrate"))
@@ -133,6 +137,19 @@ class LocalAirflow(AirflowApi):
                 start_new_session=True,
             )
 
+    def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
+        """Launch a process, and give what tells whether it has started."""
+        wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": datetime.now(UTC).isoformat()}
+        self.processes[name] = self._launch(name, COMMANDS[kind])
+        return lambda: bool(self.api("GET", "/jobs", params=wanted)["total_entries"])
+
+    def _wait_for_start(self, name: str, has_started: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not has_started():
+            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+                raise LocalAirflowError(f"{name} did not start:\n{self._tail(name)}")
+            time.sleep(POLL_SECONDS)
+
     def _bring_up(self, *names: str) -> None:
         since = datetime.now(UTC)
         for name in names:
@@ -154,12 +171,12 @@ class LocalAirflow(AirflowApi):
     def _healthy(self, since: datetime) -> set[str]:
         """Which processes have shown life since the given time."""
         try:
-            response = self._session.get(f"{self.base_url}/api/v2/monitor/health", timeout=10)
+            response = self._session.get(f"{self.base_url}{HEALTH}", timeout=10)
         except (requests.ConnectionError, requests.Timeout):
             return set()
         if not response.ok:
             return set()
-        healthy = {"api-server"}
+        healthy = {SERVER}
         for component, health in response.json().items():
             heartbeat = health.get(f"latest_{component}_heartbeat")
             if heartbeat and datetime.fromisoformat(heartbeat) >= since:
@@ -219,29 +236,49 @@ def environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     base_url = f"http://127.0.0.1:{port}"
     loopback = "127.0.0.1,localhost"
-    return inherited | {
-        "NO_PROXY": loopback,
-        "no_proxy": loopback,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        "AIRFLOW__CORE__PARALLELISM": "4",
-        "AIRFLOW__CORE__FERNET_KEY": "bG9jYWwtYWlyZmxvdy1mb3ItdGVzdHMtb25seS0xMjM=",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": base_url,
-        "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW__API__SECRET_KEY": "local-airflow-for-tests-only",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "local-airflow-for-tests-only-" * 3,
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
-        # No log server runs here; nobody must ask one that another Airflow left on the default.
-        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "1",
-        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "1",
+    return (
+        inherited
+        | ({} if IS_AIRFLOW_3 else _settings_of_airflow_2(base_url, port))
+        | {
+            "NO_PROXY": loopback,
+            "no_proxy": loopback,
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # With SQLite Airflow 2 has no other.
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor" if IS_AIRFLOW_3 else "SequentialExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__FERNET_KEY": "bG9jYWwtYWlyZmxvdy1mb3ItdGVzdHMtb25seS0xMjM=",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": base_url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": "local-airflow-for-tests-only",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "local-airflow-for-tests-only-" * 3,
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+            # No log server runs here; nobody must ask one that another Airflow left on the default.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "1",
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "1",
+        }
+    )
+
+
+def _settings_of_airflow_2(base_url: str, port: int) -> dict[str, str]:
+    return {
+        # Its executor finds "airflow" there.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "AIRFLOW__API__AUTH_BACKENDS": "airflow.api.auth.backend.default",
+        "AIRFLOW__SCHEDULER__MIN_FILE_PROCESS_INTERVAL": "5",
+        "AIRFLOW__SCHEDULER__DAG_DIR_LIST_INTERVAL": "5",
+        "AIRFLOW__WEBSERVER__WEB_SERVER_HOST": "127.0.0.1",
+        "AIRFLOW__WEBSERVER__WEB_SERVER_PORT": str(port),
+        "AIRFLOW__WEBSERVER__BASE_URL": base_url,
+        "AIRFLOW__WEBSERVER__WORKERS": "1",
+        "AIRFLOW__WEBSERVER__SECRET_KEY": "local-airflow-for-tests-only",
     }

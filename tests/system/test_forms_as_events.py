@@ -6,27 +6,37 @@ that has failed.
 
 import os
 import random
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from fsm_provider.testing.state import RecordedRequest
-from tests.system.dags.watched import LEAVE, POKE_INTERVAL, RECONCILE_BACK, WATCHED_NAME
+from tests.system.dags.watched import LEAVE, POKE_INTERVAL, RECONCILE_BACK
+from tests.system.form_events import (
+    DAG_ID,
+    FIRST_JOBS_EVERY,
+    WAITS_ID,
+    Waits,
+    add,
+    forms_of,
+    is_of_sensors,
+    mismatches,
+    runs,
+    sweeps,
+    times_told,
+    told,
+    until,
+    until_told,
+)
 from tests.system.local_airflow import LocalAirflow
 
 SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
-DAG_ID = "watched_records"
 HELD_ID = "held_records"
-WAITS_ID = "many_waits"
 WAITS = 200
 SHORT_WAITS = 101
 """Sensors of these whose forms are there as soon as they defer."""
@@ -35,47 +45,6 @@ SHARE = 33
 SURVIVED_WAITS = 30
 OUTAGE_SECONDS = 60.0
 STORM_SECONDS = 15.0
-FIRST_JOBS_EVERY = 1000
-job_ids = count(800_001, FIRST_JOBS_EVERY)
-
-
-def told(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
-    """The forms of each run that the asset started, in order."""
-    path = f"/dags/{dag_id}/dagRuns"
-    runs = airflow.api("GET", path, params={"limit": 100, "order_by": "run_after"})["dag_runs"]
-    return [forms_of(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
-
-
-@cache
-def forms_of(airflow: LocalAirflow, dag_id: str, run_id: str) -> list[int]:
-    return [form["id"] for form in airflow.xcom(dag_id, run_id, "read")]
-
-
-def times_told(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID) -> dict[int, int]:
-    seen = Counter(form for run in told(airflow, dag_id) for form in run)
-    return {form: seen[form] for form in forms}
-
-
-def until_told(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
-    until(lambda: all(times_told(airflow, forms, dag_id).values()))
-
-
-def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
-    return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
-
-
-def until(predicate: Callable[[], bool], timeout: float = 300.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not predicate():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not the case after {timeout:g} s")
-        time.sleep(0.5)
-
-
-def sweeps(service: FakeFieldService, more: int = 3) -> None:
-    """Wait until the watcher has swept again."""
-    seen = len(service.requests)
-    service.wait_for(lambda: len(service.requests) >= seen + more, timeout=120)
 
 
 def reconciliations(service: FakeFieldService, more: int = 2) -> None:
@@ -95,68 +64,12 @@ def goes_back(request: RecordedRequest) -> bool:
     return bool(since) and first_page and request.at - datetime.fromisoformat(since) > RECONCILE_BACK
 
 
-def is_of_sensors(request: RecordedRequest) -> bool:
-    return "createdOnDateTime[gte]" in dict(request.query)
-
-
 @pytest.fixture
 def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> FakeFieldService:
     """The service, asked by a watcher that has its first sweep behind it."""
     airflow.wait_for_dag(DAG_ID)
     sweeps(watched_service)
     return watched_service
-
-
-@dataclass
-class Waits:
-    """Deferred sensors of one run, numbered from 0, each for a form of a job of its own."""
-
-    airflow: LocalAirflow
-    service: FakeFieldService
-    run_id: str
-    first_job: int
-    jobs: int
-    done: set[int] = field(default_factory=set)
-
-    @classmethod
-    def start(cls, airflow: LocalAirflow, service: FakeFieldService, jobs: int) -> "Waits":
-        first = next(job_ids)
-        run_id = airflow.trigger(WAITS_ID, {"first_job_id": first, "jobs": jobs})
-        return cls(airflow, service, run_id, first, jobs)
-
-    def states(self) -> list[str | None]:
-        states = self.airflow.task_states(WAITS_ID, self.run_id)
-        return [states.get(f"wait[{number}]") for number in range(self.jobs)]
-
-    def until_deferred(self, found: int = 0) -> None:
-        """Wait until all sensors are deferred but the first, who have found their forms."""
-        expected = ["success"] * found + ["deferred"] * (self.jobs - found)
-        until(lambda: self.states() == expected, timeout=900)
-
-    def complete(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Complete the forms that these sensors wait for."""
-        return {number: self.service.add_form(job_id=self.first_job + number)["id"] for number in numbers}
-
-    def until_found(self, forms: Mapping[int, int]) -> None:
-        """Wait until these sensors have succeeded, each with its own form, and no other has."""
-
-        def found() -> set[int]:
-            states = self.states()
-            assert "failed" not in states
-            return {number for number, state in enumerate(states) if state == "success"}
-
-        until(lambda: forms.keys() <= found())
-        for number, form in forms.items():
-            (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
-            assert reference["id"] == form
-        self.done |= forms.keys()
-        assert found() == self.done
-
-
-def mismatches(airflow: LocalAirflow) -> int:
-    """Tasks that came back from the triggerer before the scheduler had noted that they left."""
-    log = (airflow.home / "scheduler.log").read_text()
-    return len(re.findall(r"\[error .*finished with state success, but", log))
 
 
 def test_new_forms_start_a_run_and_history_does_not(airflow: LocalAirflow, watched: FakeFieldService) -> None:
@@ -217,10 +130,6 @@ def test_a_killed_triggerer_loses_no_form(
     print(f"killed {moment}: the form was told of {times[form]} times")
     assert times[form] <= 2
     assert times[after] == 1
-
-
-def runs(airflow: LocalAirflow, dag_id: str = DAG_ID) -> int:
-    return int(airflow.api("GET", f"/dags/{dag_id}/dagRuns")["total_entries"])
 
 
 def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:

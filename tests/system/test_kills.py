@@ -27,6 +27,7 @@ from tests.system.kills import (
     Stage,
     Tally,
     random_kills,
+    staged,
 )
 
 SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
@@ -41,7 +42,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with Stage(tmp_path_factory.mktemp("kills"), OURS) as running:
+    with staged(tmp_path_factory.mktemp("kills"), OURS) as running:
         yield running
 
 

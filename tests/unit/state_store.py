@@ -3,11 +3,14 @@
 import json
 from typing import Any
 
+from tests.capabilities import STATE_STORE
+
 
 class MemoryStateStore:
     """``context["task_state_store"]``, kept by the test from one try to the next."""
 
     def __init__(self) -> None:
+        STATE_STORE.require()
         self.kept: dict[str, str] = {}
         self.sets = 0
 

@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-from airflow.sdk.execution_time import comms, task_runner
+from tests.capabilities import TASK_SDK
+
+TASK_SDK.require()
+
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType  # noqa: E402
+from airflow.sdk.execution_time import comms, task_runner  # noqa: E402
 
 
 class MemorySupervisor:

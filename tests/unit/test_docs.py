@@ -13,6 +13,7 @@ import fsm_provider
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.plugins.webhooks.settings import Endpoint, ReceiverSettings, Scheme
 from fsm_provider.provider_info import get_provider_info
+from tests.capabilities import SHARED_STREAMS, TASK_SDK
 from tests.pages import DOCS, PAGES, ROOT, blocks
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
@@ -33,6 +34,10 @@ def test_every_block_is_run_or_included():
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_runs_as_it_stands(block):
+    if "completed_forms" in block.text:
+        SHARED_STREAMS.require()
+    if "airflow.sdk" in block.text:
+        TASK_SDK.require()
     exec(compile(block.text, block.page.name, "exec"), {})
 
 

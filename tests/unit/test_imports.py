@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+from tests.capabilities import LIGHT_PARSING, SHARED_STREAMS, TASK_SDK
+
 MODULES = [
     "fsm_provider.assets.forms",
     "fsm_provider.operators.assets",
@@ -26,6 +28,11 @@ HIDE_AMAZON = "import sys; sys.modules['airflow.providers.amazon.aws'] = None\n"
 """The tests' S3 comes with Airflow's Amazon provider, which loads requests as soon as any asset is made."""
 
 
+WATCHER = (
+    'fsm_provider.assets.forms.completed_forms("forms", form_names="x")' if SHARED_STREAMS.is_there else ""
+)
+
+
 def python(code: str) -> str:
     result = subprocess.run(
         [sys.executable, "-c", HIDE_AMAZON + textwrap.dedent(code)],
@@ -36,6 +43,7 @@ def python(code: str) -> str:
     return result.stdout.strip().splitlines()[-1]
 
 
+@LIGHT_PARSING.needed
 def test_a_dag_file_loads_no_http_library():
     loaded = python(f"""
         import sys, {", ".join(MODULES)}
@@ -44,7 +52,7 @@ def test_a_dag_file_loads_no_http_library():
         from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
         from fsm_provider.api import FsmError, JobCreate, WebhookCreate
         FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
-        fsm_provider.assets.forms.completed_forms("forms", form_names="x")
+        {WATCHER}
         FsmFormSensor(task_id="wait", job_id=7, since="2026-01-01", form_names=["x"])
         FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[7], destination="s3://bucket/forms")
         print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
@@ -53,6 +61,7 @@ def test_a_dag_file_loads_no_http_library():
     assert loaded == "[]"
 
 
+@TASK_SDK.needed
 @pytest.mark.parametrize("module", MODULES)
 def test_each_module_adds_few_to_what_airflow_loads(module):
     added = python(f"""
@@ -65,6 +74,7 @@ def test_each_module_adds_few_to_what_airflow_loads(module):
     assert int(added) <= 40
 
 
+@TASK_SDK.needed
 def test_the_plugin_that_every_component_imports_loads_no_server():
     loaded = python("""
         import sys, airflow.sdk

@@ -1,6 +1,7 @@
 """What is told of reading and writing, to Airflow's collector and to OpenLineage."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,9 @@ ON_DISK = Path("/srv/x").as_uri()
 @pytest.fixture
 def collector(monkeypatch):
     """Airflow's collector, as where a plugin reads it."""
-    from airflow.sdk import lineage
-
     collecting = HookLineageCollector()
-    monkeypatch.setattr(lineage, "get_hook_lineage_collector", lambda: collecting)
+    home = import_module(HookLineageCollector.__module__)
+    monkeypatch.setattr(home, "get_hook_lineage_collector", lambda: collecting)
     return collecting
 
 

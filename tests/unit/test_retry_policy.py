@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, RetryAction
+from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api import (
     FsmConnectionError,
@@ -12,7 +12,13 @@ from fsm_provider.api import (
     FsmServerError,
     FsmUncertainWriteError,
 )
-from fsm_provider.retry_policy import FsmRetryPolicy
+from tests.capabilities import RETRY_POLICIES
+
+RETRY_POLICIES.require()
+
+from airflow.providers.common.compat.sdk import RetryAction  # noqa: E402
+
+from fsm_provider.retry_policy import FsmRetryPolicy  # noqa: E402
 
 ASKS_TO_WAIT = FsmRateLimitedError(429, "GET", "/forms", retry_after=300.0)
 UNCERTAIN = FsmUncertainWriteError("POST", "/x", "no answer", "2026-01-01T00:00:00+00:00", {})

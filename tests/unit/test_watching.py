@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import SHARED_STREAMS
 from tests.unit.clocks import run_hurried
 
-shared_stream = pytest.importorskip("airflow.triggers.shared_stream")
+SHARED_STREAMS.require()
 
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType  # noqa: E402
 from airflow.sdk.execution_time import comms, task_runner  # noqa: E402
+from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
 

@@ -26,19 +26,21 @@ def record(uri: str, proof: Proof, extra: dict[str, Any]) -> Outcome:
     from airflow.assets.manager import asset_manager
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
-    from sqlalchemy import or_, select
+    from sqlalchemy import JSON, or_, select, type_coerce
 
     with create_session() as session:
         # First of all: what is read before is, in MySQL, what the transaction goes on to see.
         asset_id = _locked(session, uri)
         if asset_id is None:
             return "no asset"
+        # Before Airflow 3.2 the column has a type of its own, which gives no access to elements.
+        noted = type_coerce(AssetEvent.extra, JSON)
         same = select(AssetEvent.id).where(
             AssetEvent.asset_id == asset_id,
             AssetEvent.timestamp >= datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS),
             or_(
-                AssetEvent.extra["delivery"].as_string() == proof.key,
-                AssetEvent.extra["digest"].as_string() == proof.digest,
+                noted["delivery"].as_string() == proof.key,
+                noted["digest"].as_string() == proof.digest,
             ),
         )
         if session.scalar(same.limit(1)) is not None:

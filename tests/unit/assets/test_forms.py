@@ -9,16 +9,13 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
 from fsm_provider.assets.forms import completed_forms, forms_from_events
+from tests.capabilities import SHARED_STREAMS
 
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
-def needs_3_3():
-    pytest.importorskip("airflow.triggers.shared_stream")
-
-
 def kwargs_of(**arguments):
-    needs_3_3()
+    SHARED_STREAMS.require()
     (watcher,) = completed_forms("records", **arguments).watchers
     classpath, kwargs = watcher.trigger.serialize()
     assert classpath == "fsm_provider.triggers.forms.FsmFormEventTrigger"
@@ -26,7 +23,7 @@ def kwargs_of(**arguments):
 
 
 def test_an_asset_has_its_own_address_and_one_watcher():
-    needs_3_3()
+    SHARED_STREAMS.require()
     asset = completed_forms("gas safety/records", fsm_conn_id="fsm_east")
 
     assert asset.uri == "fsm://fsm_east/forms/gas%20safety%2Frecords"
@@ -72,7 +69,7 @@ def test_the_watcher_is_described_by_plain_json_and_the_same_at_each_parsing():
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
-    needs_3_3()
+    SHARED_STREAMS.require()
     with pytest.raises(ValueError, match=rf"^{field}: "):
         completed_forms("records", **argument)
 
@@ -86,7 +83,7 @@ def test_before_airflow_3_3_it_says_what_it_cannot_promise(monkeypatch):
 
 @pytest.mark.parametrize("uri", ["fsm://", "fsm:///forms", "fsm://fsm_default", "fsm://fsm_default/"])
 def test_an_address_without_a_connection_or_a_subject_is_refused(uri):
-    needs_3_3()
+    SHARED_STREAMS.require()
     from airflow.sdk import Asset
 
     with pytest.raises(ValueError, match="should be fsm://<connection>/"):

@@ -14,7 +14,7 @@ ROOT = Path("/").as_uri()
     ("path", "served_at", "address"),
     [
         ("/reports/my fields/2026-03-01.html", "", f"{ROOT}reports/my%20fields/2026-03-01.html"),
-        ("memory://reports/2026-03-01.html", "", "memory://reports/2026-03-01.html"),
+        ("memory://reports/2026-03-01.html", "", "memory:///reports/2026-03-01.html"),
         ("/reports/2026-03-01.html", "https://x.example.com/r/", "https://x.example.com/r/2026-03-01.html"),
         ("memory://reports/a b.html", "https://x.example.com", "https://x.example.com/a%20b.html"),
     ],

@@ -14,8 +14,6 @@ from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
-from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.execution_time import comms
 
 from fsm_provider.api import FsmInputError, FsmUncertainWriteError
 from fsm_provider.ledger import NothingSentError
@@ -23,7 +21,7 @@ from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.registrations import Holder, Registrations, name_of
 from fsm_provider.testing import faults
 from tests.unit.state_store import MemoryStateStore, context_of
-from tests.unit.supervisor import supervised
+from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
 
 TARGET = "https://hooks.example.com/fsm"
 SINK = "fsm_webhook_secrets_fsm_default_jobs"

@@ -18,6 +18,7 @@ from fsm_provider.lineage import records_of
 from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
 from fsm_provider.plugins.webhooks.configuration import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
+from tests.capabilities import ASSETS
 
 TOKEN = "path-token-of-43-characters-or-so-0123456789"
 
@@ -29,6 +30,7 @@ def database() -> None:
     What the API server has loaded before a delivery comes is loaded here too: within the second that a
     delivery has, a busy machine does not get it done.
     """
+    ASSETS.require()
     for loaded in ("airflow.assets.manager", "airflow.models.asset", "standardwebhooks"):
         import_module(loaded)
     from airflow.utils.db import initdb

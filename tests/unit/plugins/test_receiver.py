@@ -14,6 +14,7 @@ import pytest
 
 from fsm_provider.plugins.webhooks import receiver as module
 from fsm_provider.plugins.webhooks.settings import MAX_BODY
+from tests.capabilities import METRICS
 from tests.unit.plugins import signing
 from tests.unit.plugins.conftest import TOKEN
 
@@ -434,6 +435,7 @@ class TestShown:
     @pytest.fixture
     def counted(self):
         """Airflow's own metrics, into a list."""
+        METRICS.require()
         from airflow._shared.observability.metrics import stats
         from airflow._shared.observability.metrics.base_stats_logger import NoStatsLogger
 

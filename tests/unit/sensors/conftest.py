@@ -1,19 +1,25 @@
 """A sensor run to its end in each of its modes, as a task runner and a triggerer would."""
 
 import asyncio
-import importlib.util
 import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import TaskDeferred
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-from airflow.sdk.exceptions import AirflowRescheduleException
 
 from fsm_provider.sensors.forms import FsmFormSensor
+from tests.capabilities import RESCHEDULES, SHARED_STREAMS, TASK_SDK
 from tests.unit.clocks import run_hurried
+
+if TASK_SDK.is_there:
+    from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+
+    TIMED_OUT = TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
+else:
+    TIMED_OUT = "__fail__", {"error": "Trigger/execution timeout"}
 
 START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
 MODES = {
@@ -22,7 +28,7 @@ MODES = {
     "deferred alone": {"deferrable": True},
     "deferred shared": {"deferrable": True},
 }
-if importlib.util.find_spec("airflow.triggers.shared_stream") is None:
+if not SHARED_STREAMS.is_there:
     del MODES["deferred shared"]
 
 
@@ -55,6 +61,8 @@ class Run:
     """
 
     def __init__(self, mode):
+        if mode == "reschedule":
+            RESCHEDULES.require()
         self.mode = mode
         self.deferrals = []
 
@@ -98,7 +106,7 @@ async def outcome_of(deferral, *, shared):
         async with asyncio.timeout(deferral.timeout.total_seconds()):
             event = await anext(events)
     except TimeoutError:
-        return TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}
+        return TIMED_OUT
     finally:
         await events.aclose()
         if manager:

@@ -16,6 +16,7 @@ from fsm_provider.exports import formats
 from fsm_provider.testing import faults
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
+from tests.capabilities import MOVES_ARE_REFUSED
 from tests.unit.state_store import context_of
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
@@ -344,6 +345,7 @@ def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, stor
     assert contents(storage) == before
 
 
+@MOVES_ARE_REFUSED.needed
 def test_there_is_no_manifest_while_files_of_two_runs_are_there(service, connect, tmp_path):
     service.add_form(created=START, propertyID="7")
     connect(service)

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.pdfs import FAILURES_IN_A_ROW
 from fsm_provider.testing import FakeFileHost, faults
+from tests.capabilities import THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_of
 
@@ -313,6 +314,7 @@ def test_a_retry_goes_on_from_what_is_there(service, connect, on_disk, reference
     assert len(service.requests_to(*PDFS)) == 1
 
 
+@THREADS.needed
 def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, stored, references):
     service.seed_forms(3)
     service.fail(*PDFS, faults.Trickle(30, pieces=300), every=True)

@@ -12,9 +12,12 @@ import pytest
 from fsm_provider.polling import Outage
 from fsm_provider.testing import faults
 from fsm_provider.triggers.forms import EARLIEST_EVENT, RETELL_EVERY, FsmFormTrigger
+from tests.capabilities import SHARED_STREAMS
 from tests.unit.clocks import HURRY, run_hurried
 
-shared_stream = pytest.importorskip("airflow.triggers.shared_stream")
+SHARED_STREAMS.require()
+
+from airflow.triggers import shared_stream  # noqa: E402
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 

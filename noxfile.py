@@ -1,0 +1,52 @@
+"""The tests on every supported Airflow; which those are is in tests/versions/versions.toml."""
+
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+nox.options.download_python = "never"
+# One that is not on PATH is said to be skipped, on CI too.
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = ["airflow", "tables"]
+
+VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
+RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
+# "make test" is that of the newest Airflow: each day another one of the others, on the oldest Python.
+OTHERS = [run for run in RUNS if run[0] == "3.11" and run[1] != list(VERSIONS)[-1]]
+TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
+
+
+@nox.session
+@nox.parametrize(
+    "python,airflow",
+    [
+        nox.param(*run, id=f"{run[1]}-py{run[0]}", tags=[run[1], *(["rotating"] if run == TODAY else [])])
+        for run in RUNS
+    ],
+)
+def airflow(session: nox.Session, airflow: str) -> None:
+    """Run the unit tests, a boot of Airflow's own processes, and the examples."""
+    version = VERSIONS[airflow]
+    constraints = ["-c", version["constraints"]] if "constraints" in version else []
+    session.install(*constraints, f"apache-airflow=={airflow}", *version["pins"], "-e", ".[test]")
+    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
+    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
+    suites = {
+        "unit": [*in_parallel, "tests/unit"],
+        "boot": ["tests/versions/test_boot.py"],
+        "examples": ["tests/versions/test_examples.py"],
+    }
+    for suite in version["suites"]:
+        results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
+        session.run(*pytest, f"--junitxml={results}", *suites[suite])
+
+
+@nox.session(venv_backend="none")
+def tables(session: nox.Session) -> None:
+    """Write the results down, and the tables of the README and of docs/versions.md."""
+    session.run("python", "-m", "tests.versions.report", external=True)

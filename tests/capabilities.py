@@ -1,0 +1,51 @@
+"""What tests need of Airflow that not every version has: the one place that knows versions, and says why."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+AIRFLOW = Version(version("apache-airflow"))
+
+IS_AIRFLOW_3 = AIRFLOW.major >= 3
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something that Airflow can do since a version.
+
+    :param missing: what is so before, in words.
+    """
+
+    since: str
+    missing: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the Airflow that runs the tests can do it."""
+        return Version(self.since) <= AIRFLOW
+
+    @property
+    def needed(self) -> pytest.MarkDecorator:
+        """Mark a test that cannot do without it."""
+        return pytest.mark.skipif(not self.is_there, reason=self.missing)
+
+    def require(self) -> None:
+        """Skip the test that runs, or the module that is imported."""
+        if not self.is_there:
+            pytest.skip(self.missing, allow_module_level=True)
+
+
+TASK_SDK = Capability("3.0", "Airflow 2 has no task SDK, behind which the tests play Airflow")
+ASSETS = Capability("3.0", "Airflow 2 has neither assets nor FastAPI applications in its webserver")
+MEMORY_STORAGE = Capability("3.0", "Airflow 2 knows no storage of the scheme memory")
+LIGHT_PARSING = Capability("3.0", "Airflow 2 itself loads requests when it parses a DAG file")
+METRICS = Capability("3.2", "before Airflow 3.2 metrics come from elsewhere, and the tests cannot read them")
+ANY_EXTRA = Capability("3.0", "Airflow 2 itself reads a connection's extra, and fails at such a one")
+THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
+MOVES_ARE_REFUSED = Capability("3.2", "before Airflow 3.2 storage moves a file into a folder of its name")
+RESCHEDULES = Capability("3.0", "Airflow 2 reads from its database when a sensor was first rescheduled")
+STATE_STORE = Capability("3.3", "before Airflow 3.3 a task keeps no state")
+SHARED_STREAMS = Capability("3.3", "before Airflow 3.3 triggers share no stream")
+RETRY_POLICIES = Capability("3.3", "before Airflow 3.3 a task has no retry policy")

@@ -1,0 +1,84 @@
+"""Airflow as a cluster runs it: CeleryExecutor, PostgreSQL and Redis, and two of what may be lost."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from redis import Redis
+
+from tests.system.kills import NOTICED_AFTER
+from tests.system.local_airflow import LocalAirflow
+
+WORKER_SLOTS = 3
+# Whoever is gone is noticed by its silence. Airflow's own defaults are 30, 300, 30, 600 and 120 s.
+SOON_NOTICED = NOTICED_AFTER | {
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
+}
+
+
+class DistributedAirflow(LocalAirflow):
+    """Two schedulers, two triggerers and two workers, one API server and one DAG processor.
+
+    :param database: the address of a database of PostgreSQL, without a scheme.
+    :param broker: the address of Redis.
+    """
+
+    def __init__(
+        self, dags_folder: Path, home: Path, env: Mapping[str, str], *, database: str, broker: str
+    ) -> None:
+        cluster = {
+            "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}",
+            "AIRFLOW__CELERY__BROKER_URL": broker,
+            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(WORKER_SLOTS),
+        }
+        super().__init__(dags_folder, home, cluster | SOON_NOTICED | dict(env))
+
+    def start(self) -> None:
+        """Start one of each but the workers, then all others at once."""
+        super().start()
+        others = ("scheduler-2", "triggerer-2", "worker", "worker-2")
+        try:
+            started = {name: self._launch_another(name.removesuffix("-2"), name) for name in others}
+            for name in others:
+                self._wait_for_start(name, started[name])
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_again(self, name: str) -> None:
+        """Start what was killed."""
+        self.start_another(name.removesuffix("-2"), name)
+
+    def age_messages(self) -> list[str]:
+        """Let a day pass for the messages that no worker has acknowledged, so that Celery sends them again.
+
+        It looks for such messages as soon as a worker starts, and then rarely.
+
+        :return: Celery's names of these tasks.
+        """
+        with Redis.from_url(self.env["AIRFLOW__CELERY__BROKER_URL"]) as broker:
+            messages = broker.hgetall("unacked")
+            if messages:
+                broker.zadd("unacked_index", dict.fromkeys(messages, 0.0))
+        return [json.loads(message)[0]["headers"]["id"] for message in messages.values()]
+
+    def times_handled(self, task: str) -> int:
+        """Count how often a worker has come to an end with a task of Celery's."""
+        logs = [path.read_text(errors="replace") for path in self.home.glob("worker*.log")]
+        return sum(len(re.findall(rf"execute_workload\[{task}\] (?:succeeded|raised)", log)) for log in logs)
+
+    def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
+        if kind != "worker":
+            return super()._launch_another(kind, name)
+        options = ("--celery-hostname", name, "--skip-serve-logs", "--without-mingle", "--without-gossip")
+        log = self._log_path(name)
+        seen = log.stat().st_size if log.exists() else 0
+        self.processes[name] = self._launch(name, ("celery", "worker", *options))
+        return lambda: b" ready." in log.read_bytes()[seen:]

@@ -1,0 +1,136 @@
+"""Completed forms reach everybody who waits for them, whichever triggerer is killed meanwhile."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.state import RecordedRequest
+from tests.distributed.airflow import DistributedAirflow
+from tests.system.dags.watched import POKE_INTERVAL
+from tests.system.form_events import (
+    WAITS_ID,
+    Waits,
+    add,
+    is_of_sensors,
+    mismatches,
+    times_told,
+    told,
+    until_told,
+)
+from tests.system.kills import process_behind
+
+SENSORS = 200
+SWEEPS = 10
+KILLS = 3
+TRIGGERERS = ("triggerer", "triggerer-2")
+
+
+def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
+    airflow: DistributedAirflow,
+    watched: FakeFieldService,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
+) -> None:
+    start = time.monotonic()
+    waits = Waits.start(airflow, watched, SENSORS)
+    waits.until_deferred()
+    deferred_after = time.monotonic() - start
+    listings = _listings_by_triggerer(airflow, watched)
+    numbers = chance.sample(range(SENSORS), SENSORS)
+    first, second = sorted(chance.sample(range(1, SENSORS), 2))
+    victim = chance.choice(TRIGGERERS)
+
+    forms = waits.complete(numbers[:first])
+    time.sleep(chance.uniform(0.0, 5.0))
+    airflow.kill(victim)
+    killed_at = time.monotonic()
+    waits.until_found(forms | waits.complete(numbers[first:second]))
+    found_after = time.monotonic() - killed_at
+    airflow.start_again(victim)
+    waits.until_found(waits.complete(numbers[second:]))
+
+    assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
+    ends = _ends_of_sensors(airflow, waits)
+    record_property(
+        "figures",
+        f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings in {SWEEPS} sweeps: {listings}; "
+        f"{victim} killed with {first} forms complete, {second - first} completed before that was noticed, "
+        f"all found {found_after:.0f} s after the kill; {SENSORS - second} completed then; over after "
+        f"{time.monotonic() - start:.0f} s; ends: {len(ends)}, mismatches: {mismatches(airflow)}",
+    )
+    assert Counter(ends) == Counter(range(SENSORS))
+    assert listings.keys() <= set(TRIGGERERS)
+    assert all(SWEEPS // 2 < asked <= SWEEPS + 1 for asked in listings.values())
+    assert mismatches(airflow) == 0
+
+
+def _listings_by_triggerer(airflow: DistributedAirflow, service: FakeFieldService) -> Counter[str]:
+    """Count the listings of the sensors for some sweeps, by who asks."""
+    start = len(service.requests)
+    time.sleep(SWEEPS * POKE_INTERVAL)
+    asked = [request for request in service.requests[start:] if is_of_sensors(request)]
+    return Counter(_sender(airflow, request) for request in asked if "cursor" not in dict(request.query))
+
+
+def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
+    return airflow.name_of(process_behind(request.connection))
+
+
+def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
+    """Each sensor's number, as often as its log says that it has its forms."""
+    logs = airflow.home / "logs" / f"dag_id={WAITS_ID}" / f"run_id={waits.run_id}" / "task_id=wait"
+    ends = {log: log.read_text().count("forms were completed") for log in logs.rglob("attempt=*.log")}
+    return [
+        int(log.parent.name.removeprefix("map_index=")) for log, times in ends.items() for _ in range(times)
+    ]
+
+
+def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
+    airflow: DistributedAirflow,
+    watched: FakeFieldService,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
+) -> None:
+    at_risk, safe, gaps = [], [], []
+    for _ in range(KILLS):
+        at_risk += add(watched, chance.randint(1, 5))
+        time.sleep(chance.uniform(0.0, 3.0))
+        victim = _sender(airflow, _looks(watched)[-1])
+        airflow.kill(victim)
+        killed_at = datetime.now(UTC)
+        safe += add(watched, chance.randint(1, 5))
+        watched.wait_for(lambda since=killed_at: _looks(watched)[-1].at > since, timeout=240)
+        gaps.append((_looks(watched)[-1].at - killed_at).total_seconds())
+        safe += add(watched)
+        until_told(airflow, [*at_risk, *safe])
+        airflow.start_again(victim)
+
+    twice = Counter(times_told(airflow, at_risk).values()), Counter(times_told(airflow, safe).values())
+    in_events = {form for event in _events(airflow) for form in event}
+    record_property(
+        "figures",
+        f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms by how "
+        f"often they were told of: completed before a kill {twice[0]}, after it {twice[1]}",
+    )
+    assert max(twice[0]) <= 2
+    assert set(twice[1]) == {1}
+    assert in_events == {form for run in told(airflow) for form in run}
+    assert in_events >= {*at_risk, *safe}
+
+
+def _looks(service: FakeFieldService) -> list[RecordedRequest]:
+    """The watcher's requests."""
+    return [request for request in service.requests if not is_of_sensors(request)]
+
+
+def _events(airflow: DistributedAirflow) -> Iterator[list[int]]:
+    """The forms of each event."""
+    offset = 0
+    while page := airflow.api("GET", "/assets/events", params={"limit": 100, "offset": offset})[
+        "asset_events"
+    ]:
+        yield from ([form["id"] for form in event["extra"]["payload"]["forms"]] for event in page)
+        offset += len(page)

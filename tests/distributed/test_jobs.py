@@ -1,0 +1,111 @@
+"""Jobs are created once, whoever of a cluster is killed meanwhile."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.state import RecordedRequest
+from tests.distributed.airflow import DistributedAirflow
+from tests.system.form_events import add, times_told, until, until_told
+from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
+
+RUNS = 8
+"""More than the workers have slots for."""
+JOBS = RUNS * BULK_JOBS
+
+
+@pytest.mark.parametrize("worker", ["worker", "worker-2"])
+def test_a_killed_worker_loses_no_job_and_creates_none_twice(
+    airflow: DistributedAirflow,
+    stage: Stage,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
+    worker: str,
+) -> None:
+    requests = chance.randint(1, BULK_JOBS * 3 // 4)
+    runs = _start(stage)
+    _until_a_run_has_sent(requests, airflow, stage, worker)
+    time.sleep(chance.uniform(0.0, 2 * LATENCY))
+    airflow.kill(worker)
+    killed_at = datetime.now(UTC)
+    reports = stage.finish(runs)
+    seconds = (datetime.now(UTC) - killed_at).total_seconds()
+    retried = [run for run, report in zip(runs, reports, strict=True) if report.tries > 1]
+    noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
+    orphans = airflow.age_messages()
+    airflow.start_again(worker)
+    until(lambda: all(map(airflow.times_handled, orphans)))
+
+    tally = Tally.of(reports)
+    record_property(
+        "figures",
+        f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried again "
+        f"after {[round(since.total_seconds()) for since in noticed]} s, over after {seconds:.0f} s; "
+        f"{len(orphans)} messages delivered again",
+    )
+    assert len(orphans) >= len(retried)
+    assert [report.jobs for report in stage.finish(runs)] == [report.jobs for report in reports]
+    assert retried
+    assert {report.tries for report in reports} == {1, 2}
+    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
+    for report in reports:
+        outcomes = Counter(outcome["outcome"] for outcome in report.result)
+        assert outcomes["uncertain"] <= (CONCURRENCY + CONCURRENCY // 2 if report.tries == 2 else 0)
+        assert report.state == ("failed" if outcomes["uncertain"] else "success")
+
+
+@pytest.mark.parametrize("scheduler", ["scheduler", "scheduler-2"])
+def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
+    airflow: DistributedAirflow,
+    stage: Stage,
+    watched: FakeFieldService,
+    chance: random.Random,
+    record_property: Callable[[str, object], None],
+    scheduler: str,
+) -> None:
+    before, requests = stage.killer.seen.total(), chance.randint(1, JOBS // 2)
+    runs = _start(stage)
+    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, timeout=240)
+    forms = add(watched, 3)
+    time.sleep(chance.uniform(0.0, 3.0))
+    airflow.kill(scheduler)
+    killed_at = time.monotonic()
+    forms += add(watched, 3)
+    reports = stage.finish(runs)
+    seconds = time.monotonic() - killed_at
+    forms += add(watched)
+    until_told(airflow, forms)
+    airflow.start_again(scheduler)
+
+    tally, tries = Tally.of(reports), Counter(report.tries for report in reports)
+    told = Counter(times_told(airflow, forms).values())
+    record_property(
+        "figures",
+        f"killed after {requests} of {JOBS} jobs: {tally}, tries {tries}, over after {seconds:.0f} s; "
+        f"forms by how often they were told of: {told}",
+    )
+    assert tally == Tally(asked=JOBS, created=JOBS)
+    assert set(tries) == {1}
+    assert told == {1: len(forms)}
+
+
+def _start(stage: Stage) -> list[Run]:
+    return [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
+
+
+def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:
+    """Come back while a run of this worker sends its requests, after so many of them."""
+    sender = cache(lambda connection: airflow.name_of(process_behind(connection)))
+
+    def is_the_time(newest: RecordedRequest) -> bool:
+        sent = stage.killer.seen[run_number(newest.path)]
+        return requests <= sent <= BULK_JOBS - CONCURRENCY and sender(newest.connection) == worker
+
+    stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), timeout=240)

@@ -1,0 +1,114 @@
+"""What the matrix came to, written down: ``python -m tests.versions.report``, as ``make test-matrix`` ends.
+
+The results that are there replace those in docs/versions.json; from that the tables are made.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "versions.json"
+SUITES = {"unit": "unit tests", "boot": "boot", "examples": "examples"}
+CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
+MARKERS = "<!-- versions: made by tests/versions/report.py -->", "<!-- /versions -->"
+
+
+def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
+    """Give Airflow's version, Python's, the suite, and what came of it."""
+    airflow, python, suite = file.stem.replace("-py", "-").split("-")
+    (counts,) = ElementTree.parse(file).getroot().iter("testsuite")
+    number = {name: int(counts.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    failed = number["failures"] + number["errors"]
+    found = {
+        "passed": number["tests"] - failed - number["skipped"],
+        "failed": failed,
+        "skipped": number["skipped"],
+        "seconds": round(float(counts.attrib["time"])),
+    }
+    noted = [json.loads(one.attrib["value"]) for one in counts.iter("property")]
+    return airflow, python, suite, found | ({"capabilities": dict(noted)} if noted else {})
+
+
+def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
+    """Put new results in the place of old ones, the versions in order."""
+    for airflow, python, suite, found in map(read, files):
+        known.setdefault(airflow, {}).setdefault(python, {})[suite] = found
+
+    def order(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")]
+
+    return {
+        airflow: {python: known[airflow][python] for python in sorted(known[airflow], key=order)}
+        for airflow in sorted(known, key=order)
+    }
+
+
+def capabilities_of(pythons: dict[str, Any]) -> dict[str, str]:
+    """Give what the runs of one version agree on; what they do not agree on names each."""
+    runs = {python: run.get("boot", {}).get("capabilities", {}) for python, run in pythons.items()}
+    told: dict[str, str] = {}
+    for name in CAPABILITIES:
+        seen = {python: run.get(name, "not measured") for python, run in runs.items()}
+        same = len(set(seen.values())) == 1
+        told[name] = (
+            next(iter(seen.values())) if same else "; ".join(f"{key}: {text}" for key, text in seen.items())
+        )
+    return told
+
+
+def short_table(results: dict[str, Any]) -> str:
+    """The README's table: which versions ran, and what each can do."""
+    lines = [f"| Airflow | Python | {' | '.join(CAPABILITIES)} |", "|---" * (2 + len(CAPABILITIES)) + "|"]
+    for airflow, pythons in results.items():
+        told = [text.partition(":")[0] for text in capabilities_of(pythons).values()]
+        lines.append(f"| {airflow} | {', '.join(pythons)} | {' | '.join(told)} |")
+    missing = {
+        f"- {name}, where it says no: {text.partition(': ')[2]}."
+        for pythons in results.values()
+        for name, text in capabilities_of(pythons).items()
+        if text.startswith("no: ")
+    }
+    return "\n".join([*lines, "", *sorted(missing)])
+
+
+def long_table(results: dict[str, Any]) -> str:
+    """The figures: what passed, what was skipped, and how long it took."""
+    lines = ["| Airflow | Python | suite | passed | failed | skipped | seconds |", "|---" * 7 + "|"]
+    for airflow, pythons in results.items():
+        for python, suites in pythons.items():
+            for suite, title in SUITES.items():
+                if found := suites.get(suite):
+                    figures = [found[name] for name in ("passed", "failed", "skipped", "seconds")]
+                    lines.append(f"| {airflow} | {python} | {title} | {' | '.join(map(str, figures))} |")
+    return "\n".join(lines)
+
+
+DOCUMENTS = {
+    ROOT / "README.md": short_table,
+    ROOT / "docs" / "versions.md": lambda results: f"{short_table(results)}\n\n{long_table(results)}",
+}
+
+
+def between_markers(text: str, table: str) -> str:
+    """Put the table where the document has its markers."""
+    begin, end = map(re.escape, MARKERS)
+    return re.sub(
+        f"({begin}\n).*?(\n{end})", lambda found: f"{found[1]}\n{table}\n{found[2]}", text, flags=re.DOTALL
+    )
+
+
+def main() -> None:
+    """Read what is in build/versions, and write the results and the documents."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = merge(known, sorted((ROOT / "build" / "versions").glob("*.xml")))
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    for document, table in DOCUMENTS.items():
+        document.write_text(between_markers(document.read_text(), table(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The provider on this version's own processes: a round trip, and each capability measured."""
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+import requests
+from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
+
+from fsm_provider.assets.forms import completed_forms
+from fsm_provider.provider_info import get_provider_info
+from fsm_provider.testing import FakeFieldService
+from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, SHARED_STREAMS, STATE_STORE
+from tests.system.local_airflow import LocalAirflow
+from tests.versions.dags.runs import WAITING_JOBS
+
+Measured = Callable[..., None]
+
+
+def run(airflow: LocalAirflow, dag_id: str) -> str:
+    run_id = airflow.trigger(dag_id)
+    assert airflow.wait_for_run(dag_id, run_id, 240) == "success"
+    return run_id
+
+
+def jobs_of(service: FakeFieldService, reference: str) -> list[dict]:
+    return [job for job in service.jobs if job["customerReference"] == reference]
+
+
+def test_a_job_is_created_and_its_forms_are_waited_for(
+    airflow: LocalAirflow, service: FakeFieldService
+) -> None:
+    run_id = run(airflow, "created_and_awaited")
+
+    assert len(jobs_of(service, "BOOT")) == 1
+    assert airflow.task_states("created_and_awaited", run_id) == dict.fromkeys(
+        ("create", "poke", "deferred"), "success"
+    )
+
+
+def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
+    run_id = run(airflow, "cleared")
+
+    airflow.clear("cleared", run_id, ["create"])
+    assert airflow.wait_for_run("cleared", run_id) == "success"
+
+    measured(
+        "ledger",
+        len(jobs_of(service, "LEDGER")) == 1,
+        expected=STATE_STORE.is_there,
+        missing="no: a task that is cleared, or whose worker died, creates its job again",
+    )
+
+
+def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
+    def looks() -> int:
+        return len(service.requests_to("GET", "/forms"))
+
+    run_id = airflow.trigger("waiting")
+    for _, states in airflow.follow("waiting", run_id, 240):
+        if set(states.values()) == {"deferred"}:
+            break
+    begun = looks()
+    service.wait_for(lambda: looks() > begun, timeout=120)
+    time.sleep(3)
+    before = looks()
+    time.sleep(8)
+    asked = looks() - before
+    for job_id in WAITING_JOBS:
+        service.add_form(job_id=job_id)
+
+    assert airflow.wait_for_run("waiting", run_id, 240) == "success"
+    # The watcher asks once a second too.
+    a_second = (asked / 8) - SHARED_STREAMS.is_there
+    measured(
+        "shared poll",
+        a_second < len(WAITING_JOBS) / 2,
+        expected=SHARED_STREAMS.is_there,
+        missing="no: each deferred sensor sends its own requests",
+    )
+
+
+def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, measured: Measured) -> None:
+    missing = "no: `completed_forms` says so; schedule by time and list the forms of the interval"
+    try:
+        completed_forms("probed")
+    except AirflowOptionalProviderFeatureException:
+        return measured("watcher", False, expected=SHARED_STREAMS.is_there, missing=missing)
+
+    airflow: LocalAirflow = request.getfixturevalue("airflow")
+    airflow.wait_for_dag("watched")
+    asked = len(service.requests_to("GET", "/forms"))
+    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) > asked + 3, timeout=60)
+    form = service.add_form(form_name="Watched Record")
+    deadline = time.monotonic() + 90
+    while not (runs := airflow.api("GET", "/dags/watched/dagRuns")["dag_runs"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    run_id = runs[0]["dag_run_id"]
+    assert airflow.wait_for_run("watched", run_id) == "success"
+    told = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
+    return measured("watcher", told == [form["id"]], expected=SHARED_STREAMS.is_there, missing=missing)
+
+
+def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
+    """A webhook is registered on every version; deliveries are received where Airflow can serve that."""
+    address = f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
+    if requests.post(f"{address}/nobody", json={}, timeout=30).status_code == 404 and not IS_AIRFLOW_3:
+        run(airflow, "registered_elsewhere")
+        missing = "no: Airflow 2 serves no FastAPI application; poll instead"
+        return measured("receiver", False, expected=ASSETS.is_there, missing=missing)
+
+    settings = {
+        "base_url": airflow.base_url,
+        "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
+    }
+    airflow.api("POST", "/variables", json={"key": "fsm_webhooks", "value": json.dumps(settings)})
+    airflow.wait_for_dag("told_of_jobs")
+    run(airflow, "registered_with_the_receiver")
+    assert requests.post(f"{address}/nobody", json={}, timeout=30).status_code == 404
+    service.add_job(7)
+    deadline = time.monotonic() + 60
+    while not (runs := airflow.api("GET", "/dags/told_of_jobs/dagRuns")["dag_runs"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    state = airflow.wait_for_run("told_of_jobs", runs[0]["dag_run_id"])
+    return measured("receiver", state == "success", expected=ASSETS.is_there, missing="no")
+
+
+def test_form(airflow: LocalAirflow, measured: Measured) -> None:
+    declared = set(get_provider_info()["connection-types"][0]["conn-fields"])
+    if IS_AIRFLOW_3:
+        airflow.api("GET", "/version")
+        hooks = airflow._session.get(f"{airflow.base_url}/ui/connections/hook_meta", timeout=60).json()
+        (fsm,) = [hook for hook in hooks if hook["connection_type"] == "fsm"]
+        offered = set(fsm["extra_fields"] or {})
+    else:
+        page = airflow._session.get(f"{airflow.base_url}/connection/add", timeout=60).text
+        offered = {field for field in declared if f'name="extra__fsm__{field}"' in page}
+
+    measured(
+        "form",
+        offered == declared,
+        expected=AIRFLOW.release[:2] != (3, 0),
+        missing="no fields without the FAB provider: write the settings into the extra, as JSON",
+    )
