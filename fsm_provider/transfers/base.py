@@ -64,7 +64,10 @@ class FsmFilesOperator(FsmWriteOperator):
         """Give the destination as a path with its connection."""
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        return ObjectStoragePath(str(self.options()["destination"]), conn_id=self.object_storage_conn_id)
+        conn_id = self.object_storage_conn_id
+        # Airflow 2 takes None for a connection too, in the place of the destination's own.
+        connection = {"conn_id": conn_id} if conn_id else {}
+        return ObjectStoragePath(str(self.options()["destination"]), **connection)
 
 
 class FsmExportOperator(FsmFilesOperator):
