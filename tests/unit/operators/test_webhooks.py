@@ -20,6 +20,7 @@ from fsm_provider.ledger import NothingSentError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.registrations import Holder, Registrations, name_of
 from fsm_provider.testing import faults
+from tests.capabilities import VARIABLE_KEYS
 from tests.unit.state_store import MemoryStateStore, context_of
 from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
 
@@ -476,6 +477,7 @@ class Steps:
 
 
 class TestAtTheSameMoment:
+    @VARIABLE_KEYS.needed
     def test_many_tasks_register_once(self, service, connect, supervisor):
         connect(service)
         start, results, errors = threading.Barrier(8), [], []
@@ -498,6 +500,7 @@ class TestAtTheSameMoment:
         assert len(service.webhooks) == 1
         assert not [name for name in supervisor.variables if "claim" in name]
 
+    @VARIABLE_KEYS.needed
     @pytest.mark.parametrize("tasks", [2, 3])
     def test_never_two_are_in_whatever_the_order_of_their_steps(self, supervisor, tasks):
         """Each message to the supervisor waits for its turn, which is drawn: 150 seeds each."""
@@ -525,6 +528,7 @@ class TestAtTheSameMoment:
         assert entered > 50
         assert refused > 50
 
+    @VARIABLE_KEYS.needed
     def test_a_claim_of_a_dead_task_is_named(self, service, connect, variables):
         connect(service)
         dead = Registrations("fsm_default", Holder("dag", "run-9", "task", -1)).alone()
