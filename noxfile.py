@@ -1,5 +1,6 @@
 """The tests on every supported Airflow; which those are is in tests/versions/versions.toml."""
 
+import sys
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,4 +50,4 @@ def airflow(session: nox.Session, airflow: str) -> None:
 @nox.session(venv_backend="none")
 def tables(session: nox.Session) -> None:
     """Write the results down, and the tables of the README and of docs/versions.md."""
-    session.run("python", "-m", "tests.versions.report", external=True)
+    session.run(sys.executable, "-m", "tests.versions.report", external=True)
