@@ -138,5 +138,5 @@ def test_form(airflow: LocalAirflow, measured: Measured) -> None:
         "form",
         offered == declared,
         expected=AIRFLOW.release[:2] != (3, 0),
-        missing="no fields without the FAB provider: write the settings into the extra, as JSON",
+        missing="no: there are no fields without the FAB provider; write the extra as JSON",
     )
