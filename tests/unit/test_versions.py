@@ -1,10 +1,11 @@
-"""The tables of versions are those of the results that the matrix wrote."""
+"""What the matrix of versions rests on: its tables are those of its results, and it leaves no example out."""
 
 import json
 
 import pytest
 
 from tests.versions.report import DOCUMENTS, RESULTS, between_markers
+from tests.versions.test_examples import CASES, EXAMPLES, NOT_BY_DAG_TEST
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -13,3 +14,9 @@ def test_a_table_holds_what_was_measured(document):
 
     assert between_markers(text, "another table") != text
     assert between_markers(text, DOCUMENTS[document](json.loads(RESULTS.read_text()))) == text
+
+
+def test_no_example_is_left_out():
+    modules = {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"}
+
+    assert {module for module, _ in CASES} | set(NOT_BY_DAG_TEST) == modules
