@@ -14,7 +14,7 @@ class Seen:
     """Bytes received and how they ended: ``complete``, ``closed``, ``reset`` or ``silence``.
 
     Complete is an answer of the length it promised; whether the connection is then closed isn't
-    waited for.
+    waited for. Seconds are counted from before the request was sent.
     """
 
     data: bytes
@@ -52,6 +52,7 @@ class RawConnection:
         self.token = service.settings.token
         host, _, port = service.base_url.removeprefix("http://").partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=5)
+        self._began = time.monotonic()
 
     def __enter__(self) -> RawConnection:
         return self
@@ -64,24 +65,24 @@ class RawConnection:
             f"{method} {path} HTTP/1.1\r\nHost: fake\r\nAuthorization: Bearer {self.token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
+        self._began = time.monotonic()
         self.socket.sendall(head.encode() + body)
 
     def see(self, patience: float = 5) -> Seen:
-        began = time.monotonic()
         self.socket.settimeout(patience)
         data = b""
         end = "closed"
         try:
             while piece := self.socket.recv(65536):
                 data += piece
-                answer = Seen(data, "complete", time.monotonic() - began)
+                answer = Seen(data, "complete", time.monotonic() - self._began)
                 if answer.header("content-length") == str(len(answer.body)):
                     return answer
         except ConnectionResetError:
             end = "reset"
         except TimeoutError:
             end = "silence"
-        return Seen(data, end, time.monotonic() - began)
+        return Seen(data, end, time.monotonic() - self._began)
 
 
 def see(
