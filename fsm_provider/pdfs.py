@@ -149,9 +149,13 @@ class PdfTransfer:
     @property
     def another_try_could_help(self) -> bool:
         """Whether to leave what is missing to a retry of the task."""
-        return any(item.end == "not_tried" for item in self._items) or any(
-            item.error and not item.error.permanent for item in self._items
-        )
+        return self.passing_error is not None or any(item.end == "not_tried" for item in self._items)
+
+    @property
+    def passing_error(self) -> FsmError | None:
+        """The last error that another try might not meet."""
+        errors = [item.error for item in self._items if item.error and not item.error.permanent]
+        return errors[-1] if errors else None
 
     @property
     def counts(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.probing import MOST_REQUESTS, Finding, Probe
@@ -32,22 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
         connection = read_connection_outside_of_tasks(fsm_conn_id)
         settings = settings_of(connection)
         probe = Probe(settings)
-        _say(f"Asking {settings.base_url}, reading only, at most {MOST_REQUESTS} times.\n")
+        print(f"Asking {settings.base_url}, reading only, at most {MOST_REQUESTS} times.\n")
         findings = []
         for finding in probe.findings():
             findings.append(finding)
             if finding.outcome != "unknown":
-                _say(_line(finding))
+                print(_line(finding))
     except (AirflowException, FsmError) as error:
-        _say(str(error), to=sys.stderr)
+        print(str(error), file=sys.stderr)
         return 2
-    _say(f"\n{probe.requests} requests were made. The connection's extra:")
-    _say(json.dumps(_extra(connection.extra_dejson, findings), indent=2))
+    print(f"\n{probe.requests} requests were made. The connection's extra:")
+    print(json.dumps(_extra(connection.extra_dejson, findings), indent=2))
     unknown = [finding for finding in findings if finding.outcome == "unknown"]
     if unknown:
-        _say("\nCould not tell:")
+        print("\nCould not tell:")
     for finding in unknown:
-        _say(f"- {finding.name}, because {finding.evidence}.")
+        print(f"- {finding.name}, because {finding.evidence}.")
     return 0 if all(finding.outcome == "told" for finding in findings) else 1
 
 
@@ -61,10 +61,6 @@ def _extra(extra: dict[str, Any], findings: list[Finding]) -> dict[str, Any]:
     for finding in findings:
         extra = {**extra, **finding.settings}
     return extra
-
-
-def _say(text: str, *, to: TextIO | None = None) -> None:
-    print(text, file=to)
 
 
 if __name__ == "__main__":

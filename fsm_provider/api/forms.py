@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, TypedDict, cast
@@ -210,11 +211,17 @@ def read_forms(given: Any, timezone: tzinfo) -> list[Form]:
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
-    return [_known_of(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
+    return [read_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
 
 
-def _known_of(where: str, given: Any, timezone: tzinfo) -> Form:
-    record = dict(given) if isinstance(given, Mapping) else {"id": given}
+def read_form(where: str, given: Any, timezone: tzinfo) -> Form:
+    """Read a reference to a form, a record of one, or a bare identifier.
+
+    :param where: what it is to the caller.
+    :param timezone: the zone of date-times that carry none.
+    :raises FsmInputError: where it is none.
+    """
+    record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}
     try:

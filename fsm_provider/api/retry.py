@@ -19,15 +19,14 @@ from fsm_provider.api.errors import (
     FsmServerError,
 )
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 _TRANSIENT = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
 
 
 def is_transient(error: FsmError) -> bool:
     """Tell whether time alone may mend an error: the service cannot be reached, is busy, or is broken."""
     return isinstance(error, _TRANSIENT)
-
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,16 +112,18 @@ class FsmHook(BaseHook):
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
+        from fsm_provider.api.forms import read_form
         from fsm_provider.api.models import Form
         from fsm_provider.compat import context_of_this_task
         from fsm_provider.lineage import records_of, report
         from fsm_provider.storing import WholeFiles
 
         path = ObjectStoragePath(str(destination))
-        record = form if isinstance(form, Form) else Form.model_validate(form)
+        if not isinstance(form, Form):
+            form = read_form("form", form, self.client.settings.server_timezone)
         with WholeFiles(path.parent, context_of_this_task(), part=path.name) as files:
             stored = self.client.download_pdf(
-                record,
+                form,
                 lambda pieces: files.store(path.name, pieces),
                 max_bytes=max_bytes,
                 allow_private_addresses=allow_private_addresses,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.inputs import read_choice
@@ -16,6 +16,8 @@ from fsm_provider.api.inputs import read_choice
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilter, FormsXCom
     from fsm_provider.hooks.fsm import FsmHook
+
+SHOWN_FAILURES = 20
 
 
 class FsmBaseOperator(BaseOperator):
@@ -166,6 +168,23 @@ def permanent_errors_fail_the_task() -> Iterator[None]:
         if error.permanent:
             raise AirflowFailException(str(error)) from error
         raise
+
+
+def fail_in_part(
+    summary: str, failures: Sequence[str], *, all_are_in: str, retry: bool, passing_error: FsmError | None
+) -> NoReturn:
+    """Fail a task that has done a part of its work: with a retry where that could help.
+
+    :param failures: a line each, of which the first are shown.
+    :param all_are_in: where to find all of them.
+    :param passing_error: one that another try might not meet, for a retry policy.
+    """
+    lines = [summary, *failures[:SHOWN_FAILURES]]
+    if len(failures) > SHOWN_FAILURES:
+        lines.append(f"and {len(failures) - SHOWN_FAILURES} more: see {all_are_in}")
+    if retry:
+        raise AirflowException("\n".join(lines)) from passing_error
+    raise AirflowFailException("\n".join(lines))
 
 
 def is_known(value: Any) -> bool:

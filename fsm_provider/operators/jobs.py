@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
-
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.inputs import read_choice, read_count, read_counts_by_name, read_flag, read_json
@@ -16,6 +14,7 @@ from fsm_provider.operators.base import (
     FsmWriteOperator,
     Readers,
     bad_arguments_are_refused,
+    fail_in_part,
     is_known,
     permanent_errors_fail_the_task,
 )
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.drafts import JobCreate, JobOrder
     from fsm_provider.bulk import BulkCreation, JobOutcome
-
-SHOWN_FAILURES = 20
 
 
 class FsmJobOperator(FsmWriteOperator):
@@ -222,7 +219,14 @@ class FsmCreateJobsOperator(FsmJobOperator):
                         ledger.store()  # fails in a try that Airflow has replaced: it has no say any more
                     context["ti"].xcom_push(key="return_value", value=creation.outcomes)
         if not creation.complete:
-            _fail(creation)
+            failed = [outcome for outcome in creation.outcomes if outcome["outcome"] != "created"]
+            fail_in_part(
+                creation.summary,
+                [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
+                all_are_in="the log, or the result in XCom",
+                retry=creation.another_try_could_help,
+                passing_error=creation.passing_error,
+            )
         return creation.outcomes
 
     def on_kill(self) -> None:
@@ -256,18 +260,3 @@ def _refuse_more_than(most: int | None, orders: list[JobOrder]) -> None:
         raise FsmInputError(
             f"max_jobs: {len(orders)} jobs are given, and one run may create {most}. None was sent"
         )
-
-
-def _fail(creation: BulkCreation) -> NoReturn:
-    """Fail the task: with a retry where that could help."""
-    failed = [outcome for outcome in creation.outcomes if outcome["outcome"] != "created"]
-    lines = [
-        f"jobs[{outcome['index']}] {outcome['outcome']}: {outcome['error']}"
-        for outcome in failed[:SHOWN_FAILURES]
-    ]
-    if len(failed) > SHOWN_FAILURES:
-        lines.append(f"and {len(failed) - SHOWN_FAILURES} more: see the log, or the result in XCom")
-    message = "\n".join([creation.summary, *lines])
-    if creation.another_try_could_help:
-        raise AirflowException(message) from creation.passing_error
-    raise AirflowFailException(message)

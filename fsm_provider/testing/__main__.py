@@ -63,11 +63,8 @@ def main() -> None:
         page_size=arguments.page_size,
         engineer=engineer,
     ) as service:
-        sys.stdout.write(
-            f"Fake field service at {service.base_url}, token {service.settings.token}\n"
-            f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}\n"
-        )
-        sys.stdout.flush()
+        print(f"Fake field service at {service.base_url}, token {service.settings.token}")
+        print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}", flush=True)
         interrupted.wait()
 
 

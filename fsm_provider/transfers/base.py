@@ -67,7 +67,7 @@ class FsmFilesOperator(FsmWriteOperator):
         conn_id = self.object_storage_conn_id
         # Airflow 2 takes None for a connection too, in the place of the destination's own.
         connection = {"conn_id": conn_id} if conn_id else {}
-        return ObjectStoragePath(str(self.options()["destination"]), **connection)
+        return ObjectStoragePath(str(_read_destination("destination", self.destination)), **connection)
 
 
 class FsmExportOperator(FsmFilesOperator):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.inputs import MAX_PDF_BYTES, read_choice, read_count, read_flag, read_json, read_time
@@ -16,6 +16,7 @@ from fsm_provider.operators.base import (
     FsmFormFilterOperator,
     Readers,
     bad_arguments_are_refused,
+    fail_in_part,
     is_known,
     permanent_errors_fail_the_task,
 )
@@ -34,7 +35,18 @@ PDF_MANIFEST = (
     "manifests/{{ ti.dag_id }}/{{ ti.task_id }}/{{ run_id }}"
     "{% if ti.map_index >= 0 %}/{{ ti.map_index }}{% endif %}.jsonl"
 )
-SHOWN_FAILURES = 20
+
+
+def _read_template(_: str, text: Any) -> PathTemplate:
+    from fsm_provider.paths import PathTemplate
+
+    return PathTemplate(text)
+
+
+def _read_relative_path(name: str, text: Any) -> str:
+    from fsm_provider.paths import read_relative_path
+
+    return read_relative_path(name, text)
 
 
 class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
@@ -79,8 +91,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     readers: ClassVar[Readers] = {
         **FsmFilesOperator.readers,
-        "path_template": lambda _, value: _read_template(value),
-        "manifest": lambda name, value: _read_relative_path(name, value),
+        "path_template": _read_template,
+        "manifest": _read_relative_path,
         "max_concurrency": partial(read_count, most=64),
         "max_bytes": read_count,
         "allow_private_addresses": read_flag,
@@ -137,7 +149,14 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
                 result = {"manifest": uri_of(files.folder / options["manifest"]), **transfer.counts}
         if not transfer.complete:
             context["ti"].xcom_push(key="return_value", value=result)
-            raise _failure(transfer)
+            failed = [outcome for outcome in transfer.outcomes if outcome["error"]]
+            fail_in_part(
+                transfer.summary,
+                [f"forms[{one['index']}]: {one['error']}" for one in failed],
+                all_are_in="the manifest",
+                retry=transfer.another_try_could_help,
+                passing_error=transfer.passing_error,
+            )
         return result
 
     def on_kill(self) -> None:
@@ -252,32 +271,10 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         return filters
 
 
-def _read_template(text: Any) -> PathTemplate:
-    from fsm_provider.paths import PathTemplate
-
-    return PathTemplate(text)
-
-
-def _read_relative_path(name: str, text: Any) -> str:
-    from fsm_provider.paths import read_relative_path
-
-    return read_relative_path(name, text)
-
-
 def _check_forms(given: Any) -> None:
     from fsm_provider.api.forms import read_forms
 
     read_forms(given, UTC)
-
-
-def _failure(transfer: PdfTransfer) -> Exception:
-    """Make what the task fails with: with a retry where that could help."""
-    failed = [outcome for outcome in transfer.outcomes if outcome["error"]]
-    lines = [f"forms[{outcome['index']}]: {outcome['error']}" for outcome in failed[:SHOWN_FAILURES]]
-    if len(failed) > SHOWN_FAILURES:
-        lines.append(f"and {len(failed) - SHOWN_FAILURES} more: see the manifest")
-    message = "\n".join([transfer.summary, *lines])
-    return (AirflowException if transfer.another_try_could_help else AirflowFailException)(message)
 
 
 def _is_before(found: Any, bound: datetime | None) -> bool:

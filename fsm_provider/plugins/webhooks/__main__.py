@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 from fsm_provider.plugins.webhooks.finding import endpoint_of, find, read_headers
 
@@ -38,36 +37,32 @@ def main(arguments: list[str] | None = None) -> int:
         body = given.body.read_bytes()
         secret = given.secret_file.read_text().strip()
     except (OSError, ValueError) as error:
-        _say(str(error), to=sys.stderr)
+        print(str(error), file=sys.stderr)
         return 2
     if not secret:
-        _say(f"{given.secret_file} is empty", to=sys.stderr)
+        print(f"{given.secret_file} is empty", file=sys.stderr)
         return 2
     schemes, note = find(headers, body, secret), ""
     if not schemes and body.endswith(b"\n"):
         schemes = find(headers, body.rstrip(b"\r\n"), secret)
         note = "The body fits without the line break at its end, which the capture has added."
     if not schemes:
-        _say(
+        print(
             "None of the known schemes fits. Check that the secret is that of this registration, and that "
             "the body is as it came, byte for byte. A scheme that signs the address too is not among them."
         )
         return 1
     if note:
-        _say(note)
-    _say("The endpoint's settings in the Variable fsm_webhooks:")
+        print(note)
+    print("The endpoint's settings in the Variable fsm_webhooks:")
     for scheme in schemes:
-        _say(json.dumps(endpoint_of(scheme), indent=2))
+        print(json.dumps(endpoint_of(scheme), indent=2))
     if all(scheme.timestamp_header is None for scheme in schemes):
-        _say(
+        print(
             "No time of sending is signed: who has captured a delivery can send it again once it is "
             "forgotten, after 24 hours."
         )
     return 0
-
-
-def _say(text: str, *, to: TextIO | None = None) -> None:
-    print(text, file=to)
 
 
 if __name__ == "__main__":

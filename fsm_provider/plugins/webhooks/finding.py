@@ -5,8 +5,6 @@ The specification shows none (section 6).
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
 import json
 import re
@@ -16,7 +14,7 @@ from itertools import product
 from typing import Any, Literal
 
 from fsm_provider.plugins.webhooks.settings import Scheme
-from fsm_provider.plugins.webhooks.signature import RefusedError, candidates, key_of, signed_content
+from fsm_provider.plugins.webhooks.signature import RefusedError, candidates, decoded, key_of, signed_content
 
 ALGORITHMS: Mapping[int, Literal["sha1", "sha256", "sha384", "sha512"]] = {
     20: "sha1",
@@ -73,7 +71,7 @@ def find(headers: list[tuple[str, str]], body: bytes, secret: str) -> list[Schem
             continue
         key = key_of(secret, scheme.secret_encoding)
         expected = hmac.digest(key, signed, scheme.algorithm) if key else b"-"
-        given = [_decoded(one, scheme.encoding) for one in candidates(values[scheme.header], scheme.prefix)]
+        given = [decoded(one, scheme.encoding) for one in candidates(values[scheme.header], scheme.prefix)]
         if any(hmac.compare_digest(expected, one) for one in given):
             found.append(scheme)
     return found
@@ -128,7 +126,7 @@ def _signatures(value: str) -> list[tuple[str, str, str]]:
     for part in {*value.split(), *(one.strip() for one in value.split(","))}:
         prefix = match[0] if (match := PREFIX.match(part)) else ""
         for before, encoding in product({prefix, ""}, ("hex", "base64")):
-            algorithm = ALGORITHMS.get(len(_decoded(part.removeprefix(before), encoding)))
+            algorithm = ALGORITHMS.get(len(decoded(part.removeprefix(before), encoding)))
             if algorithm:
                 found.add((before, encoding, algorithm))
     return sorted(found, reverse=True)
@@ -163,12 +161,3 @@ def _value(values: Mapping[str, str], header: str | None, prefix: str) -> str | 
         return values[header].strip()
     found = candidates(values[header], prefix)
     return found[0] if found else None
-
-
-def _decoded(text: str, encoding: str) -> bytes:
-    try:
-        if encoding == "hex":
-            return bytes.fromhex(text)
-        return base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error):
-        return b""

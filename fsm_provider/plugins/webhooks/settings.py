@@ -7,7 +7,7 @@ the signing secrets, which it writes too unless they go elsewhere.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -22,7 +22,9 @@ from pydantic import (
     model_validator,
 )
 
+from fsm_provider.api.drafts import WebhookObject
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.settings import is_loopback
 from fsm_provider.plugins.webhooks import URL_PREFIX
 
 CONFIGURATION = "fsm_webhooks"
@@ -30,7 +32,6 @@ CONFIGURATION = "fsm_webhooks"
 MAX_BODY = 1024 * 1024
 REMEMBERED_HOURS = 24
 """How long a delivery is remembered, so that its repeats are dropped."""
-OBJECTS = ("properties", "assets", "contracts", "opportunities", "jobs", "appointments")
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", to_lower=True)]
 DottedPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
@@ -152,7 +153,7 @@ class ReceiverSettings(_Model):
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("is not an absolute http(s) address without a query")
-        if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise ValueError("should be https: with http, path token and deliveries are sent in the clear")
         return value.rstrip("/")
 
@@ -161,7 +162,7 @@ class ReceiverSettings(_Model):
     def _names_are_connection_and_object(cls, value: dict[str, Endpoint]) -> dict[str, Endpoint]:
         for name in value:
             connection, _, watched = name.rpartition("/")
-            if not connection or watched not in OBJECTS:
+            if not connection or watched not in get_args(WebhookObject):
                 raise ValueError(f"{name!r} is not <connection>/<object>, e.g. fsm_default/jobs")
         return value
 

@@ -99,7 +99,7 @@ def _verify_hmac(scheme: Scheme, secrets: Sequence[str], headers: Headers, body:
     if scheme.timestamp_header is not None:
         timestamp = _timestamp(scheme, headers)
     signed = signed_content(scheme, body, timestamp=timestamp, identifier=identifier)
-    given = [_decoded(scheme, one) for one in candidates(header, scheme.prefix)[:MOST_SIGNATURES]]
+    given = [decoded(one, scheme.encoding) for one in candidates(header, scheme.prefix)[:MOST_SIGNATURES]]
     expected = [
         hmac.digest(key, signed, scheme.algorithm)
         for key in (key_of(secret, scheme.secret_encoding) for secret in secrets[:MOST_SECRETS])
@@ -159,9 +159,10 @@ def key_of(secret: str, encoding: str) -> bytes:
         return b""
 
 
-def _decoded(scheme: Scheme, signature: str) -> bytes:
+def decoded(signature: str, encoding: str) -> bytes:
+    """Give the bytes of a signature; empty where it cannot be read."""
     try:
-        if scheme.encoding == "hex":
+        if encoding == "hex":
             return bytes.fromhex(signature)
         return base64.b64decode(signature.encode("ascii"), validate=True)
     except (ValueError, binascii.Error):

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import FormDemand, FormFilter, for_xcom, format_time, job_id_of, reference_to
+from fsm_provider.api.forms import (
+    FormDemand,
+    FormFilter,
+    for_xcom,
+    format_time,
+    job_id_of,
+    read_forms,
+    reference_to,
+)
 from fsm_provider.api.models import Form
 from fsm_provider.api.reading import read_record
 
@@ -272,3 +280,13 @@ def test_a_form_listed_twice_counts_once_and_as_its_latest():
 
     assert wanted == [reference(1, updated="new")]
     assert not demand.is_met_by(wanted)
+
+
+def test_what_forms_are_read_from_is_left_as_it_is():
+    record = {"id": 1, "jobDetails": {"jobID": "odd"}, "createdOnDateTime": "2026-01-31T09:00:00"}
+    given = json.loads(json.dumps(record))
+
+    (read,) = read_forms([given], UTC)
+
+    assert given == record
+    assert job_id_of(read) == "odd"

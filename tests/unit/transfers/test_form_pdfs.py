@@ -314,6 +314,18 @@ def test_a_retry_goes_on_from_what_is_there(service, connect, on_disk, reference
     assert len(service.requests_to(*PDFS)) == 1
 
 
+def test_what_asks_to_wait_is_the_cause_for_a_retry_policy(service, connect, on_disk, references):
+    connect(service, max_retries=0)
+    service.seed_forms(2)
+    service.fail("GET", "/forms/5001/pdf", faults.Status(404), every=True)
+    service.fail("GET", "/forms/5002/pdf", faults.Status(429, retry_after=300), every=True)
+
+    _, error = on_disk.bring(references("full"))
+
+    assert not isinstance(error, AirflowFailException)
+    assert error.__cause__.retry_after == 300
+
+
 @THREADS.needed
 def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, stored, references):
     service.seed_forms(3)
@@ -448,3 +460,13 @@ def test_the_hook_stores_one_file(service, stored):
 
     assert stored.files == {"deep/a.pdf": content}
     assert file == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_the_hook_takes_a_record_with_a_value_of_another_type(service, stored):
+    from fsm_provider.hooks.fsm import FsmHook
+
+    form = service.add_form(createdOnDateTime=["odd"])
+
+    FsmHook().download_form_pdf(form, stored.folder / "a.pdf")
+
+    assert list(stored.files) == ["a.pdf"]
