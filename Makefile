@@ -1,22 +1,18 @@
-# Everything runs in .venv, which is made on first use. Needs Python 3.11 or newer, with pip.
+# Needs Python 3.11 or newer, with pip. .venv is made on first use; what benchmarks, pages, releases and the tests in a
+# browser and a cluster need besides is in environments under build.
 
 PYTHON ?= python3
-CONSTRAINTS := constraints/airflow-3.3.2.txt
+CONSTRAINTS := constraints/airflow.txt
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-BENCH := build/bench-venv
-DISTRIBUTED := build/distributed-venv
-DOCS := build/docs-venv
 RELEASE := build/release-venv
-UI := build/ui-venv
 
-# Whatever imports Airflow would create ~/airflow without a home of its own.
-IN_TEMPORARY_HOME = home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
-	trap 'exit 130' INT; trap 'exit 143' TERM; AIRFLOW_HOME="$$home"
+FROZEN = $(1)/bin/pip freeze --exclude-editable --exclude airflow-provider-fsm \
+	| grep '^[A-Za-z0-9._-]*==[^ ]*$$' | LC_ALL=C sort -f
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test lint test-unit test-system test-matrix test-distributed test-ui pictures bench kills \
+.PHONY: help demo ui test lint test-unit test-system test-matrix test-distributed test-ui bench kills \
 	docs release constraints clean
 
 help: ## List the targets
@@ -36,39 +32,37 @@ lint: $(INSTALLED) ## Ruff and mypy
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
-	@$(IN_TEMPORARY_HOME) $(BIN)/mypy
+	@$(BIN)/mypy
 
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
-	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 3 --dist worksteal tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 3 --dist worksteal tests/unit
 
 # Much of a system test is waiting: two run at a time, each on an Airflow of its own.
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
-	@$(IN_TEMPORARY_HOME) $(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
+	@$(BIN)/pytest --quiet --numprocesses 2 --dist loadfile tests/system
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)
 
-test-distributed: $(DISTRIBUTED)/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
+test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
 	@echo "== pytest tests/distributed"
-	@$(IN_TEMPORARY_HOME) $(DISTRIBUTED)/bin/pytest --quiet tests/distributed
+	@$(<D)/bin/pytest --quiet tests/distributed
 
-test-ui: $(UI)/.installed ## Airflow's UI in a real browser, which needs a Chromium on the PATH
-	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui
+test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
+	@echo "== pytest tests/ui"
+	@$(<D)/bin/pytest --quiet tests/ui $(OPTIONS)
 
-pictures: $(UI)/.installed ## The same, and its pictures into docs/images
-	@$(IN_TEMPORARY_HOME) $(UI)/bin/pytest --quiet tests/ui --pictures docs/images
+bench: build/bench-venv/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
+	@$(<D)/bin/python -m tests.benchmarks $(OPTIONS)
 
-bench: $(BENCH)/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
-	@$(BENCH)/bin/python -m tests.benchmarks $(OPTIONS)
+kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
+	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
 
-kills: $(BENCH)/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
-	@$(BENCH)/bin/python -m tests.system.kills $(OPTIONS)
-
-docs: $(DOCS)/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
-	@$(IN_TEMPORARY_HOME) $(DOCS)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
-		--nitpicky --builder html docs build/docs/html
+docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
+	@$(<D)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
+		--builder html docs build/docs/html
 	@echo "build/docs/html/index.html"
 
 # Its tools have an environment of their own, and the wheel another, without any extra.
@@ -77,17 +71,17 @@ release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, li
 	@$(RELEASE)/bin/twine check --strict dist/*
 	@$(RELEASE)/bin/python -m tests.release
 
-constraints: ## Write down the versions installed in .venv
+constraints: ## Write down the versions installed in .venv, and what else build/distributed-venv has
 	@airflow=$$($(BIN)/pip show apache-airflow | sed -n 's/^Version: //p') && \
 	python=$$($(BIN)/python -c 'import platform; print(platform.python_version())') && \
-	file=constraints/airflow-$$airflow.txt && mkdir -p constraints && \
-	{ echo "# Airflow $$airflow, Python $$python" && \
-	  $(BIN)/pip freeze --exclude-editable --exclude airflow-provider-fsm \
-	  | grep '^[A-Za-z0-9._-]*==[^ ]*$$' | LC_ALL=C sort -f; } > $$file && \
-	echo "$$file: $$(grep -c == $$file) packages"
+	{ echo "# Airflow $$airflow, Python $$python" && $(call FROZEN,.venv); } > $(CONSTRAINTS)
+	@[ ! -d build/distributed-venv ] || \
+	{ echo "# Of the distributed tests, beside $(CONSTRAINTS)" && \
+	  $(call FROZEN,build/distributed-venv) | grep -vxFf $(CONSTRAINTS); } > constraints/distributed.txt
+	@grep -c == constraints/*.txt
 
 clean: ## Remove .venv and everything else that was made
-	@rm -rf .venv .nox .mypy_cache .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .nox .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)

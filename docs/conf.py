@@ -1,11 +1,19 @@
 """How Sphinx builds the pages: ``make docs``."""
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent / "_ext"))
-
 from fsm_provider import __version__
+
+# Airflow, which autodoc imports, would make itself a home of the user's.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="fsm-airflow-")
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+sys.path.append(str(Path(__file__).parent / "_ext"))
 
 project = "airflow-provider-fsm"
 author = "the authors of airflow-provider-fsm"

@@ -15,7 +15,7 @@ DIST = ROOT / "dist"
 INSTALLED = ROOT / "build" / "wheel-venv"
 TOOLS = Path(sys.executable).parent
 PACKAGE = "airflow-provider-fsm"
-CONSTRAINTS = "constraints/airflow-3.3.2.txt"
+CONSTRAINTS = "constraints/airflow.txt"
 UNTYPED = ("providers/common/compat", "sdk/_shared/dagnode", "sdk/_shared/plugins_manager")
 """Packages of Airflow under folders without ``__init__.py``, into which its ``py.typed`` does not reach."""
 
@@ -82,7 +82,7 @@ def audit() -> str:
     if vulnerable:
         sys.exit(f"pip-audit: {json.dumps(vulnerable, indent=2)}")
     if not audited:
-        return f"NOT DONE: pip-audit did not reach its data on any of {len(packages)} packages"
+        return f"NOT DONE: pip-audit had no data on any of the {len(packages)} packages"
     return f"{len(audited)} of {len(packages)} packages audited, no known vulnerability"
 
 

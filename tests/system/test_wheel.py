@@ -26,7 +26,7 @@ def installed(wheel: Path) -> Callable[..., str]:
     """Runs a program of an environment that holds the wheel and what it depends on."""
     folder = wheel.parent
     run(sys.executable, "-m", "venv", folder / "venv")
-    constraints = ROOT / "constraints" / "airflow-3.3.2.txt"
+    constraints = ROOT / "constraints" / "airflow.txt"
     run(folder / "venv/bin/pip", "install", "-qq", "-c", constraints, wheel)
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env["AIRFLOW_HOME"] = str(folder / "home")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 
 import pytest
 from hypothesis import core, settings
@@ -17,7 +16,7 @@ from hypothesis import core, settings
 SEED_VARIABLE = "FSM_PROPERTIES_SEED"
 
 # Otherwise Hypothesis keeps its caches in the working tree.
-os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", tempfile.mkdtemp(prefix="fsm-hypothesis-"))
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{os.environ['AIRFLOW_HOME']}/hypothesis")
 
 # It holds for all tests of a session: how many examples is said at each test of this folder.
 settings.register_profile(
