@@ -216,7 +216,7 @@ def day_before(folder: ObjectStoragePath, day: str) -> str | None:
 
 @dag(
     schedule="@daily",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,

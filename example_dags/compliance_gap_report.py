@@ -186,7 +186,7 @@ def path_of(given: str) -> ObjectStoragePath:
 
 @dag(
     schedule="@monthly",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     is_paused_upon_creation=True,
     default_args={"retries": 2},
@@ -236,7 +236,7 @@ def compliance_gap_report():
             (folder / f"{day}.csv").write_text(as_csv(gaps), encoding="utf-8")
             page = folder / f"{day}.html"
             page_of(rows, day, notes).write(page)
-            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties:\n{as_csv(gaps)}")
+            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {page}")
             counts[str(day)] = dict(Counter(row["gap"] for row in gaps))
         return {
             "gaps": counts,

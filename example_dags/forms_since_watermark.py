@@ -1,4 +1,4 @@
-"""Every completed form is handled, however late it comes and whichever runs fail: nothing rests on events.
+"""Every completed form is handled, whichever runs fail; nothing rests on events.
 
 Each run lists what was updated since the last run that *succeeded*, and leaves out what that one had seen, by
 ``(id, lastUpdatedOnDateTime)``. What it knows is in an Airflow Variable named like the DAG, and is written by
@@ -7,7 +7,8 @@ handled at least once; handle it by its key, since the note that it was handled 
 
 A listing counts from its own start, by the worker's clock, never from the latest time in its records: while
 it is read, forms go on arriving behind it. Each goes back by a look-back more, since phones sync late and
-clocks differ. One run at a time. Starts paused: its first run begins a look-back before itself.
+clocks differ: a form that reaches the service later than that is not seen. One run at a time, so do not
+backfill it. Starts paused: its first run begins a look-back before itself.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
 
 @dag(
     schedule="@hourly",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late")
+        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late")
     },
 )
 def forms_since_watermark():

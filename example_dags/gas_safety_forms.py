@@ -1,9 +1,9 @@
 """Completed forms start a run, whichever job they belong to, and go where their name sends them.
 
-An asset stands for the forms, and its watcher looks for them: one request each ``FSM_POLL_INTERVAL``
-seconds (an environment variable, 60 by default) whatever the number of jobs. A run is given references: the
-listing carries the name of a form, not its answers. A form that is changed comes again, with another
-``lastUpdatedOnDateTime``; and one that came just as a triggerer died may come twice.
+An asset stands for the forms, and its watcher looks for them: one listing each ``FSM_POLL_INTERVAL``
+seconds (an environment variable, 60 by default), mostly of one page, whatever the number of jobs. A run is
+given references: the listing carries the name of a form, not its answers. A form that is changed comes
+again, with another ``lastUpdatedOnDateTime``; and one that came just as a triggerer died may come twice.
 
 Starts paused: what was completed before it is first unpaused is history, and starts nothing. While it is
 paused or has ``max_active_runs``, Airflow hands an event to the run of the next one. Where that may not be,
@@ -13,7 +13,7 @@ read as ``forms_since_watermark`` does. Needs Airflow 3.3.
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import UTC, datetime
 
 from airflow.providers.common.compat.sdk import dag, task
 
@@ -37,7 +37,7 @@ def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
 # [START howto_asset_completed_forms]
 @dag(
     schedule=completed_forms("gas_safety_forms", poll_interval=POLL_INTERVAL, form_names=list(ROUTES)),
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     is_paused_upon_creation=True,
     default_args={"retries": 2},

@@ -7,10 +7,12 @@ the path, the size and the SHA-256 of its PDF.
 
 Each run lists what was updated since the last one that *succeeded*, less a look-back for phones that sync
 late; what is there already is not fetched again. It is not started by ``gas_safety_forms``' asset: an event
-that comes while a DAG is paused or has ``max_active_runs`` waits for the next one, and in a quiet month that
-is too late for a landlord. When that listing began is in an Airflow Variable named like the DAG, which the
-last task writes, once every PDF is there: a form whose PDF cannot be had fails run after run, until somebody
-looks. One run at a time. Starts paused: its first run begins a look-back before itself.
+that comes while a DAG is paused or has ``max_active_runs`` waits for the next one, and in a quiet month
+that is too late for a landlord. When that listing began is in an Airflow Variable named like the DAG, which
+the last task writes, once every PDF is there: a form whose PDF cannot be had fails run after run, until
+somebody looks. A record that reaches the service later than the look-back is not seen. One run at a time,
+so do not backfill it. Starts paused: its first run begins a look-back before itself. With several workers,
+give a folder that all of them reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow.providers.common.compat.sdk import Param, Variable, dag, task
+from airflow.providers.common.compat.sdk import Param, dag, task
 
+from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 
@@ -28,7 +31,7 @@ VARIABLE = "gas_safety_pdf_delivery"
 
 @dag(
     schedule="@hourly",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
@@ -42,28 +45,21 @@ VARIABLE = "gas_safety_pdf_delivery"
             title="Folder of the PDFs",
         ),
         "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
     },
 )
 def gas_safety_pdf_delivery():
     @task(multiple_outputs=True)
     def begin(params):
-        """Note the time before anything is listed; the very first is kept, should its run fail."""
-        now = datetime.now(UTC).isoformat()
-        # The name of the default is another one before Airflow 3.
-        last = Variable.get(VARIABLE, now)
-        Variable.set(VARIABLE, last)
-        since = datetime.fromisoformat(last) - timedelta(hours=params["look_back_hours"])
-        return {"now": now, "since": since.isoformat()}
+        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
 
     @task
     def choose_records(listed, params):
         return [form for form in listed if form["formName"] == params["form_name"]]
 
     @task
-    def commit(listed_at):
-        """Note how far this is done; a run that is cleared takes nothing back."""
-        Variable.set(VARIABLE, max(listed_at, Variable.get(VARIABLE)))
+    def commit(now):
+        watermark.commit(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

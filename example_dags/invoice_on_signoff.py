@@ -10,9 +10,11 @@ of no draft is kept as ``held/job=<id>,form=<id>.json`` with the reason, and rep
 - The job has a draft already, for another sign-off form. Delete the file once somebody has looked.
 
 Each run lists what was updated since the last one that *succeeded*, less a look-back for phones that sync
-late. No event starts it: one that comes while a DAG is paused or has ``max_active_runs`` waits for the next,
-and an invoice would wait with it. When that listing began is in an Airflow Variable named like the DAG, which
-the last task writes. One run at a time. Starts paused: its first run begins a look-back before itself.
+late. No event starts it: one that comes while a DAG is paused or has ``max_active_runs`` waits for the
+next, and an invoice would wait with it. When that listing began is in an Airflow Variable named like the
+DAG, which the last task writes. One run at a time, so do not backfill it. Starts paused: its first run
+begins a look-back before itself. With several workers, give folders that all of them reach, such as
+``s3://...``.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, Variable, dag, task
+from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, dag, task
 
+from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.storing import WholeFiles
 
@@ -120,7 +123,7 @@ def path_of(given: str) -> ObjectStoragePath:
 
 @dag(
     schedule="@hourly",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
@@ -135,19 +138,13 @@ def path_of(given: str) -> ObjectStoragePath:
         ),
         "invoices": Param("data/invoices", type="string", minLength=1, title="Folder of the drafts"),
         "form_name": Param("Job Sign-off", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
     },
 )
 def invoice_on_signoff():
     @task(multiple_outputs=True)
     def begin(params):
-        """Note the time before anything is listed; the very first is kept, should its run fail."""
-        now = datetime.now(UTC).isoformat()
-        # The name of the default is another one before Airflow 3.
-        last = Variable.get(VARIABLE, now)
-        Variable.set(VARIABLE, last)
-        since = datetime.fromisoformat(last) - timedelta(hours=params["look_back_hours"])
-        return {"now": now, "since": since.isoformat()}
+        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
 
     @task
     def draft_invoices(listed, params, **context):
@@ -178,9 +175,8 @@ def invoice_on_signoff():
         return {"drafted": drafted, "newly_held": newly_held, "held": len(held)}
 
     @task
-    def commit(listed_at):
-        """Note how far this is done; a run that is cleared takes nothing back."""
-        Variable.set(VARIABLE, max(listed_at, Variable.get(VARIABLE)))
+    def commit(now):
+        watermark.commit(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

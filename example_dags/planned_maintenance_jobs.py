@@ -11,7 +11,9 @@ A run writes ``<run>.claims.csv`` before it creates jobs and ``<run>.outcomes.cs
 clear the one that died, or look in the service and write ``created`` or ``not_created`` into its outcomes.
 The ids and the quoted amounts of created jobs are there for others to read: ``invoice_on_signoff`` does.
 
-One run at a time, so that no two claim the same row. The DAG starts paused, since it creates jobs.
+One run claims at a time, a backfill's too, so that no two claim the same row. With several workers, give a
+list and a folder that all of them reach, such as ``s3://...``: a claim on the disk of one is not seen by
+another, and the job would be created twice. The DAG starts paused, since it creates jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -162,7 +164,7 @@ def folder_of(params: dict[str, Any]) -> ObjectStoragePath:
 
 @dag(
     schedule="@daily",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
@@ -193,7 +195,7 @@ def planned_maintenance_jobs():
             print_table(held)
         return {"day": str(day), "jobs": jobs, "held": held}
 
-    @task
+    @task(max_active_tis_per_dag=1)
     def claim_rows(jobs, params, run_id):
         """Write down what this run is about to create."""
         if params["dry_run"]:

@@ -1,28 +1,35 @@
 """Each warning notice becomes one follow-up job on its property, and never two.
 
-Every hour the first DAG lists the forms that were updated lately and starts a run of the second DAG for each
-warning notice, named ``REM-FORM-<id of the form>``. Airflow has a run id once: a form that is listed again,
-as the look-back for phones that sync late brings about, starts nothing. The second DAG creates the job; its
-ledger makes that one job in its run, also where the task is retried or cleared (Airflow 3.3 and newer).
+Every hour the first DAG lists the forms that were updated since its last run that *succeeded*, less a
+look-back for phones that sync late, and starts a run of the second DAG for each warning notice, named
+``REM-FORM-<id of the form>``. Airflow has a run id once: a form that is listed again starts nothing. The
+second DAG creates the job; its ledger makes that one job in its run, also where the task is retried or
+cleared (Airflow 3.3 and newer). When the last listing began is in an Airflow Variable named like the DAG,
+which the last task writes. A pause, or a failed run, loses no notice; one that reaches the service later
+than the look-back does.
 
 A listing carries the name of a form, not its answers: the job's notes say where to read them. The first DAG
-starts paused, since jobs follow from it; the second has to be unpaused too, or its runs wait.
+starts paused, since jobs follow from it; the second has to be unpaused too, or its runs wait. On Airflow 2 it
+needs ``apache-airflow-providers-standard``.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Param, dag, task
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
+from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator
+
+VARIABLE = "remedial_from_warning_notice"
 
 
 @dag(
     schedule="@hourly",
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
@@ -30,16 +37,13 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator
     tags=["fsm", "example"],
     params={
         "form_name": Param("Warning Notice", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(72, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
     },
 )
 def remedial_from_warning_notice():
-    # A run by hand has no data interval since Airflow 3, and no run_after before it.
-    list_forms = FsmListFormsOperator(
-        task_id="list_forms",
-        updated_since="{{ data_interval_start | default(dag_run.run_after, true)"
-        " - macros.timedelta(hours=params.look_back_hours) }}",
-    )
+    @task(multiple_outputs=True)
+    def begin(params):
+        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
 
     @task
     def choose_warning_notices(forms, params):
@@ -50,18 +54,26 @@ def remedial_from_warning_notice():
             if form["formName"] == params["form_name"]
         ]
 
+    # Where there is no notice, or each has its run already, the starting is skipped.
+    @task(trigger_rule="none_failed")
+    def commit(now):
+        watermark.commit(VARIABLE, now)
+
+    begun = begin()
+    list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
     # Runs of one logical date are one run too, hence none.
-    TriggerDagRunOperator.partial(
+    start_remedial_job = TriggerDagRunOperator.partial(
         task_id="start_remedial_job",
         trigger_dag_id="remedial_job",
         logical_date=None,
         skip_when_already_exists=True,
     ).expand_kwargs(choose_warning_notices(list_forms.output))
+    start_remedial_job >> commit(begun["now"])
 
 
 @dag(
     schedule=None,
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     default_args={"retries": 2},
     tags=["fsm", "example"],

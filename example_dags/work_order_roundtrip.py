@@ -6,7 +6,7 @@ that a wait of days holds no worker slot.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Param, dag, task
 
@@ -18,8 +18,9 @@ FORMS = ["Gas Safety Record", "Job Sign-off"]
 
 @dag(
     schedule=None,
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
         "property_id": Param(7, type="integer", minimum=1, title="Property"),

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
+from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
+
+try:
+    from airflow.providers.common.compat.sdk import RetryDecision, RetryPolicy
+except ImportError:
+    raise AirflowOptionalProviderFeatureException(
+        "FsmRetryPolicy needs Airflow 3.3 or newer: leave it out, and set retry_delay on the task"
+    ) from None
 
 from fsm_provider.api.errors import FsmApiError, FsmError
 

@@ -29,7 +29,7 @@ MODULES_BESIDE = {
     "transfers": ["fsm_provider.transfers.base", "fsm_provider.manifest"],
     "assets": ["fsm_provider.assets.forms"],
     "filters": ["fsm_provider.api.forms"],
-    "others": ["fsm_provider.retry_policy", "fsm_provider.reports.page"],
+    "others": ["fsm_provider.retry_policy", "fsm_provider.watermark", "fsm_provider.reports.page"],
 }
 """What Airflow is told nothing of, or what has only bases, by kind."""
 PACKAGES = {"api": api, "testing": testing}

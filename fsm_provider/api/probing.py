@@ -238,7 +238,8 @@ class Probe:
                 evidence = (
                     f"a time {one.name} is honoured ({written}), but not as it is sent ({_in_words(tried)})"
                 )
-                return Finding(name, "wrong", f"{evidence}: leave {name} out, and give {parameter} in params")
+                advice = f"list without {name}, and give {parameter} in query_params (the hook: params)"
+                return Finding(name, "wrong", f"{evidence}: {advice}")
             tried[one.name] = trouble
         outcome: Literal["wrong", "unknown"] = "unknown" if OURS.bound_within(known) is None else "wrong"
         return Finding(name, outcome, f"no time is known to be honoured ({_in_words(tried)})")
@@ -246,7 +247,7 @@ class Probe:
 
 class _SpentError(Exception):
     def __str__(self) -> str:
-        return f"it was its turn after {MOST_REQUESTS} requests"
+        return f"the limit of {MOST_REQUESTS} requests was reached before its turn"
 
 
 def _in_turn(set_now: str | None, names: tuple[str, ...]) -> Iterator[str]:

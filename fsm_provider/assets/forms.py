@@ -9,6 +9,8 @@ from urllib.parse import SplitResult, quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
+from fsm_provider.api.errors import FsmInputError
+
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
@@ -58,7 +60,7 @@ def completed_forms(
     :param created_by_id: identifier of the creator.
     :param form_names: forms of these names only.
     :param query_params: query parameters that the specification does not show.
-    :raises ValueError: naming the argument that cannot be used.
+    :raises FsmInputError: naming the argument that cannot be used.
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.3, saying what to do instead.
     """
     from fsm_provider.api.forms import FormFilter
@@ -130,7 +132,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if not seconds >= least:
-        raise ValueError(f"{name}: {seconds:g} s is less than {least:g} s")
+        raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
     return seconds
 
 

@@ -20,11 +20,18 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m fsm_provider.testing",
         description="Serve a fake of the field-service API on 127.0.0.1 until interrupted.",
     )
-    parser.add_argument("--port", type=int, default=8400, help="0: any free one")
-    parser.add_argument("--token", default="fake-token")
-    parser.add_argument("--dialect", choices=get_args(Dialect), default="specified")
-    parser.add_argument("--cursor-param", default="cursor")
-    parser.add_argument("--page-size", type=int, default=100)
+    parser.add_argument("--port", type=int, default=8400, help="0: any free one (default: %(default)s)")
+    parser.add_argument("--token", default="fake-token", help="what it accepts (default: %(default)s)")
+    parser.add_argument(
+        "--dialect",
+        choices=get_args(Dialect),
+        default="specified",
+        help="types of the pagination fields (default: %(default)s, which differs by listing)",
+    )
+    parser.add_argument(
+        "--cursor-param", default="cursor", help="query parameter of a cursor (default: %(default)s)"
+    )
+    parser.add_argument("--page-size", type=int, default=100, help="records a page (default: %(default)s)")
     parser.add_argument(
         "--form-after",
         type=float,

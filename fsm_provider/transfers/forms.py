@@ -192,15 +192,16 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         every window.
     :param partition_by: a file for each ``day`` of creation in UTC (``day=2026-01-31/forms.jsonl``), or for
         each ``property`` (``property=7/forms.jsonl``); None: one file. A form without the value is in
-        ``__HIVE_DEFAULT_PARTITION__``.
+        ``__HIVE_DEFAULT_PARTITION__`` (templated).
     :param with_pdf_address: add the column ``formPDFURL``. The address may be signed: whoever has the file
-        can then read the form.
+        can then read the form (templated).
     """
 
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
-        *(*FORM_FILTERS, "query_params", "created_before", "updated_before", "partition_by"),
+        *FORM_FILTERS,
+        *("query_params", "created_before", "updated_before", "partition_by", "with_pdf_address"),
     )
     readers: ClassVar[Readers] = {
         **FsmExportOperator.readers,
@@ -216,7 +217,7 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         created_before: datetime | str | None = None,
         updated_before: datetime | str | None = None,
         partition_by: str | None = None,
-        with_pdf_address: bool = False,
+        with_pdf_address: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

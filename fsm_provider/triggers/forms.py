@@ -30,7 +30,8 @@ busy cores that took up to 11 s from the deferral.
 NEEDS_3_3 = (
     "watching for completed forms needs Airflow 3.3 or newer: before, an asset watcher can neither keep "
     "its watermark nor learn which of its events are stored, so forms would be lost or told twice. "
-    "Schedule the DAG by time instead and list the forms of its interval with FsmListFormsOperator."
+    "Schedule the DAG by time instead and list what was updated since its last run that succeeded, as the "
+    "example forms_since_watermark does."
 )
 FAILURE_TOLERANCE = 600.0
 """Seconds."""

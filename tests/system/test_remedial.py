@@ -34,10 +34,12 @@ def test_two_runs_over_the_same_forms_make_one_job_of_each_warning_notice(
 
     assert [airflow.wait_for_run(LISTING, run_id) for run_id in runs] == ["success"] * 2
     assert airflow.task_states(LISTING, runs[1]) == {
+        "begin": "success",
         "list_forms": "success",
         "choose_warning_notices": "success",
         "start_remedial_job[0]": "skipped",
         "start_remedial_job[1]": "skipped",
+        "commit": "success",
     }
     for reference in references:
         assert airflow.wait_for_run(JOB, reference) == "success"

@@ -13,7 +13,7 @@ from tests.unit.test_imports import python
 
 EXAMPLES = Path(planned.__file__).parent
 LIST = EXAMPLES / "data" / "planned_maintenance.csv"
-REFUSED = () if SHARED_STREAMS.is_there else ("gas_safety_forms", "webhook_bootstrap")
+REFUSED = () if SHARED_STREAMS.is_there else ("gas_safety_forms", "forms_beside_webhooks")
 """Examples that Airflow before 3.3 refuses to import."""
 HEAD = "reference,propertyID,due,notes\n"
 
@@ -41,9 +41,9 @@ def gas_safety():
 
 
 def test_two_examples_share_one_watcher(gas_safety):
-    from example_dags import webhook_bootstrap as webhooks
+    from example_dags import forms_beside_webhooks
 
-    mine, theirs = webhooks.FORMS, gas_safety.gas_safety_forms().schedule
+    mine, theirs = forms_beside_webhooks.FORMS, gas_safety.gas_safety_forms().schedule
 
     assert (mine.name, mine.uri) == (theirs.name, theirs.uri)
     assert mine.watchers[0].trigger.serialize() == theirs.watchers[0].trigger.serialize()

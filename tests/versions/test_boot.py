@@ -77,7 +77,7 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
 
 
 def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, measured: Measured) -> None:
-    missing = "no: `completed_forms` says so; schedule by time and list the forms of the interval"
+    missing = "no: `completed_forms` says so; schedule by time, and list as `forms_since_watermark` does"
     try:
         completed_forms("probed")
     except AirflowOptionalProviderFeatureException:

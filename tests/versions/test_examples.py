@@ -50,7 +50,8 @@ CASES = {
 }
 NOT_BY_DAG_TEST = {
     "gas_safety_forms": "events of its watcher start it, and dag.test() has none",
-    "webhook_bootstrap": "deliveries to an API server and events of a watcher start it",
+    "forms_beside_webhooks": "events of its watcher start it, and dag.test() has none",
+    "webhook_bootstrap": "deliveries to an API server start it",
 }
 
 

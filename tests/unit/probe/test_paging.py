@@ -164,4 +164,7 @@ def test_the_most_requests_are_not_exceeded(serve, probe):
 
     assert probed.code == 1
     assert len(probed.requests) == MOST_REQUESTS
-    assert probed.unknown["updated_since"] == f"it was its turn after {MOST_REQUESTS} requests."
+    assert (
+        probed.unknown["updated_since"]
+        == f"the limit of {MOST_REQUESTS} requests was reached before its turn."
+    )
