@@ -3,10 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
+from importlib import import_module
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
-from tests.capabilities import LIGHT_PARSING, SHARED_STREAMS, TASK_SDK
+from tests.capabilities import LIGHT_PARSING, RETRY_POLICIES, SHARED_STREAMS, TASK_SDK
 
 MODULES = [
     "fsm_provider.assets.forms",
@@ -21,6 +24,7 @@ MODULES = [
     "fsm_provider.transfers.forms",
     "fsm_provider.transfers.assets",
     "fsm_provider.triggers.forms",
+    "fsm_provider.watermark",
 ]
 
 
@@ -95,3 +99,9 @@ def test_the_protocol_needs_no_airflow():
     """)
 
     assert loaded == "[]"
+
+
+def test_the_retry_policy_says_which_airflow_it_needs():
+    told = pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3")
+    with nullcontext() if RETRY_POLICIES.is_there else told:
+        import_module("fsm_provider.retry_policy")

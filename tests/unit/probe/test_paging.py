@@ -164,7 +164,5 @@ def test_the_most_requests_are_not_exceeded(serve, probe):
 
     assert probed.code == 1
     assert len(probed.requests) == MOST_REQUESTS
-    assert (
-        probed.unknown["updated_since"]
-        == f"the limit of {MOST_REQUESTS} requests was reached before its turn."
-    )
+    reason = f"the limit of {MOST_REQUESTS} requests was reached before its turn."
+    assert probed.unknown["updated_since"] == reason

@@ -44,7 +44,7 @@ def test_the_format_that_a_service_takes_instead_is_named(serve, probe, read_tim
     assert named in probed.line("created_since")
     assert "with Z and milliseconds" in probed.line("created_since")
     assert "answered 409" in probed.line("created_since")
-    assert "give createdOnDateTime[gte] in params" in probed.line("created_since")
+    assert "give createdOnDateTime[gte] in query_params" in probed.line("created_since")
 
 
 def hours_off(hours):
