@@ -2,7 +2,7 @@
 
 What stands for the reader's own service is a fake, and what stays up goes to the background. Of ``make``,
 which takes minutes, it is tried that the target is there, and of ``pip``, in ``tests/unit/test_docs.py``,
-that the extras are.
+that the extras are. An environment that a page makes is the tests' own.
 """
 
 import json
@@ -29,6 +29,7 @@ ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
 """The reader's own."""
 PREAMBLE = f"""\
 set -euo pipefail
+python3() {{ mkdir -p "$3/bin" && touch "$3/bin/activate"; }}
 pip() {{ :; }}
 make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
 """
@@ -117,9 +118,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    for dags in (tmp_path / "airflow" / "dags", tmp_path / "fsm-quickstart" / "dags"):
-        dags.mkdir(parents=True)
-        shutil.copy(ROOT / "example_dags" / "quickstart.py", dags)
+    for folder in (tmp_path / "airflow" / "dags", tmp_path / "example_dags"):
+        folder.mkdir(parents=True)
+        shutil.copy(ROOT / "example_dags" / "quickstart.py", folder)
     with FakeFieldService(token="own-token", page_size=20, page_size_param="limit") as own:
         own.seed_forms(120)
         running = Shell(tmp_path, own)
