@@ -184,6 +184,19 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert ends(on_disk) == ["failed", "stored"]
 
 
+@pytest.mark.parametrize(("status", "retried"), [(503, True), (401, False)])
+def test_a_listing_that_fails_fails_the_forms_that_are_looked_for(service, connect, on_disk, status, retried):
+    connect(service, max_retries=0)
+    service.seed_forms(2)
+    service.fail("GET", "/forms", faults.Status(status), every=True)
+
+    _, error = on_disk.bring([5001, 5002])
+
+    assert isinstance(error, AirflowFailException) is not retried
+    assert f"GET /forms was answered {status}" in str(error)
+    assert on_disk.files == {}
+
+
 def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
     service.add_form(lastUpdatedOnDateTime=None)
 
