@@ -12,6 +12,7 @@ from fsm_provider.links.jobs import address_of
         ("x", None),
         ({}, None),
         ({"links": None}, None),
+        ({"links": "x"}, None),
         ({"links": {"self": 5}}, None),
         ({"links": {"self": "javascript:alert(1)"}}, None),
         ({"links": {"self": "https://fsm.example.com/jobs/1001"}}, "https://fsm.example.com/jobs/1001"),
