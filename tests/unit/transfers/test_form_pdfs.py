@@ -245,8 +245,8 @@ def test_an_address_that_expired_is_fetched_fresh(service, on_disk, references):
 
 def test_addresses_that_expire_on_the_way_are_fetched_again(service, on_disk, references):
     service.seed_forms(10)
-    with FakeFileHost(service, lifetime=0.25) as files:
-        files.fail(*PDFS, faults.Delay(0.05), every=True)
+    with FakeFileHost(service) as files:
+        files.fail(*PDFS, faults.Status(403), calls=range(4, 11))
 
         result, error = on_disk.bring(references(), allow_private_addresses=True, max_concurrency=1)
 
@@ -367,13 +367,22 @@ def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, st
 
 def test_so_many_are_fetched_at_once(service, on_disk, references):
     service.seed_forms(16)
-    forms = references("full")
-    service.settings.latency = 0.1
+    all_here, under_way, most = threading.Barrier(8), [], []
 
-    started = time.perf_counter()
-    on_disk.bring(forms, max_concurrency=8)
+    def meet():
+        under_way.append(None)
+        all_here.wait(20)
+        time.sleep(0.1)  # a ninth would be here by then
+        most.append(len(under_way))
+        under_way.pop()
+        all_here.wait(20)
 
-    assert 0.2 <= time.perf_counter() - started < 0.8
+    service.fail(*PDFS, faults.Before(meet), every=True)
+
+    _, error = on_disk.bring(references("full"), max_concurrency=8)
+
+    assert error is None
+    assert max(most) == 8
 
 
 def test_a_template_names_the_files(service, on_disk, references):
