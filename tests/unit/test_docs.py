@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 import fsm_provider
+from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.plugins.webhooks.settings import Endpoint, ReceiverSettings, Scheme
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.testing import FakeFieldService
 from tests.capabilities import SHARED_STREAMS, TASK_SDK
 from tests.pages import DOCS, PAGES, ROOT, blocks
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
-CHECKED_HERE = {"python", "json", "text"}
+CHECKED_HERE = {"python", "json"}
+OUTPUT = {"text"}
+"""Shown only, as it holds moments and identifiers; what of it is always the same is compared."""
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 
@@ -26,7 +30,7 @@ def test_every_block_is_run_or_included():
     unknown = {
         str(block): block.kind
         for block in blocks()
-        if block.kind not in CHECKED_HERE | RUN_IN_A_SHELL and not block.kind.startswith("{")
+        if block.kind not in CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL and not block.kind.startswith("{")
     }
 
     assert unknown == {}
@@ -44,6 +48,23 @@ def test_python_runs_as_it_stands(block):
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
 def test_json_is_a_configuration_that_the_receiver_takes(block):
     assert ReceiverSettings.parse(block.text).endpoints
+
+
+def test_the_connection_that_is_shown_as_the_fakes_is_its():
+    (shown,) = re.findall(
+        r"^export (\w+)=(.*)$", "".join(block.text for block in blocks(*OUTPUT)), re.MULTILINE
+    )
+
+    assert shown == ("AIRFLOW_CONN_FSM_DEFAULT", shlex.quote(FakeFieldService(port=8400).connection_json()))
+
+
+def test_a_reference_that_is_shown_has_the_fields_of_one(service, make_client):
+    service.add_form()
+    (reference,) = for_xcom(make_client(service).list_forms(), "references")
+
+    (shown,) = (json.loads(block.text) for block in blocks(*OUTPUT) if block.text.startswith("["))
+
+    assert [list(one) for one in shown] == [list(reference)]
 
 
 @pytest.mark.parametrize("block", [one for one in blocks() if "literalinclude" in one.kind], ids=str)

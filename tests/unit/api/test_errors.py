@@ -98,12 +98,8 @@ def test_an_error_comes_back_as_the_same_class_with_the_same_text(error, travel)
 
 
 @over_every_error
-def test_every_error_is_an_fsm_error_that_can_be_raised(error):
-    with pytest.raises(FsmError) as raised:
-        raise error
-
-    assert raised.value.as_dict()["type"] == type(error).__name__
-    assert error in {error}
+def test_every_error_can_be_hashed(error):
+    hash(error)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +125,12 @@ def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
     assert issubclass(kind, FsmApiError)
 
 
-def test_errors_without_an_answer_are_no_api_errors():
-    unanswered = [error for error in EVERY_ERROR if not hasattr(error, "status")]
-
-    assert len(unanswered) == 12
-    assert not any(isinstance(error, FsmApiError) for error in unanswered)
+@pytest.mark.parametrize(
+    "kind",
+    [FsmInputError, FsmConnectionError, FsmResponseError, FsmPaginationError, FsmUncertainWriteError],
+)
+def test_an_error_without_an_answer_is_no_api_error(kind):
+    assert not issubclass(kind, FsmApiError)
 
 
 def test_bad_input_is_a_value_error():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fsm_provider import api
+from fsm_provider.testing import faults
 from tests.unit.api.matrix import BOUNDS, CELLS, MATRIX, RETRIES, Outage, Phase, Row, as_table
 
 GUARANTEES = Path(__file__).parents[3] / "docs" / "guarantees.md"
@@ -33,7 +34,8 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
             if phase != "every call":
                 outage.close()
 
-        client = make_client(service, sleep=wait, timeout=0.5, max_retries=RETRIES)
+        timeout = 0.5 if isinstance(fault, faults.Stall) else 10
+        client = make_client(service, sleep=wait, timeout=timeout, max_retries=RETRIES)
         listing = client.list_forms()
         if phase == "second page":
             forms += [next(listing).id for _ in range(PAGE)]

@@ -77,6 +77,11 @@ def test_the_jitter_is_drawn_over_the_whole_range():
     assert 1.7 < sum(delays) / len(delays) < 2.3
 
 
+@pytest.mark.parametrize(("error", "bound"), [(answered(429), 10), (answered(503), 0.5), (UNREACHED, 0.5)])
+def test_a_limit_is_waited_for_longer_than_an_outage(error, bound):
+    assert RetryPolicy().delay_after(error, attempt=1, waited=0, draw=1) == bound
+
+
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("asked", [0.0, 1.5, 19.0])
 def test_retry_after_is_obeyed_even_beyond_the_cap(status, asked):

@@ -3,27 +3,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from fsm_provider.api import throttle
 from fsm_provider.api.throttle import Throttle, throttle_for
-
-
-class Clock:
-    """A clock that moves only when it is told to, where the throttle looks for the time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    stopped = Clock()
-    monkeypatch.setattr(throttle, "time", stopped)
-    return stopped
 
 
 def test_moments_are_evenly_spaced(clock):

@@ -110,6 +110,19 @@ def test_a_token_changed_in_the_connection_is_used_after_a_401(service, connect)
     assert [request.status for request in service.requests] == [200, 401, 200]
 
 
+def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_one(service, connect):
+    connect(service)
+    hook = FsmHook()
+    assert hook.client.settings.token.get_secret_value() == TOKEN
+    service.settings.token = "rotated"
+    connect(service)
+
+    hook.create_job(7, {})
+
+    assert [request.status for request in service.requests] == [401, 201]
+    assert len(service.jobs) == 1
+
+
 def test_an_unchanged_token_is_not_tried_again(service, connect):
     connect(service)
     service.settings.token = "rotated"

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError, JobCreate
+from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import MemoryStateStore, context_of
@@ -161,6 +161,19 @@ def test_an_uncertain_job_stays_so_until_the_author_decides(service, connect):
 
     create(job={"customerReference": "PO-1"}, if_uncertain="create").execute(context_of(store))
     assert len(service.jobs) == 2
+
+
+def test_a_retry_creates_the_job_that_a_limit_kept_from_being_created(service, connect):
+    connect(service, max_retries=0)
+    store = MemoryStateStore()
+    service.fail("POST", "*", faults.Status(429))
+    with pytest.raises(FsmRateLimitedError):
+        create().execute(context_of(store))
+
+    job = create().execute(context_of(store))
+
+    (stored,) = service.jobs
+    assert job["id"] == stored["id"]
 
 
 def test_another_job_is_created_for_a_cleared_task_where_the_author_wants_it(service, connect):

@@ -1,11 +1,12 @@
 """The operators that list and the one that sends any request."""
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError, FsmPaginationError
+from fsm_provider.api import FsmInputError, FsmPaginationError, FsmServerError
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
@@ -142,6 +143,28 @@ def test_an_endless_listing_ends_at_max_pages(service, connect):
         FsmListOperator(task_id="any", path="/forms", max_pages=2).execute({})
 
 
+READS = {
+    "forms": partial(FsmListFormsOperator),
+    "asset dynamic fields": partial(FsmListAssetDynamicFieldsOperator),
+    "any listing": partial(FsmListOperator, path="/forms"),
+    "any request": partial(FsmRequestOperator, path="/forms"),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, AirflowFailException), (404, AirflowFailException), (503, FsmServerError)]
+)
+def test_only_an_error_that_may_pass_is_left_to_a_retry(service, connect, read, status, error):
+    connect(service, max_retries=0)
+    service.fail("GET", "*", faults.Status(status))
+
+    with pytest.raises(error, match=f"was answered {status}") as raised:
+        read(task_id="read").execute({})
+    assert raised.type is error
+    assert len(service.requests) == 1
+
+
 def test_any_request_can_be_sent(service, connect):
     connect(service)
     operator = FsmRequestOperator(
@@ -200,6 +223,17 @@ def test_a_write_is_sent_once_and_a_read_each_time(service, connect):
     assert answers == [answers[0]] * 3
     assert len(service.requests_to("POST", "*")) == 1
     assert len(service.requests_to("GET", "/forms")) == 2
+
+
+def test_a_write_that_is_answered_without_a_body_is_sent_once(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+    service.fail("PUT", "/jobs/7", faults.Status(204), every=True)
+
+    answers = [request(method="put", path="/jobs/7", json={}).execute(context_of(store)) for _ in range(2)]
+
+    assert answers == [None, None]
+    assert len(service.requests) == 1
 
 
 def test_a_cleared_write_is_sent_again_where_the_author_wants_it(service, connect):

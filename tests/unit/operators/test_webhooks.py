@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 import types
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -247,6 +247,34 @@ def user_module(monkeypatch):
     return module
 
 
+MESSAGES = 26
+"""Of a registration that nothing disturbs: to the supervisor, and writes to the ledger."""
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+@contextmanager
+def killed_after(messages, supervisor, context):
+    """Let so many messages of the task through; give them as they come."""
+    store, passed = context["task_state_store"], []
+
+    def take(message):
+        if len(passed) == messages:
+            raise Killed
+        passed.append(message)
+
+    def take_and_set(key, value, *, retention=None):
+        take(key)
+        MemoryStateStore.set(store, key, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "before", take)
+        patch.setattr(store, "set", take_and_set)
+        yield passed
+
+
 class TestOnce:
     def test_another_run_or_dag_registers_nothing(self, service, connect, variables):
         connect(service)
@@ -276,33 +304,14 @@ class TestOnce:
         assert len(service.webhooks) == 2
 
     @pytest.mark.parametrize("kept", ["ledger and variables", "ledger", "variables"])
-    @pytest.mark.parametrize("after", range(1, 40))
-    def test_a_task_killed_at_any_write_registers_nothing_twice(
+    @pytest.mark.parametrize("after", range(MESSAGES))
+    def test_a_task_killed_at_any_message_registers_nothing_twice(
         self, service, connect, supervisor, after, kept
     ):
-        """The n-th message to the supervisor, or write to the ledger, is the last one of the first try."""
         connect(service)
-        store, left = MemoryStateStore(), [after]
-
-        class Killed(BaseException):
-            pass
-
-        def count_down(_=None):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-
-        def set_and_count(key, value, *, retention=None):
-            count_down()
-            MemoryStateStore.set(store, key, value)
-
-        supervisor.before = count_down
-        store.set = set_and_count
-        context = context_of(store)
-        with suppress(Killed):
+        context = context_of(MemoryStateStore())
+        with pytest.raises(Killed), killed_after(after, supervisor, context):
             register(context, event_types="jobs.created")
-        supervisor.before = lambda _: None
-        store.set = lambda key, value, *, retention=None: MemoryStateStore.set(store, key, value)
         if kept == "ledger":
             for name in [name for name in supervisor.variables if name.startswith("fsm_webhook_fsm")]:
                 del supervisor.variables[name]
@@ -317,6 +326,15 @@ class TestOnce:
             except AirflowFailException as error:
                 assert "may or may not have taken effect" in str(error)  # noqa: PT017
         assert len(service.webhooks) <= 1
+
+    def test_the_kills_come_before_each_message_there_is(self, service, connect, supervisor):
+        connect(service)
+        context = context_of(MemoryStateStore())
+
+        with killed_after(None, supervisor, context) as messages:
+            register(context, event_types="jobs.created")
+
+        assert len(messages) == MESSAGES
 
     def test_force_registers_anew_and_is_remembered_instead(self, service, connect):
         connect(service)
@@ -387,7 +405,7 @@ class TestOnce:
             with pytest.raises(AirflowFailException, match=r"webhook 1 was registered for \['jobs.closed'\]"):
                 register(run(number))
         assert len(service.webhooks) == 1
-        assert variables[SINK] != "{}"
+        assert json.loads(variables[SINK]) == {"1": secrets_of(service)[0]}
 
     def test_a_memory_that_cannot_be_read_registers_nothing(self, service, connect, supervisor):
         connect(service)

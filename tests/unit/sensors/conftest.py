@@ -132,14 +132,18 @@ def deferred_run():
 
 
 @pytest.fixture
-def soon():
-    """Do something once the sensor has looked and waits."""
-    timers = []
+def soon(service):
+    """Do something once the sensor has looked so many times."""
+    threads = []
 
-    def start(action, *args, after=0.5, **kwargs):
-        timers.append(threading.Timer(after, action, args, kwargs))
-        timers[-1].start()
+    def start(action, *args, looks=1, **kwargs):
+        def act():
+            service.wait_for(lambda: len(service.requests) >= looks, timeout=20)
+            action(*args, **kwargs)
+
+        threads.append(threading.Thread(target=act))
+        threads[-1].start()
 
     yield start
-    for timer in timers:
-        timer.join()
+    for thread in threads:
+        thread.join()

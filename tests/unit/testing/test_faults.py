@@ -321,7 +321,7 @@ def test_a_stalled_connection_does_not_hold_up_others(call, service):
 
 
 def test_a_delay_comes_between_handling_and_the_whole_answer(service):
-    service.fail(*JOBS, faults.Delay(SHORT))
+    service.fail(*JOBS, faults.Delay(2))
     with RawConnection(service) as connection:
         connection.send("POST", "/properties/1/jobs")
         service.wait_for(lambda: service.jobs, timeout=5)

@@ -126,9 +126,10 @@ def test_requests_can_be_selected_and_forgotten(call):
 
 
 def test_latency_delays_the_answer_but_not_the_handling(serve):
-    call = serve(latency=5)
+    call = serve(latency=30)
 
     with pytest.raises(requests.ReadTimeout):
         call.session.post(f"{call.service.base_url}/properties/1/jobs", json={}, timeout=(5, 0.2))
 
+    call.service.wait_for(lambda: call.service.jobs and call.service.requests, timeout=5)
     assert len(call.service.jobs) == len(call.service.requests) == 1

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime, timedelta
+from statistics import median
 
 import pytest
 import requests
@@ -33,12 +35,12 @@ def test_stop_and_start_may_be_called_twice():
 
 
 def test_stop_ends_every_thread():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with FakeFieldService(engineer=Engineer(after=60)) as service:
         service.add_job(1)
-        assert threading.active_count() > before
+        assert set(threading.enumerate()) - before
 
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_stop_does_not_wait_for_kept_alive_connections(call):
@@ -47,17 +49,17 @@ def test_stop_does_not_wait_for_kept_alive_connections(call):
 
     call.service.stop()
 
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 4
 
 
 def test_an_answer_is_not_held_back_by_delayed_acknowledgements(call):
-    call("GET", "/forms")
-    began = time.monotonic()
-
+    seconds = []
     for _ in range(20):
+        began = time.monotonic()
         call("GET", "/forms")
+        seconds.append(time.monotonic() - began)
 
-    assert time.monotonic() - began < 20 * 0.03
+    assert median(seconds) < 0.03
 
 
 def test_stop_does_not_wait_for_latency(serve):
@@ -71,7 +73,7 @@ def test_stop_does_not_wait_for_latency(serve):
     call.service.stop()
     client.join()
 
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 4
     assert answers == [200]
 
 
@@ -126,26 +128,24 @@ def test_the_connection_names_the_parameters_that_differ(serve):
 def test_the_engineer_completes_each_form_against_a_new_job_after_a_while(serve):
     call = serve(engineer=Engineer(after=0.2, form_names=("A", "B"), every=0.2))
     job = call("POST", "/properties/7/jobs", json={}).json()
-    assert call.service.forms == []
 
-    began = time.monotonic()
-    call.service.wait_for(lambda: call.service.forms, timeout=5)
-    assert [form["formName"] for form in call.service.forms] == ["A"]
     forms = call.service.wait_for(lambda: len(call.service.forms) == 2 and call.service.forms, timeout=5)
 
-    assert time.monotonic() - began >= 0.3
+    began, first, second = (datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms))
+    assert first - began >= timedelta(seconds=0.19)
+    assert second - began >= timedelta(seconds=0.39)
     assert [form["formName"] for form in forms] == ["A", "B"]
     assert {form["jobDetails"]["jobID"] for form in forms} == {job["id"]}
     assert {form["propertyID"] for form in forms} == {"7"}
 
 
 def test_stop_cancels_forms_that_are_not_completed_yet(serve):
-    call = serve(engineer=Engineer(after=0.2))
+    call = serve(engineer=Engineer(after=1))
     call("POST", "/properties/7/jobs", json={})
 
     call.service.stop()
     call.service.start()
-    time.sleep(0.4)
+    time.sleep(1.2)
 
     assert call.service.forms == []
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import multiprocessing
+from multiprocessing import forkserver
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -51,6 +53,27 @@ class Storage:
         """What the manifest says of a file."""
         digest = hashlib.sha256(content).hexdigest()
         return {"path": uri_of(self.folder / name), "sha256": digest, "bytes": len(content)}
+
+
+@pytest.fixture(scope="session")
+def spool_folder(tmp_path_factory):
+    """Where all goes that the ``processes`` keep on this machine's disk."""
+    return tmp_path_factory.mktemp("spool")
+
+
+@pytest.fixture(scope="session")
+def processes(spool_folder):
+    """Make processes by forking one that has done what takes them their first second: they start at once.
+
+    There is one such process for all tests, and SQLite reads its folder there once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.unit.transfers.warm", "tests.unit.transfers.killed"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SQLITE_TMPDIR", str(spool_folder))
+        patch.setenv("TMPDIR", str(spool_folder))
+        forkserver.ensure_running()
+    return context
 
 
 @pytest.fixture

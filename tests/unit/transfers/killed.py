@@ -1,10 +1,10 @@
 """A task in a process of its own, which is quickly there and can be killed."""
 
 import logging
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Mapping
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -20,11 +20,9 @@ _ = pdfs, storing, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).f
 """What takes a process its first second is done before it is forked."""
 
 
-def started(arguments: dict[str, Any], environment: Mapping[str, str]) -> BaseProcess:
+def started(processes: BaseContext, arguments: dict[str, Any], environment: Mapping[str, str]) -> BaseProcess:
     """Start a try of the task."""
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload([__name__])
-    process = forking.Process(target=_execute, args=(arguments, dict(environment)), daemon=True)
+    process = processes.Process(target=_execute, args=(arguments, dict(environment)), daemon=True)
     process.start()
     return process
 

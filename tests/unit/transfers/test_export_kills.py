@@ -4,13 +4,11 @@
 """
 
 import json
-import multiprocessing
 import os
 import random
 import signal
 import time
 
-import pytest
 from fsspec.core import url_to_fs
 
 from tests.unit.transfers.exporting import export
@@ -22,24 +20,6 @@ PROPERTIES = {"file": 30, "s3": 5}
 FORMATS = ("jsonl", "csv", "parquet")
 WRITING_SECONDS = 0.05
 """About as long as the files are written to a disk."""
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Make processes by forking one that has imported everything and exported once: they start at once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.unit.transfers.warm"])
-    return context
-
-
-@pytest.fixture
-def spool_folder(tmp_path, monkeypatch):
-    """Where all goes that a process keeps on this machine's disk."""
-    folder = tmp_path / "spool"
-    folder.mkdir()
-    monkeypatch.setenv("SQLITE_TMPDIR", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
 
 
 class Export:

@@ -184,6 +184,19 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert ends(on_disk) == ["failed", "stored"]
 
 
+@pytest.mark.parametrize(("status", "retried"), [(503, True), (401, False)])
+def test_a_listing_that_fails_fails_the_forms_that_are_looked_for(service, connect, on_disk, status, retried):
+    connect(service, max_retries=0)
+    service.seed_forms(2)
+    service.fail("GET", "/forms", faults.Status(status), every=True)
+
+    _, error = on_disk.bring([5001, 5002])
+
+    assert isinstance(error, AirflowFailException) is not retried
+    assert f"GET /forms was answered {status}" in str(error)
+    assert on_disk.files == {}
+
+
 def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
     service.add_form(lastUpdatedOnDateTime=None)
 
@@ -232,8 +245,8 @@ def test_an_address_that_expired_is_fetched_fresh(service, on_disk, references):
 
 def test_addresses_that_expire_on_the_way_are_fetched_again(service, on_disk, references):
     service.seed_forms(10)
-    with FakeFileHost(service, lifetime=0.25) as files:
-        files.fail(*PDFS, faults.Delay(0.05), every=True)
+    with FakeFileHost(service) as files:
+        files.fail(*PDFS, faults.Status(403), calls=range(4, 11))
 
         result, error = on_disk.bring(references(), allow_private_addresses=True, max_concurrency=1)
 
@@ -354,13 +367,22 @@ def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, st
 
 def test_so_many_are_fetched_at_once(service, on_disk, references):
     service.seed_forms(16)
-    forms = references("full")
-    service.settings.latency = 0.1
+    all_here, under_way, most = threading.Barrier(8), [], []
 
-    started = time.perf_counter()
-    on_disk.bring(forms, max_concurrency=8)
+    def meet():
+        under_way.append(None)
+        all_here.wait(20)
+        time.sleep(0.1)  # a ninth would be here by then
+        most.append(len(under_way))
+        under_way.pop()
+        all_here.wait(20)
 
-    assert 0.2 <= time.perf_counter() - started < 0.8
+    service.fail(*PDFS, faults.Before(meet), every=True)
+
+    _, error = on_disk.bring(references("full"), max_concurrency=8)
+
+    assert error is None
+    assert max(most) == 8
 
 
 def test_a_template_names_the_files(service, on_disk, references):

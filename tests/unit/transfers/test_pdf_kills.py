@@ -24,7 +24,7 @@ def pdfs_asked_for(service):
     return Counter(request.path for request in service.requests_to("GET", "/forms/*/pdf"))
 
 
-def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stored, seed):
+def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stored, processes, seed):
     print(f"FSM_KILLS_SEED={seed}")
     chance = random.Random(seed)
     connect(service)
@@ -39,7 +39,7 @@ def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stor
     def run(folder, *, kill_at=None):
         """Run the task, to its end or its kill soon after so many requests; give its exit code."""
         service.clear_requests()
-        task = started({**arguments, "destination": str(folder)}, os.environ)
+        task = started(processes, {**arguments, "destination": str(folder)}, os.environ)
         if kill_at is not None:
             service.wait_for(lambda: len(service.requests) >= kill_at, 60)
             task.join(chance.uniform(0, 3 * LATENCY))
