@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from tests.signals import end_on_signals
 from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
@@ -243,9 +243,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The example DAGs on a real Airflow and a fake service.")
     parser.add_argument("--ui", action="store_true", help="stay up until Ctrl-C")
     stay = parser.parse_args().ui
-    # A shell that starts this in the background makes it ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    end_on_signals()
     try:
         return _demonstrate(stay)
     except LocalAirflowError as error:
@@ -253,10 +251,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _exit_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _demonstrate(stay: bool) -> int:

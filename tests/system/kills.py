@@ -25,6 +25,7 @@ import psutil
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.faults import Exchange
+from tests.signals import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
@@ -305,9 +306,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the random kills")
     parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
     options = parser.parse_args()
-    # A shell that starts this in the background makes it ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_on_signals()
     with (
         tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
         staged(Path(folder), OURS, CONTROL) as stage,
