@@ -17,7 +17,7 @@ from tests.benchmarks.case import QUICK, Case, Extent
 from tests.benchmarks.rounds import BenchmarkError, run_rounds
 from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
-from tests.signals import end_on_signals
+from tests.processes import end_on_signals
 
 USUAL_CASES = ("listing", "jobs", "latency", "imports", "memory", "counts")
 CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "detection")

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.benchmarks.results import Round
-from tests.signals import end_on_signals
+from tests.processes import end_on_signals
 
 
 class BenchmarkError(Exception):

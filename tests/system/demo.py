@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
-from tests.signals import end_on_signals
+from tests.processes import end_on_signals
 from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 

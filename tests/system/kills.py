@@ -25,7 +25,7 @@ import psutil
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.faults import Exchange
-from tests.signals import end_on_signals
+from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 

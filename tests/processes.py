@@ -1,5 +1,6 @@
-"""How a command ends that has started others: in an orderly way, so that it can stop them first."""
+"""For commands and tests that start other processes; it imports nothing that a measurement would notice."""
 
+import os
 import signal
 import sys
 
@@ -9,3 +10,8 @@ def end_on_signals() -> None:
     # A shell that starts a command in the background makes it ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+def inherited_environment() -> dict[str, str]:
+    """Give what a process inherits; whoever runs the tests may have settings for an Airflow of their own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
