@@ -82,7 +82,9 @@ def _options() -> argparse.Namespace:
         help=f"some of {','.join(CASES)} (default: {','.join(USUAL_CASES)})",
     )
     parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the order of processes")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="seed for the order of the processes"
+    )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
     parser.add_argument(
