@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.benchmarks.results import Round
-from tests.processes import end_on_signals
+from tests.processes import end_on_signals, inherited_environment
 
 
 class BenchmarkError(Exception):
@@ -72,11 +71,8 @@ def _run(task: Task, home: str) -> Any:
 
 def _environment(home: str) -> dict[str, str]:
     """Give a process Airflow settings of its own, and no proxy on its way to this machine."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("AIRFLOW") and not name.lower().endswith("_proxy")
-    }
+    inherited = inherited_environment()
+    kept = {name: value for name, value in inherited.items() if not name.lower().endswith("_proxy")}
     return kept | {
         "AIRFLOW_HOME": home,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

@@ -186,8 +186,10 @@ class Stage:
         task writes: its event loop for a lock that another of its threads holds until the loop goes on.
         """
         self._pause(True)
-        yield
-        self._pause(False)
+        try:
+            yield
+        finally:
+            self._pause(False)
 
     def _pause(self, paused: bool) -> None:
         self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
@@ -303,7 +305,7 @@ class Tally:
 def main() -> int:
     """Kill both sides and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.kills", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the random kills")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the random kills")
     parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
     options = parser.parse_args()
     end_on_signals()
