@@ -10,13 +10,13 @@ import nox
 
 nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
-# One that is not on PATH is said to be skipped, on CI too.
+# An interpreter that is not on PATH is skipped, and reported as such, on CI too.
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["airflow", "tables"]
 
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
 RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
-# "make test" is that of the newest Airflow: each day another one of the others, on the oldest Python.
+# `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest Python.
 OTHERS = [run for run in RUNS if run[0] == "3.11" and run[1] != list(VERSIONS)[-1]]
 TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
 

@@ -34,7 +34,7 @@ add_module_names = False
 
 nitpicky = True
 nitpick_ignore_regex = [
-    # Of Airflow: documented elsewhere, and the build does not ask the net.
+    # Airflow's own names: documented elsewhere, and the build must not need the network.
     (r"py:(class|exc)", r"airflow\..*|AirflowOptionalProviderFeatureException"),
     # A base without anything of its own to tell.
     (r"py:class", r"fsm_provider\.api\.errors\._DescribedError"),

@@ -82,7 +82,7 @@ def _main(page: str, picture: str, width: str, scheme: str, script: str = "null"
     app = QApplication([])
     profile, requests, view = QWebEngineProfile(), Requests(), QWebEngineView()
     profile.setUrlRequestInterceptor(requests)
-    # Without it a file could ask for nothing on the network, and so would not be seen to.
+    # Without it a local page could not reach the network, and an attempt would go unseen.
     profile.settings().setAttribute(QWebEngineSettings.WebAttribute.LocalContentCanAccessRemoteUrls, True)
     shown = Page(profile, view)
     view.setPage(shown)

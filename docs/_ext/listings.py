@@ -31,7 +31,7 @@ MODULES_BESIDE = {
     "filters": ["fsm_provider.api.forms"],
     "others": ["fsm_provider.retry_policy", "fsm_provider.watermark", "fsm_provider.reports.page"],
 }
-"""What Airflow is told nothing of, or what has only bases, by kind."""
+"""Modules that provider_info does not list, or that hold only base classes, by kind."""
 PACKAGES = {"api": api, "testing": testing}
 """Packages whose names are those of their ``__all__``."""
 

@@ -17,6 +17,7 @@ from tests.benchmarks.case import QUICK, Case, Extent
 from tests.benchmarks.rounds import BenchmarkError, run_rounds
 from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
+from tests.processes import end_on_signals
 
 USUAL_CASES = ("listing", "jobs", "latency", "imports", "memory", "counts")
 CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "detection")
@@ -26,6 +27,7 @@ CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "d
 def main() -> int:
     """Run what the command line asks for."""
     options = _options()
+    end_on_signals()
     if options.results:
         outcome = json.loads(options.results.read_text())
     else:
@@ -80,7 +82,9 @@ def _options() -> argparse.Namespace:
         help=f"some of {','.join(CASES)} (default: {','.join(USUAL_CASES)})",
     )
     parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the order of processes")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="seed for the order of the processes"
+    )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
     parser.add_argument(

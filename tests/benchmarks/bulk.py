@@ -65,7 +65,7 @@ def measure(port: int, count: int) -> dict[str, float]:
 
 def _measured(airflow: LocalAirflow, run: _Run, count: int) -> float:
     run_id = _succeed(airflow, run.dag_id, {"count": count, "at_once": run.at_once})
-    return float(airflow.xcom(run.dag_id, run_id, "create", key="cost")["wall"])
+    return float(airflow.xcom(run.dag_id, run_id, "create", key="seconds"))
 
 
 def _succeed(airflow: LocalAirflow, dag_id: str, conf: dict[str, Any]) -> str:

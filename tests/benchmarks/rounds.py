@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.benchmarks.results import Round
+from tests.processes import end_on_signals, inherited_environment
 
 
 class BenchmarkError(Exception):
@@ -50,24 +50,29 @@ def run_rounds(name: str, tasks: Sequence[Task], rounds: int, chance: random.Ran
 
 
 def _run(task: Task, home: str) -> Any:
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.rounds", task.work, json.dumps(task.arguments)],
         env=_environment(home),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    if done.returncode:
-        raise BenchmarkError(f"{task.key} failed:\n{done.stderr.strip()[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        output, errors = process.communicate()
+    except BaseException:
+        # Not killed, as subprocess.run would: the process may have an Airflow to stop first.
+        process.terminate()
+        process.wait()
+        raise
+    if process.returncode:
+        raise BenchmarkError(f"{task.key} failed:\n{errors.strip()[-3000:]}")
+    return json.loads(output.splitlines()[-1])
 
 
 def _environment(home: str) -> dict[str, str]:
     """Give a process Airflow settings of its own, and no proxy on its way to this machine."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("AIRFLOW") and not name.lower().endswith("_proxy")
-    }
+    inherited = inherited_environment()
+    kept = {name: value for name, value in inherited.items() if not name.lower().endswith("_proxy")}
     return kept | {
         "AIRFLOW_HOME": home,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -77,6 +82,7 @@ def _environment(home: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    end_on_signals()
     _module, _, _function = sys.argv[1].partition(":")
     _work = getattr(import_module(f"tests.benchmarks.{_module}"), _function)
     print(json.dumps(_work(**json.loads(sys.argv[2]))))

@@ -65,7 +65,6 @@ async def _measure(service: Service, variant: str, waits: int, seconds: float) -
         "requests": requests * made.INTERVAL / took,
         "core": cpu / took * 100,
         "lag": lags[int(len(lags) * 0.99)],
-        "worst": lags[-1],
     }
 
 

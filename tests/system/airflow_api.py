@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
@@ -22,9 +22,24 @@ FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.25
 DATABASE_ATTEMPTS = 20
 
+T = TypeVar("T")
+
 
 class LocalAirflowError(Exception):
     """Airflow did not do what was asked of it; the text says which part of it and why."""
+
+
+def wait_until(find: Callable[[], T], timeout: float, what: str) -> T:
+    """Return what ``find`` returns as soon as that is true.
+
+    :param what: in words, for the error of the deadline.
+    """
+    deadline = time.monotonic() + timeout
+    while not (found := find()):
+        if time.monotonic() > deadline:
+            raise LocalAirflowError(f"not so after {timeout:.0f} s: {what}")
+        time.sleep(0.5)
+    return found
 
 
 class AirflowApi:
@@ -43,10 +58,7 @@ class AirflowApi:
 
         SQLite has one writer at a time: what Airflow could not write, it is asked for again.
         """
-        if IS_AIRFLOW_3 and "Authorization" not in self._session.headers:
-            token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
-            token.raise_for_status()
-            self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
+        self._log_in()
         for _ in range(DATABASE_ATTEMPTS):
             response = self._session.request(method, f"{self.base_url}{ROOT}{path}", timeout=60, **arguments)
             if response.status_code != 500 or "Database error" not in response.text:
@@ -55,6 +67,19 @@ class AirflowApi:
         if not response.ok:
             raise LocalAirflowError(f"{method} {path}: {response.status_code} {response.text}")
         return response.json() if response.content else None
+
+    def ui(self, path: str) -> requests.Response:
+        """Get what the UI is made of, which is no part of the API."""
+        self._log_in()
+        response = self._session.get(f"{self.base_url}{path}", timeout=60)
+        response.raise_for_status()
+        return response
+
+    def _log_in(self) -> None:
+        if IS_AIRFLOW_3 and "Authorization" not in self._session.headers:
+            token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
+            token.raise_for_status()
+            self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
 
     def import_errors(self) -> dict[str, str]:
         """Each DAG file that cannot be imported, with its stack trace."""
@@ -87,20 +112,37 @@ class AirflowApi:
                 raise
         return run_id
 
+    def pause(self, dag_id: str, paused: bool) -> None:
+        """Pause or unpause a DAG, as soon as it is parsed."""
+        self.wait_for_dag(dag_id)
+        self.api("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Return all runs of a DAG, the first one first."""
+        return self._all(f"/dags/{dag_id}/dagRuns", "dag_runs")
+
+    def first_run(self, dag_id: str, timeout: float = 120.0) -> str:
+        """Wait until Airflow has started a run of a DAG by itself, and return its id."""
+        self.wait_for_dag(dag_id)
+        return str(wait_until(lambda: self.runs(dag_id), timeout, f"{dag_id} has a run")[0]["dag_run_id"])
+
+    def _all(self, path: str, kind: str) -> list[dict[str, Any]]:
+        """Read every page of a listing; it has at most 100, whatever is asked for."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.api("GET", path, params={"limit": 100, "offset": len(found), **BY_ID})
+            found += page[kind]
+            if not page[kind] or len(found) >= page["total_entries"]:
+                return found
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run: queued, running, success or failed."""
         return str(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Map task id to state; a mapped task instance is named ``task_id[map_index]``."""
-        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
-        states: dict[str, str | None] = {}
-        while True:
-            # A page has at most 100, whatever is asked for.
-            page = self.api("GET", path, params={"limit": 100, "offset": len(states), **BY_ID})
-            states |= {_task_name(task): task["state"] for task in page["task_instances"]}
-            if not page["task_instances"] or len(states) >= page["total_entries"]:
-                return states
+        tasks = self._all(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances")
+        return {_task_name(task): task["state"] for task in tasks}
 
     def follow(
         self, dag_id: str, run_id: str, timeout: float = 120.0
@@ -117,6 +159,19 @@ class AirflowApi:
             if time.monotonic() > deadline:
                 raise LocalAirflowError(f"{run_id} is {run_state} after {timeout:.0f} s: {states}")
             time.sleep(POLL_SECONDS)
+
+    def wait_for_tasks(
+        self,
+        dag_id: str,
+        run_id: str,
+        are_there: Callable[[dict[str, str | None]], bool],
+        timeout: float = 120.0,
+    ) -> None:
+        """Return once ``are_there`` says so of the states of the tasks; raise where the run ends without."""
+        for _, states in self.follow(dag_id, run_id, timeout):
+            if are_there(states):
+                return
+        raise LocalAirflowError(f"{run_id} is over, and its tasks never were as expected: {states}")
 
     def wait_for_run(
         self,
@@ -182,6 +237,10 @@ class AirflowApi:
         """Map the name of each extra link of a task to its address."""
         path = f"{_task_path(dag_id, run_id, task_id)}/links"
         return dict(self.api("GET", path)["extra_links"])
+
+    def set_variable(self, key: str, value: Any) -> None:
+        """Make a Variable that holds a value as JSON."""
+        self.api("POST", "/variables", json={"key": key, "value": json.dumps(value)})
 
     def add_connection(self, conn_id: str, connection: Mapping[str, Any], **extra: Any) -> None:
         """Make a connection in the database, with settings in its extra."""

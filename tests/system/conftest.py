@@ -27,12 +27,13 @@ AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=
 @contextmanager
 def watching(airflow: LocalAirflow, service: FakeFieldService, dag_id: str) -> Iterator[None]:
     """Unpause a DAG, whose watcher then has its first look behind it; paused again, it asks no more."""
-    airflow.wait_for_dag(dag_id)
-    airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
-    looks = len(service.requests_to("GET", "/forms"))
-    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
-    yield
-    airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
+    airflow.pause(dag_id, False)
+    try:
+        looks = len(service.requests_to("GET", "/forms"))
+        service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
+        yield
+    finally:
+        airflow.pause(dag_id, True)
 
 
 @pytest.fixture(scope="session")

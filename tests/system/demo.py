@@ -1,7 +1,6 @@
 """The example DAGs on a real Airflow and a fake service: ``python -m tests.system.demo [--ui]``."""
 
 import argparse
-import json
 import shutil
 import signal
 import sys
@@ -10,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
-from tests.system.airflow_api import POLL_SECONDS, LocalAirflowError
+from tests.processes import end_on_signals
+from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -54,20 +53,6 @@ class Stage:
     airflow: LocalAirflow
     service: FakeFieldService
     narrator: Narrator
-
-    def unpause(self, dag_id: str) -> None:
-        """Unpause a DAG, as soon as it is parsed."""
-        self.airflow.wait_for_dag(dag_id)
-        self.airflow.api("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
-
-    def first_run(self, dag_id: str) -> str:
-        """Wait until Airflow starts a run of a DAG by itself, and return the run's id."""
-        deadline = time.monotonic() + RUN_SECONDS
-        while not (runs := self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]):
-            if time.monotonic() > deadline:
-                raise LocalAirflowError(f"{dag_id} was not started within {RUN_SECONDS:.0f} s")
-            time.sleep(POLL_SECONDS)
-        return str(runs[0]["dag_run_id"])
 
     def follow(
         self,
@@ -153,7 +138,7 @@ def register_webhook(stage: Stage) -> None:
     """The receiver is configured, and its address registered with the service."""
     endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
     configuration = {"base_url": stage.airflow.base_url, "endpoints": endpoints}
-    stage.airflow.api("POST", "/variables", json={"key": "fsm_webhooks", "value": json.dumps(configuration)})
+    stage.airflow.set_variable("fsm_webhooks", configuration)
     run_id = stage.airflow.trigger("webhook_bootstrap")
     stage.narrator.say("DAG", "webhook_bootstrap triggered")
 
@@ -168,7 +153,7 @@ def delivered_job(stage: Stage) -> None:
     """The webhook of the job that the work order created, and the run that it started."""
     for attempt in stage.service.deliveries:
         stage.narrator.say("fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}")
-    run_id = stage.first_run("jobs_from_webhooks")
+    run_id = stage.airflow.first_run("jobs_from_webhooks", RUN_SECONDS)
     stage.follow("jobs_from_webhooks", run_id, lambda task_id, value: "", shown=ENDS)
     found = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
     stage.narrator.show(
@@ -191,9 +176,9 @@ def planned_maintenance(stage: Stage) -> None:
             case _:
                 return ""
 
-    stage.unpause("planned_maintenance_jobs")
+    stage.airflow.pause("planned_maintenance_jobs", False)
     stage.narrator.say("DAG", "planned_maintenance_jobs unpaused: the run of the day starts")
-    run_id = stage.first_run("planned_maintenance_jobs")
+    run_id = stage.airflow.first_run("planned_maintenance_jobs", RUN_SECONDS)
     stage.follow("planned_maintenance_jobs", run_id, result, shown=ENDS)
     rows = stage.airflow.xcom("planned_maintenance_jobs", run_id, "report")["rows"]
     columns = ("reference", "propertyID", "outcome", "jobID")
@@ -213,7 +198,7 @@ def unasked_form(stage: Stage) -> None:
             case _:
                 return f"form {', '.join(map(str, value))}"
 
-    stage.unpause(dag_id)
+    stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
     # What was completed before its first look is history to a watcher; the third is past it.
     looks = len(stage.service.requests_to("GET", "/forms"))
@@ -223,7 +208,7 @@ def unasked_form(stage: Stage) -> None:
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
     completed = stage.narrator.seconds
     stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")
-    run_id = stage.first_run(dag_id)
+    run_id = stage.airflow.first_run(dag_id, RUN_SECONDS)
     stage.narrator.say("DAG", f"{dag_id} started by its asset")
     stage.follow(dag_id, run_id, result, shown=ENDS)
     stage.narrator.show(
@@ -243,9 +228,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The example DAGs on a real Airflow and a fake service.")
     parser.add_argument("--ui", action="store_true", help="stay up until Ctrl-C")
     stay = parser.parse_args().ui
-    # A shell that starts this in the background makes it ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
+    end_on_signals()
     try:
         return _demonstrate(stay)
     except LocalAirflowError as error:
@@ -253,10 +236,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _exit_on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _demonstrate(stay: bool) -> int:

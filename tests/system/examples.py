@@ -1,4 +1,4 @@
-"""Copies of the example DAGs, which a test runs by hand."""
+"""Copies of the example DAGs, changed for a test."""
 
 import re
 from pathlib import Path
@@ -6,14 +6,23 @@ from pathlib import Path
 from tests.system.conftest import DAGS
 from tests.system.local_airflow import LocalAirflow
 
+UNPAUSED = {"is_paused_upon_creation=True": "is_paused_upon_creation=False"}
 
-def copy(airflow: LocalAirflow, folder: Path, example: str, dag_id: str, **replaced: str) -> None:
-    """Copy an example, to be run by hand only, and once; it starts unpaused."""
+
+def copy(
+    airflow: LocalAirflow, folder: Path, example: str, dag_id: str, *, by_hand: bool = True, **replaced: str
+) -> None:
+    """Copy an example, under an id of its own.
+
+    :param by_hand: whether it has no schedule, no retries and starts unpaused; if not, that stays as it is.
+    :param replaced: what else is put for a text that is there once.
+    """
     text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)
-    text = re.sub(r'schedule="@\w+"', "schedule=None", text).replace('"retries": 2', '"retries": 0')
-    text = text.replace("is_paused_upon_creation=True", "is_paused_upon_creation=False")
+    if by_hand:
+        (schedule,) = re.findall(r'schedule="@\w+"', text)
+        replaced |= UNPAUSED | {schedule: "schedule=None", '"retries": 2': '"retries": 0'}
     for old, new in replaced.items():
-        assert text.count(old) == 1
+        assert text.count(old) == 1, old
         text = text.replace(old, new)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

@@ -128,9 +128,7 @@ class Forger:
 
     def malformed_signature(self, session: Session) -> Status:
         body = self.body()
-        wrong = self.draw.choice(
-            ["", "v1", "v1,", "v1,===", "v2,AAAA", "v1," + "A" * 5000, "\xe9", ",,,", "v1,AAAA " * 500]
-        )
+        wrong = self.draw.choice(MALFORMED_SIGNATURES)
         return self.post(session, body, {**self.headers(body), "webhook-signature": wrong.encode("latin-1")})
 
     def malformed_body(self, session: Session) -> Status:

@@ -25,6 +25,7 @@ import psutil
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.faults import Exchange
+from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
 
@@ -185,8 +186,10 @@ class Stage:
         task writes: its event loop for a lock that another of its threads holds until the loop goes on.
         """
         self._pause(True)
-        yield
-        self._pause(False)
+        try:
+            yield
+        finally:
+            self._pause(False)
 
     def _pause(self, paused: bool) -> None:
         self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
@@ -302,12 +305,10 @@ class Tally:
 def main() -> int:
     """Kill both sides and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.kills", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the random kills")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the random kills")
     parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
     options = parser.parse_args()
-    # A shell that starts this in the background makes it ignore SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_on_signals()
     with (
         tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
         staged(Path(folder), OURS, CONTROL) as stage,

@@ -17,8 +17,10 @@ import psutil
 import requests
 
 from tests.capabilities import IS_AIRFLOW_3
+from tests.processes import inherited_environment
 from tests.system.airflow_api import HEALTH, POLL_SECONDS, AirflowApi, LocalAirflowError
 
+AIRFLOW = str(Path(sys.executable).with_name("airflow"))
 SERVER = "api-server" if IS_AIRFLOW_3 else "webserver"
 COMMANDS: dict[str, tuple[str, ...]] = {
     SERVER: (SERVER,),
@@ -78,7 +80,7 @@ class LocalAirflow(AirflowApi):
         (self.home / "config" / "airflow_local_settings.py").write_text(PRELOAD)
         (self.home / "webserver_config.py").write_text(EVERYBODY_IS_ADMIN)
         try:
-            self._create_database()
+            create_database(self.env)
             self._bring_up(*COMMANDS)
         except BaseException:
             self.stop()
@@ -105,30 +107,17 @@ class LocalAirflow(AirflowApi):
         return next(name for name, process in self.processes.items() if process.pid == session)
 
     def restart(self, name: str) -> None:
-        """Start one process again, stopping it first where it still runs."""
-        running = self.processes.pop(name, None)
-        if running:
-            self._terminate([running])
+        """Start one process again, which was killed."""
         self._bring_up(name)
 
     def start_another(self, kind: str, name: str) -> None:
         """Start one more process of a kind, under a name of its own for :meth:`kill`."""
         self._wait_for_start(name, self._launch_another(kind, name))
 
-    def _create_database(self) -> None:
-        migration = self._launch("db-migrate", ("db", "migrate"))
-        try:
-            code = migration.wait(BOOT_SECONDS)
-        finally:
-            kill_session(migration)
-        if code != 0:
-            raise LocalAirflowError(f"airflow db migrate failed:\n{self._tail('db-migrate')}")
-
     def _launch(self, name: str, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        airflow = Path(sys.executable).with_name("airflow")
         with self._log_path(name).open("ab") as log:
             return subprocess.Popen(
-                [str(airflow), *arguments],
+                [AIRFLOW, *arguments],
                 env=self.env,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -211,6 +200,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def create_database(env: Mapping[str, str]) -> None:
+    """Create the database of the Airflow that this environment is of."""
+    done = subprocess.run(
+        [AIRFLOW, "db", "migrate"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOOT_SECONDS,
+    )
+    if done.returncode:
+        raise LocalAirflowError(f"airflow db migrate failed:\n{done.stdout}{done.stderr}")
+
+
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """SIGKILL whatever is left of the session that the process leads, and reap the leader.
 
@@ -233,11 +236,10 @@ def _is_alive_in(session: int, pid: int) -> bool:
 
 
 def environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     base_url = f"http://127.0.0.1:{port}"
     loopback = "127.0.0.1,localhost"
     return (
-        inherited
+        inherited_environment()
         | ({} if IS_AIRFLOW_3 else _settings_of_airflow_2(base_url, port))
         | {
             "NO_PROXY": loopback,

@@ -19,8 +19,7 @@ def payload(service: FakeFieldService) -> dict:
 
 
 def test_the_form_shows_every_field(airflow: LocalAirflow) -> None:
-    airflow.api("GET", "/version")
-    hooks = airflow._session.get(f"{airflow.base_url}/ui/connections/hook_meta", timeout=30).json()
+    hooks = airflow.ui("/ui/connections/hook_meta").json()
 
     (fsm,) = [hook for hook in hooks if hook["connection_type"] == "fsm"]
 

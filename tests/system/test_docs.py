@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +21,7 @@ import pytest
 from fsm_provider.testing import Engineer, FakeFieldService, faults
 from tests.pages import DOCS, PAGES, ROOT, blocks
 from tests.system.airflow_api import AirflowApi
-from tests.system.local_airflow import LocalAirflow, environment, free_port, kill_session
+from tests.system.local_airflow import LocalAirflow, create_database, environment, free_port, kill_session
 from tests.unit.plugins import signing
 
 ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
@@ -111,8 +110,7 @@ def commands_of(page: Path) -> str:
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database of Airflow with nothing in it."""
     home = tmp_path_factory.mktemp("database")
-    airflow = Path(sys.executable).with_name("airflow")
-    subprocess.run([airflow, "db", "migrate"], env=os.environ | {"AIRFLOW_HOME": str(home)}, check=True)
+    create_database(os.environ | {"AIRFLOW_HOME": str(home)})
     return home / "airflow.db"
 
 
@@ -147,11 +145,8 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
     shell.run(commands_of(DOCS / "quickstart.md"))
 
     def until(dag_id: str, task_id: str, state: str) -> None:
-        (run,) = shell.api.api("GET", f"/dags/{dag_id}/dagRuns", params={"limit": 1})["dag_runs"]
-        deadline = time.monotonic() + 240
-        while (states := shell.api.task_states(dag_id, run["dag_run_id"])).get(task_id) != state:
-            assert time.monotonic() < deadline, states
-            time.sleep(0.5)
+        run_id = shell.api.first_run(dag_id)
+        shell.api.wait_for_tasks(dag_id, run_id, lambda states: states.get(task_id) == state, 240)
 
     until("first_job", "wait_for_its_form", "success")
     shell.api.trigger("first_form")

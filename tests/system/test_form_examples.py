@@ -2,7 +2,6 @@
 
 import csv
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.airflow_api import POLL_SECONDS
+from tests.system.airflow_api import wait_until
 from tests.system.conftest import watching
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
@@ -39,17 +38,18 @@ def broken(airflow: LocalAirflow, dags_folder: Path, tmp_path: Path) -> Path:
     return file
 
 
-def run_told_of(airflow: LocalAirflow, form: int, timeout: float = 120.0) -> str:
+def run_told_of(airflow: LocalAirflow, form: int) -> str:
     """Wait until a run that was told of a form has succeeded; other tests' jobs may have forms as well."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        for run in airflow.api("GET", f"/dags/{EVENTS}/dagRuns")["dag_runs"]:
+
+    def run_id() -> str | None:
+        for run in airflow.runs(EVENTS):
             if run["state"] == "success":
                 told = airflow.xcom(EVENTS, run["dag_run_id"], "read_forms")
                 if form in [reference["id"] for reference in told]:
                     return str(run["dag_run_id"])
-        time.sleep(POLL_SECONDS)
-    pytest.fail(f"{EVENTS}: not told of form {form} after {timeout:g} s")
+        return None
+
+    return wait_until(run_id, 120, f"a run of {EVENTS} was told of form {form}")
 
 
 def test_completed_forms_start_a_run_and_go_where_their_names_send_them(

@@ -20,7 +20,7 @@ def test_jobs_are_created_and_waited_for(
     assert len(jobs_of(service, prefix)) == 2
 
     airflow.clear(dag_id, run_id, ["create"])
-    airflow.wait_for_run(dag_id, run_id, 180)
+    assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
     assert len(jobs_of(service, prefix)) == 2
 
 

@@ -3,8 +3,6 @@
 ``FSM_KILLS_SEED`` repeats the random kills of a test that has failed.
 """
 
-import os
-import random
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from dataclasses import dataclass, replace
 import psutil
 import pytest
 
+from tests.seeds import SEED
 from tests.system.kills import (
     BULK_JOBS,
     BULK_RUNS,
@@ -30,7 +29,6 @@ from tests.system.kills import (
     staged,
 )
 
-SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 CLEARED_BULK_RUNS = 3
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
 OPTIONS = {

@@ -1,6 +1,7 @@
 """What LocalAirflow promises to the other system tests."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -34,11 +35,16 @@ def test_a_cleared_task_runs_again_and_each_try_keeps_its_log(airflow: LocalAirf
         assert "\nValueError: as asked" in airflow.task_log("probe", run_id, "fail_if_asked", try_number)
 
 
+def test_a_run_that_ends_before_its_tasks_are_as_expected_is_reported(airflow: LocalAirflow) -> None:
+    run_id = airflow.trigger("probe")
+
+    with pytest.raises(LocalAirflowError, match=r"never were as expected: .*'echo': 'success'"):
+        airflow.wait_for_tasks("probe", run_id, lambda states: "failed" in states.values())
+
+
 def test_a_waiting_task_can_be_marked_by_hand(airflow: LocalAirflow) -> None:
     run_id = airflow.trigger("probe_waiting")
-    for _, states in airflow.follow("probe_waiting", run_id):
-        if states == {"wait": "deferred"}:
-            break
+    airflow.wait_for_tasks("probe_waiting", run_id, lambda states: states == {"wait": "deferred"})
 
     airflow.set_task_state("probe_waiting", run_id, "wait", "success")
 
@@ -103,5 +109,8 @@ def _is_running(process: psutil.Process) -> bool:
 
 def _session_leaders() -> set[int]:
     """The sessions that this process has started and not ended."""
-    children = psutil.Process().children(recursive=True)
-    return {os.getsid(child.pid) for child in children}
+    sessions = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(ProcessLookupError):
+            sessions.add(os.getsid(child.pid))
+    return sessions

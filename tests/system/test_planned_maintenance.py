@@ -2,15 +2,14 @@
 
 import csv
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from example_dags import planned_maintenance_jobs as planned
 from fsm_provider.testing import FakeFieldService, faults
-from tests.system.airflow_api import POLL_SECONDS
 from tests.system.conftest import DAGS
+from tests.system.examples import UNPAUSED, copy
 from tests.system.local_airflow import LocalAirflow
 
 DAG_ID = "planned_maintenance_unpaused"
@@ -22,28 +21,13 @@ def example(airflow: LocalAirflow, dags_folder: Path) -> Path:
     """The example and its list, copied and not paused: at once the scheduler starts the run of the day."""
     folder = dags_folder / "planned_maintenance"
     shutil.copytree(DAGS["examples"] / "data", folder / "data")
-    text = (DAGS["examples"] / "planned_maintenance_jobs.py").read_text()
-    text = text.replace("def planned_maintenance_jobs()", f"def {DAG_ID}()")
-    text = text.replace("\nplanned_maintenance_jobs()", f"\n{DAG_ID}()")
-    text = text.replace("is_paused_upon_creation=True", "is_paused_upon_creation=False")
-    (folder / "copy.py").write_text(text)
+    copy(airflow, folder, "planned_maintenance_jobs", DAG_ID, by_hand=False, **UNPAUSED)
     return folder
 
 
 @pytest.fixture
 def due_list(tmp_path: Path) -> Path:
     return tmp_path / "due.csv"
-
-
-def scheduled_run(airflow: LocalAirflow, timeout: float = 60.0) -> str:
-    airflow.wait_for_dag(DAG_ID)
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        for run in airflow.api("GET", f"/dags/{DAG_ID}/dagRuns")["dag_runs"]:
-            if run["run_type"] == "scheduled":
-                return run["dag_run_id"]
-        time.sleep(POLL_SECONDS)
-    pytest.fail(f"the scheduler has started no run after {timeout:.0f} s")
 
 
 def run(airflow: LocalAirflow, due_list: Path, **params: object) -> tuple[str, str]:
@@ -65,7 +49,7 @@ def rows_of(list_path: Path, run_id: str, suffix: str) -> dict[str, dict[str, st
 def test_the_run_of_the_day_creates_what_is_due_and_neither_another_nor_a_clear_does_it_again(
     airflow: LocalAirflow, service: FakeFieldService, example: Path
 ) -> None:
-    scheduled, by_hand = scheduled_run(airflow), airflow.trigger(DAG_ID)
+    scheduled, by_hand = airflow.first_run(DAG_ID), airflow.trigger(DAG_ID)
     for run_id in (scheduled, by_hand):
         assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 

@@ -13,10 +13,9 @@ LISTING, JOB = "remedial_from_warning_notice", "remedial_job"
 @pytest.fixture
 def unpaused(airflow: LocalAirflow) -> Iterator[None]:
     """Unpaused, the DAG has its run of the hour at once."""
-    airflow.wait_for_dag(LISTING)
-    airflow.api("PATCH", f"/dags/{LISTING}", json={"is_paused": False})
+    airflow.pause(LISTING, False)
     yield
-    airflow.api("PATCH", f"/dags/{LISTING}", json={"is_paused": True})
+    airflow.pause(LISTING, True)
 
 
 @pytest.fixture

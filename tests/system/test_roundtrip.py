@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.conftest import DAGS
+from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
-
-EXAMPLE = DAGS["examples"] / "work_order_roundtrip.py"
 
 
 @pytest.mark.parametrize("mode", ["deferrable", "poke", "reschedule"])
@@ -18,8 +16,8 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     dag_id = "work_order_roundtrip"
     if mode != "deferrable":
         dag_id = f"work_order_roundtrip_{mode}"
-        text = EXAMPLE.read_text().replace("work_order_roundtrip()", f"{dag_id}()")
-        (dags_folder / f"{dag_id}.py").write_text(text.replace("deferrable=True", f"mode={mode!r}"))
+        changed = {"deferrable=True": f"mode={mode!r}"}
+        copy(airflow, dags_folder, "work_order_roundtrip", dag_id, by_hand=False, **changed)
     waiting_states = {"deferrable": "deferred", "poke": "running", "reschedule": "up_for_reschedule"}
     seen: set[tuple[str, str | None]] = set()
 

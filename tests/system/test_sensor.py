@@ -1,11 +1,13 @@
 """Timeouts, refusals, soft_fail, marking and clearing: the same in every mode of the sensor."""
 
 import time
+from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from tests.system.airflow_api import wait_until
 from tests.system.dags.sensors import MODES
 from tests.system.local_airflow import LocalAirflow
 
@@ -45,14 +47,12 @@ def test_a_cancelled_sensor_stops_asking_and_a_cleared_one_starts_anew(
         return asked.count(str(job_id)) + (asked.count(None) if mode == "deferrable" else 0)
 
     run_id = airflow.trigger(dag_id, {"job_id": job_id})
-    for _, states in airflow.follow(dag_id, run_id):
-        if states == {"wait": WAITING[mode]} and looks() > 1:
-            break
+    airflow.wait_for_tasks(dag_id, run_id, lambda states: states == {"wait": WAITING[mode]} and looks() > 1)
 
     airflow.set_task_state(dag_id, run_id, "wait", "failed")
 
     assert airflow.wait_for_run(dag_id, run_id) == "failed"
-    wait_until_quiet(looks)
+    wait_until_quiet(looks, MODES[mode].get("poke_interval", 1) + 5.0)
 
     airflow.clear(dag_id, run_id, ["wait"])
     before = looks()
@@ -64,11 +64,12 @@ def test_a_cancelled_sensor_stops_asking_and_a_cleared_one_starts_anew(
     assert reference["id"] == form["id"]
 
 
-def wait_until_quiet(looks, *, quiet_for: float = 4.0, deadline: float = 60.0) -> None:
-    end = time.monotonic() + deadline
-    while time.monotonic() < end:
+def wait_until_quiet(looks: Callable[[], int], seconds: float) -> None:
+    """Wait for so many seconds without a look, which are more than pass between two looks of a sensor."""
+
+    def is_quiet() -> bool:
         before = looks()
-        time.sleep(quiet_for)
-        if looks() == before:
-            return
-    pytest.fail(f"the sensor still asks, {deadline:g} s after it was marked as failed")
+        time.sleep(seconds)
+        return looks() == before
+
+    wait_until(is_quiet, 60 + 2 * seconds, "the sensor that was marked as failed asks no more")

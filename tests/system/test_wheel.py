@@ -1,6 +1,5 @@
 """The wheel, installed into an empty environment with nothing of this checkout beside it."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from fsm_provider import __version__
+from tests.processes import inherited_environment
 from tests.system.conftest import ROOT
 
 
@@ -28,8 +28,7 @@ def installed(wheel: Path) -> Callable[..., str]:
     run(sys.executable, "-m", "venv", folder / "venv")
     constraints = ROOT / "constraints" / "airflow.txt"
     run(folder / "venv/bin/pip", "install", "-qq", "-c", constraints, wheel)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    env["AIRFLOW_HOME"] = str(folder / "home")
+    env = inherited_environment() | {"AIRFLOW_HOME": str(folder / "home")}
     return lambda program, *arguments: run(folder / "venv/bin" / program, *arguments, env=env, cwd=folder)
 
 

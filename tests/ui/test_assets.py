@@ -7,7 +7,6 @@ from playwright.sync_api import Page, expect
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.conftest import watching
-from tests.system.demo import Narrator, Stage
 from tests.system.local_airflow import LocalAirflow
 from tests.ui.conftest import Picture
 
@@ -27,7 +26,7 @@ def test_an_asset_shows_the_forms_that_it_told_of_and_the_run_that_they_started(
 ) -> None:
     with watching(airflow, service, DAG_ID):
         form = service.add_form(form_name="Warning Notice", property_id=31)
-        run_id = Stage(airflow, service, Narrator()).first_run(DAG_ID)
+        run_id = airflow.first_run(DAG_ID)
         assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 
         page.goto("/assets")

@@ -45,9 +45,11 @@ def follow(page: Page, link: str) -> Page:
 def web_server(folder: Path) -> Iterator[str]:
     handler = partial(SimpleHTTPRequestHandler, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(

@@ -1,6 +1,5 @@
 """The provider on this version's own processes: a round trip, and each capability measured."""
 
-import json
 import time
 from collections.abc import Callable
 
@@ -56,9 +55,7 @@ def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Meas
 
 def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
     run_id = airflow.trigger("waiting")
-    for _, states in airflow.follow("waiting", run_id, 240):
-        if set(states.values()) == {"deferred"}:
-            break
+    airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"}, 240)
     before = len(service.requests_to("GET", "/forms"))
     time.sleep(2 * EARLIEST_EVENT)
     looks = service.requests_to("GET", "/forms")[before:]
@@ -88,11 +85,7 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
     asked = len(service.requests_to("GET", "/forms"))
     service.wait_for(lambda: len(service.requests_to("GET", "/forms")) > asked + 3, timeout=60)
     form = service.add_form(form_name="Watched Record")
-    deadline = time.monotonic() + 90
-    while not (runs := airflow.api("GET", "/dags/watched/dagRuns")["dag_runs"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    run_id = runs[0]["dag_run_id"]
+    run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
     told = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
     return measured("watcher", told == [form["id"]], expected=SHARED_STREAMS.is_there, missing=missing)
@@ -106,32 +99,24 @@ def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Me
         missing = "no: Airflow 2 serves no FastAPI application; poll instead"
         return measured("receiver", False, expected=ASSETS.is_there, missing=missing)
 
-    settings = {
-        "base_url": airflow.base_url,
-        "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
-    }
-    airflow.api("POST", "/variables", json={"key": "fsm_webhooks", "value": json.dumps(settings)})
+    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
+    airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
     airflow.wait_for_dag("told_of_jobs")
     run(airflow, "registered_with_the_receiver")
     assert requests.post(f"{address}/nobody", json={}, timeout=30).status_code == 404
     service.add_job(7)
-    deadline = time.monotonic() + 60
-    while not (runs := airflow.api("GET", "/dags/told_of_jobs/dagRuns")["dag_runs"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    state = airflow.wait_for_run("told_of_jobs", runs[0]["dag_run_id"])
+    state = airflow.wait_for_run("told_of_jobs", airflow.first_run("told_of_jobs"))
     return measured("receiver", state == "success", expected=ASSETS.is_there, missing="no")
 
 
 def test_form(airflow: LocalAirflow, measured: Measured) -> None:
     declared = set(get_provider_info()["connection-types"][0]["conn-fields"])
     if IS_AIRFLOW_3:
-        airflow.api("GET", "/version")
-        hooks = airflow._session.get(f"{airflow.base_url}/ui/connections/hook_meta", timeout=60).json()
+        hooks = airflow.ui("/ui/connections/hook_meta").json()
         (fsm,) = [hook for hook in hooks if hook["connection_type"] == "fsm"]
         offered = set(fsm["extra_fields"] or {})
     else:
-        page = airflow._session.get(f"{airflow.base_url}/connection/add", timeout=60).text
+        page = airflow.ui("/connection/add").text
         offered = {field for field in declared if f'name="extra__fsm__{field}"' in page}
 
     measured(

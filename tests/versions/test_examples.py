@@ -1,7 +1,6 @@
 """The examples by ``dag.test()`` on the fake service, each in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from tests.processes import inherited_environment
+from tests.system.local_airflow import create_database
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "example_dags"
@@ -59,8 +60,7 @@ NOT_BY_DAG_TEST = {
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An Airflow home with a database, whose DAGs are the examples."""
     home = tmp_path_factory.mktemp("home")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    made = inherited | {
+    made = inherited_environment() | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -68,7 +68,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
         "PYTHONPATH": str(ROOT),
     }
-    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], env=made, check=True, cwd=home)
+    create_database(made)
     return made
 
 

@@ -28,7 +28,10 @@ shared_busy = shared
 
 
 def alone(job: int, *, shared: bool = False) -> BaseTrigger:
-    """Wait alone. Without an identifier, as in ``dag.test()``, or the first poll were after 15 s."""
+    """Wait alone.
+
+    Without an identifier, as in ``dag.test()``: with one, the first poll would come only after 15 s.
+    """
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return FsmFormTrigger(
         fsm_conn_id="bench",

@@ -11,9 +11,9 @@ import time
 
 from fsspec.core import url_to_fs
 
+from tests.seeds import SEED
 from tests.unit.transfers.exporting import export
 
-SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 KILLS = {"file": 20, "s3": 4}
 FORMS = 1_200
 PROPERTIES = {"file": 30, "s3": 5}

@@ -4,8 +4,7 @@ import os
 import random
 from collections import Counter
 
-import pytest
-
+from tests.seeds import SEED
 from tests.unit.transfers.conftest import MANIFEST
 from tests.unit.transfers.killed import started
 
@@ -15,18 +14,13 @@ AMOUNTS = {"file": (60, 20), "s3": (12, 3)}
 """Forms and kills; the S3 of the tests takes its time."""
 
 
-@pytest.fixture
-def seed():
-    return int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
-
-
 def pdfs_asked_for(service):
     return Counter(request.path for request in service.requests_to("GET", "/forms/*/pdf"))
 
 
-def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stored, processes, seed):
-    print(f"FSM_KILLS_SEED={seed}")
-    chance = random.Random(seed)
+def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stored, processes):
+    print(f"FSM_KILLS_SEED={SEED}")
+    chance = random.Random(SEED)
     connect(service)
     forms, kills = AMOUNTS["s3" if stored.folder.protocol == "s3" else "file"]
     service.seed_forms(forms)
