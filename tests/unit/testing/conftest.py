@@ -50,3 +50,14 @@ def serve() -> Iterator[Callable[..., Caller]]:
 def call(serve: Callable[..., Caller]) -> Caller:
     """A client of a service with the defaults."""
     return serve()
+
+
+def register(call: Caller, event_types: list[tuple[str, str]], **params: str) -> requests.Response:
+    """Register a webhook for the event types, in the query as they are given."""
+    query = [
+        ("description", params.get("description", "New jobs")),
+        ("object", params.get("object", "jobs")),
+        ("targetURL", params.get("targetURL", "https://example.test/hook")),
+        *event_types,
+    ]
+    return call("POST", "/settings/webhooks", params=query)
