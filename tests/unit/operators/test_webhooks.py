@@ -191,7 +191,7 @@ class TestTheSecret:
         assert service.requests == []
 
     @pytest.mark.parametrize("path", ["nowhere.keep", "user_sinks.absent", "user_sinks.kept", "keep"])
-    def test_a_function_that_is_none_is_refused(self, service, connect, user_module, path):
+    def test_what_is_no_function_is_refused(self, service, connect, user_module, path):
         connect(service)
 
         with pytest.raises(AirflowFailException, match="secret_sink"):

@@ -11,6 +11,7 @@ import types
 from contextlib import suppress
 
 import pytest
+import requests
 
 from fsm_provider.plugins.webhooks import receiver as module
 from fsm_provider.plugins.webhooks.settings import MAX_BODY
@@ -137,7 +138,7 @@ class TestRepeated:
 
         def send():
             start.wait()
-            answers.append(module_post(receiver, BODY))
+            answers.append(post_apart(receiver, BODY))
 
         threads = [threading.Thread(target=send) for _ in range(8)]
         for thread in threads:
@@ -150,9 +151,8 @@ class TestRepeated:
         assert len(receiver.events) == 1
 
 
-def module_post(receiver, body):
-    import requests
-
+def post_apart(receiver, body):
+    """Post without the session, which threads cannot share."""
     return requests.post(receiver.address(), data=body, timeout=10).status_code
 
 
@@ -184,7 +184,7 @@ class TestRefused:
         assert (answer.status_code, answer.json()) == (404, REFUSED)
 
     @pytest.mark.parametrize("tokens", [[], [""], ["short-token"]])
-    def test_a_token_that_is_none(self, receiver, tokens):
+    def test_what_is_no_token(self, receiver, tokens):
         receiver.configure(tokens=tokens)
 
         for token in [*tokens, TOKEN, ""]:
@@ -249,7 +249,7 @@ class TestRefused:
         assert (answer.status_code, answer.json()) == (503, REFUSED)
         assert answer.headers["Retry-After"] == "1"
 
-    def test_a_configuration_that_is_none_refuses_everything(self, receiver, caplog):
+    def test_what_is_no_configuration_refuses_everything(self, receiver, caplog):
         receiver.configure(endpoint="x")
 
         assert receiver.post(BODY).status_code == 404

@@ -526,9 +526,9 @@ def test_a_fault_that_fails_itself_is_answered_500_and_logged(call, caplog, faul
 # The script
 
 
-def failed(call, count, method="GET", path="/forms"):
-    """Call so often and return which calls failed, counted from 1."""
-    return [n for n in range(1, count + 1) if call(method, path).status_code == 503]
+def failed(call, count):
+    """List the forms so often and return which calls failed, counted from 1."""
+    return [n for n in range(1, count + 1) if call("GET", "/forms").status_code == 503]
 
 
 @pytest.mark.parametrize(
@@ -606,7 +606,7 @@ def test_faults_can_be_cleared(call, service):
     assert failed(call, 2) == []
 
 
-def test_concurrent_calls_are_counted_one_by_one(call, service):
+def test_concurrent_calls_are_counted_one_by_one(service):
     service.fail(*JOBS, faults.Reset(after_handling=True), calls=range(1, 11))
     ends = []
     clients = [threading.Thread(target=lambda: ends.append(see(service).end)) for _ in range(20)]

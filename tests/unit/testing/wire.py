@@ -85,10 +85,8 @@ class RawConnection:
         return Seen(data, end, time.monotonic() - self._began)
 
 
-def see(
-    service: FakeFieldService, method: str = "POST", path: str = "/properties/1/jobs", *, patience: float = 5
-) -> Seen:
-    """Send one request on a connection of its own."""
+def see(service: FakeFieldService, *, patience: float = 5) -> Seen:
+    """Create a job on a connection of its own."""
     with RawConnection(service) as connection:
-        connection.send(method, path)
+        connection.send("POST", "/properties/1/jobs")
         return connection.see(patience)
