@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from fsm_provider.testing import FakeFieldService
 
+JOBS = ("POST", "/properties/*/jobs")
+SHORT = 0.3
+"""Seconds of silence that pass for a connection left open."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -90,3 +94,8 @@ def see(service: FakeFieldService, *, patience: float = 5) -> Seen:
     with RawConnection(service) as connection:
         connection.send("POST", "/properties/1/jobs")
         return connection.see(patience)
+
+
+def statuses(service: FakeFieldService) -> list[int | None]:
+    """Give what the requests were answered, in order."""
+    return [request.status for request in service.requests]
