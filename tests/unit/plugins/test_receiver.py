@@ -2,13 +2,10 @@
 
 import json
 import logging
-import socket
-import sqlite3
 import sys
 import threading
 import time
 import types
-from contextlib import suppress
 
 import pytest
 import requests
@@ -17,7 +14,7 @@ from fsm_provider.plugins.webhooks import receiver as module
 from fsm_provider.plugins.webhooks.settings import MAX_BODY
 from tests.capabilities import METRICS
 from tests.unit.plugins import signing
-from tests.unit.plugins.conftest import TOKEN
+from tests.unit.plugins.conftest import TOKEN, eventually, raw, timed
 
 SECRET = "a signing secret"
 STANDARD = signing.standard_secret()
@@ -325,47 +322,6 @@ class TestRefused:
         assert receiver.post(BODY).status_code == 503
         assert "failed with ValueError" in caplog.text
         assert "PO-1" not in caplog.text
-
-
-@pytest.fixture
-def locked_database(receiver):
-    """Nothing can be written until it is called, and what the receiver needs to read it has read."""
-    from airflow.settings import engine
-
-    receiver.post(b"the settings are read")
-    blocker = sqlite3.connect(engine.url.database, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    yield blocker.close
-    blocker.close()
-    # Before the tables are emptied: what is under way writes to them.
-    assert eventually(lambda: receiver.post(BODY).status_code) == 200
-
-
-def timed(function):
-    started = time.monotonic()
-    return function(), time.monotonic() - started
-
-
-def eventually(post):
-    for _ in range(50):
-        if (status := post()) != 503:
-            return status
-        time.sleep(0.1)
-    return status
-
-
-def raw(receiver, rest):
-    """Send a request of one's own making and give the whole answer."""
-    host, _, port = receiver.base_url.removeprefix("http://").partition(":")
-    path = receiver.address().removeprefix(receiver.base_url)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        # The answer may come before all was sent.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
-    return answer
 
 
 class TestChanges:
