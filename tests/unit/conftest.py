@@ -78,3 +78,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> "ObjectStoragePat
         return ObjectStoragePath(str(tmp_path / "storage"))
     request.getfixturevalue("s3")
     return ObjectStoragePath(f"s3://{BUCKET}/{uuid4()}")
+
+
+def contents(folder: "ObjectStoragePath") -> dict[str, bytes]:
+    """Read all files below a folder, by their path in it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path).removeprefix(f"{folder}/"): path.read_bytes() for path in files}

@@ -66,7 +66,7 @@ class TestSettle:
         assert reasons(held) == {1: f"job {said} is not among the jobs that were created"}
 
     @pytest.mark.parametrize("amount", ["", None, "0", "0.00", "-5", "120,00", "NaN", "Infinity", "tba"])
-    def test_no_amount_is_never_nothing(self, amount):
+    def test_a_job_without_a_usable_amount_is_held(self, amount):
         drafts, held = invoices.settle([form(1)], {}, created(_77=amount))
 
         assert drafts == []

@@ -88,7 +88,6 @@ def test_every_plugin_is_an_entry_point():
 
 @SHARED_STREAMS.needed
 def test_every_asset_of_the_package_has_a_listed_scheme():
-    SHARED_STREAMS.require()
     (uris,) = INFO["asset-uris"]
 
     assert [completed_forms("any").uri.partition(":")[0]] == uris["schemes"]

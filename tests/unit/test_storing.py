@@ -8,16 +8,12 @@ import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from fsm_provider.storing import BLOCK_SIZE, WholeFiles
+from tests.unit.conftest import contents
 from tests.unit.state_store import context_of
 
 CONTEXT = context_of(None)
 OTHER_TASK = context_of(None, task_id="other")
 LARGE = 3 * BLOCK_SIZE
-
-
-def contents(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path).removeprefix(f"{folder}/"): path.read_bytes() for path in files}
 
 
 def test_a_file_is_there_once_the_block_has_ended(storage):

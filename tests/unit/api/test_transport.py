@@ -156,7 +156,7 @@ def test_no_proxy_is_heeded(server, monkeypatch):
     assert list_forms(f"http://127.0.0.1:{server.server_port}") == []
 
 
-def test_a_proxy_that_is_down_sends_nothing(monkeypatch):
+def test_a_proxy_that_is_down_is_a_connection_error(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
 
     with pytest.raises(FsmConnectionError):

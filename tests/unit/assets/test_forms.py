@@ -94,9 +94,9 @@ def reference(identifier, updated="2026-01-31T08:00:00Z"):
     return {"id": identifier, "lastUpdatedOnDateTime": updated}
 
 
-def event(*references, minute=0, extra=None):
-    given = {"from_trigger": True, "payload": {"forms": list(references)}}
-    return SimpleNamespace(timestamp=AT + timedelta(minutes=minute), extra=given if extra is None else extra)
+def event(*references, minute=0):
+    extra = {"from_trigger": True, "payload": {"forms": list(references)}}
+    return SimpleNamespace(timestamp=AT + timedelta(minutes=minute), extra=extra)
 
 
 def test_the_forms_of_all_events_each_version_once_in_the_order_of_the_events():

@@ -323,7 +323,7 @@ def test_a_refused_token_ends_it(service, connect, attempt):
     assert len(service.requests) == 1
 
 
-def test_an_outage_makes_not_every_job_uncertain(service, connect, attempt):
+def test_an_outage_does_not_make_every_job_uncertain(service, connect, attempt):
     connect(service)
     service.fail("POST", "/properties/*/jobs", faults.Status(503), every=True)
 

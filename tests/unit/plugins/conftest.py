@@ -2,9 +2,11 @@
 
 import json
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -136,3 +138,44 @@ def receiver(unknown_receiver: RunningReceiver, asset: Callable[..., None]) -> R
     asset()
     unknown_receiver.configure()
     return unknown_receiver
+
+
+@pytest.fixture
+def locked_database(receiver: RunningReceiver) -> Iterator[Callable[[], None]]:
+    """Nothing can be written until it is called, and what the receiver needs to read it has read."""
+    from airflow.settings import engine
+
+    receiver.post(b"the settings are read")
+    blocker = sqlite3.connect(engine.url.database, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    yield blocker.close
+    blocker.close()
+    # Before the tables are emptied: what is under way writes to them.
+    assert eventually(lambda: receiver.post().status_code) == 200
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.monotonic()
+    return function(), time.monotonic() - started
+
+
+def eventually(post: Callable[[], int]) -> int:
+    for _ in range(50):
+        if (status := post()) != 503:
+            return status
+        time.sleep(0.1)
+    return status
+
+
+def raw(receiver: RunningReceiver, rest: bytes) -> bytes:
+    """Send a request of one's own making and give the whole answer."""
+    host, _, port = receiver.base_url.removeprefix("http://").partition(":")
+    path = receiver.address().removeprefix(receiver.base_url)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        # The answer may come before all was sent.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return answer

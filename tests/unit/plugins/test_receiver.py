@@ -2,21 +2,19 @@
 
 import json
 import logging
-import socket
-import sqlite3
 import sys
 import threading
 import time
 import types
-from contextlib import suppress
 
 import pytest
+import requests
 
 from fsm_provider.plugins.webhooks import receiver as module
 from fsm_provider.plugins.webhooks.settings import MAX_BODY
 from tests.capabilities import METRICS
 from tests.unit.plugins import signing
-from tests.unit.plugins.conftest import TOKEN
+from tests.unit.plugins.conftest import TOKEN, eventually, raw, timed
 
 SECRET = "a signing secret"
 STANDARD = signing.standard_secret()
@@ -137,7 +135,7 @@ class TestRepeated:
 
         def send():
             start.wait()
-            answers.append(module_post(receiver, BODY))
+            answers.append(post_apart(receiver, BODY))
 
         threads = [threading.Thread(target=send) for _ in range(8)]
         for thread in threads:
@@ -150,9 +148,8 @@ class TestRepeated:
         assert len(receiver.events) == 1
 
 
-def module_post(receiver, body):
-    import requests
-
+def post_apart(receiver, body):
+    """Post without the session, which threads cannot share."""
     return requests.post(receiver.address(), data=body, timeout=10).status_code
 
 
@@ -184,7 +181,7 @@ class TestRefused:
         assert (answer.status_code, answer.json()) == (404, REFUSED)
 
     @pytest.mark.parametrize("tokens", [[], [""], ["short-token"]])
-    def test_a_token_that_is_none(self, receiver, tokens):
+    def test_what_is_no_token(self, receiver, tokens):
         receiver.configure(tokens=tokens)
 
         for token in [*tokens, TOKEN, ""]:
@@ -249,7 +246,7 @@ class TestRefused:
         assert (answer.status_code, answer.json()) == (503, REFUSED)
         assert answer.headers["Retry-After"] == "1"
 
-    def test_a_configuration_that_is_none_refuses_everything(self, receiver, caplog):
+    def test_what_is_no_configuration_refuses_everything(self, receiver, caplog):
         receiver.configure(endpoint="x")
 
         assert receiver.post(BODY).status_code == 404
@@ -325,47 +322,6 @@ class TestRefused:
         assert receiver.post(BODY).status_code == 503
         assert "failed with ValueError" in caplog.text
         assert "PO-1" not in caplog.text
-
-
-@pytest.fixture
-def locked_database(receiver):
-    """Nothing can be written until it is called, and what the receiver needs to read it has read."""
-    from airflow.settings import engine
-
-    receiver.post(b"the settings are read")
-    blocker = sqlite3.connect(engine.url.database, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    yield blocker.close
-    blocker.close()
-    # Before the tables are emptied: what is under way writes to them.
-    assert eventually(lambda: receiver.post(BODY).status_code) == 200
-
-
-def timed(function):
-    started = time.monotonic()
-    return function(), time.monotonic() - started
-
-
-def eventually(post):
-    for _ in range(50):
-        if (status := post()) != 503:
-            return status
-        time.sleep(0.1)
-    return status
-
-
-def raw(receiver, rest):
-    """Send a request of one's own making and give the whole answer."""
-    host, _, port = receiver.base_url.removeprefix("http://").partition(":")
-    path = receiver.address().removeprefix(receiver.base_url)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        # The answer may come before all was sent.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
-        answer = b""
-        while part := connection.recv(65536):
-            answer += part
-    return answer
 
 
 class TestChanges:

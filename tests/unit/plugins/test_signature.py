@@ -159,7 +159,7 @@ class TestHmac:
         assert proof.key == proof.digest == f"sha256:{hashlib.sha256(BODY).hexdigest()}"
 
     @pytest.mark.parametrize("identifier", ["x" * 256, "a\nb"])
-    def test_an_identifier_that_is_none_is_refused(self, identifier):
+    def test_what_is_no_identifier_is_refused(self, identifier):
         headers = {**signing.hexadecimal(SECRET, BODY), "x-id": identifier}
 
         assert refused({**PLAIN, "id_header": "x-id"}, headers) == "headers"

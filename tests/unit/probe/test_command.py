@@ -78,7 +78,7 @@ def test_a_429_that_asks_for_too_much_is_told(serve, probe):
 @pytest.mark.parametrize(
     ("status", "says"), [(401, "the token is not accepted"), (403, "lacks the permission"), (404, "host")]
 )
-def test_a_service_that_answers_nothing_is_2(serve, probe, status, says):
+def test_a_service_that_refuses_everything_ends_with_code_2(serve, probe, status, says):
     service = serve()
     service.fail("*", "*", faults.Status(status), every=True)
 

@@ -26,8 +26,6 @@ RETRIES = 2
 OFTEN = [200, 201, 202, 204, 301, 302, 304, 307, 400, 401, 403, 404, 409, 429, 500, 503]
 
 
-# How pydantic calls the members of a union: a key of that name is known to go wrong, see the end of
-# this file.
 def listings_of(model: type[Any]) -> st.SearchStrategy[Any]:
     """Make what is nearly a listing."""
     fields = st.dictionaries(

@@ -265,7 +265,7 @@ def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soo
 
 
 @pytest.mark.parametrize("event", [None, {}, {"status": "success"}, "done"])
-def test_an_event_that_is_none_of_its_own_is_refused(event):
+def test_an_event_of_another_kind_is_refused(event):
     with pytest.raises(RuntimeError, match="none of its own"):
         FsmFormSensor(task_id="wait").execute_complete({}, event)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,3 +51,23 @@ def serve() -> Iterator[Callable[..., Caller]]:
 def call(serve: Callable[..., Caller]) -> Caller:
     """A client of a service with the defaults."""
     return serve()
+
+
+@pytest.fixture
+def service(call: Caller, caplog: pytest.LogCaptureFixture) -> Iterator[FakeFieldService]:
+    """A service that must not complain in its log."""
+    yield call.service
+    call.service.stop()
+    complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record for record in complaints if record.name.startswith(("uvicorn", "asyncio"))] == []
+
+
+def register(call: Caller, event_types: list[tuple[str, str]], **params: str) -> requests.Response:
+    """Register a webhook for the event types, in the query as they are given."""
+    query = [
+        ("description", params.get("description", "New jobs")),
+        ("object", params.get("object", "jobs")),
+        ("targetURL", params.get("targetURL", "https://example.test/hook")),
+        *event_types,
+    ]
+    return call("POST", "/settings/webhooks", params=query)

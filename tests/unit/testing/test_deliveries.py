@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 
 from fsm_provider.testing import Deliveries
 from fsm_provider.testing.delivering import body_hmac
-from tests.unit.testing.test_webhooks import register
+from tests.unit.testing.conftest import register
 
 
 class Target:

@@ -2,15 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-
-def register(call, event_types, **params):
-    query = [
-        ("description", params.get("description", "New jobs")),
-        ("object", params.get("object", "jobs")),
-        ("targetURL", params.get("targetURL", "https://example.test/hook")),
-        *event_types,
-    ]
-    return call("POST", "/settings/webhooks", params=query)
+from tests.unit.testing.conftest import register
 
 
 def test_a_registration_has_the_fields_of_the_specification(call):

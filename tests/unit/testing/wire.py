@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from fsm_provider.testing import FakeFieldService
 
+JOBS = ("POST", "/properties/*/jobs")
+SHORT = 0.3
+"""Seconds of silence that pass for a connection left open."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -85,10 +89,13 @@ class RawConnection:
         return Seen(data, end, time.monotonic() - self._began)
 
 
-def see(
-    service: FakeFieldService, method: str = "POST", path: str = "/properties/1/jobs", *, patience: float = 5
-) -> Seen:
-    """Send one request on a connection of its own."""
+def see(service: FakeFieldService, *, patience: float = 5) -> Seen:
+    """Create a job on a connection of its own."""
     with RawConnection(service) as connection:
-        connection.send(method, path)
+        connection.send("POST", "/properties/1/jobs")
         return connection.see(patience)
+
+
+def statuses(service: FakeFieldService) -> list[int | None]:
+    """Give what the requests were answered, in order."""
+    return [request.status for request in service.requests]

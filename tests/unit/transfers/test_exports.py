@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import sys
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
@@ -12,11 +13,11 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import dataset, parquet
 
 from fsm_provider.api import FsmError, FsmInputError
-from fsm_provider.exports import formats
 from fsm_provider.testing import faults
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.capabilities import MOVES_ARE_REFUSED
+from tests.unit.conftest import contents
 from tests.unit.state_store import context_of
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
@@ -53,11 +54,6 @@ def export(storage, **kwargs):
 def export_assets(storage, **kwargs):
     operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs)
     return operator.execute(context_of(None))
-
-
-def contents(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path).removeprefix(f"{folder}/"): path.read_bytes() for path in files}
 
 
 def rows_of(name, content):
@@ -448,7 +444,7 @@ def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
 
 def test_parquet_without_pyarrow_fails_before_anything_is_listed(service, connect, tmp_path, monkeypatch):
     connect(service)
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(AirflowFailException, match=r"install airflow-provider-fsm\[parquet\]"):
         export(tmp_path, format="parquet")

@@ -11,8 +11,10 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api.forms import for_xcom
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.pdfs import FAILURES_IN_A_ROW
 from fsm_provider.testing import FakeFileHost, faults
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.capabilities import THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_of
@@ -460,9 +462,7 @@ def test_no_forms_are_no_error(on_disk):
     assert on_disk.manifest == []
 
 
-def test_each_run_and_mapped_task_has_a_manifest_of_its_own(service, on_disk):
-    from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-
+def test_each_run_and_mapped_task_has_a_manifest_of_its_own():
     operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[], destination="/tmp/x")
     names = []
     for map_index in (-1, 3):
@@ -473,8 +473,6 @@ def test_each_run_and_mapped_task_has_a_manifest_of_its_own(service, on_disk):
 
 
 def test_the_hook_stores_one_file(service, stored):
-    from fsm_provider.hooks.fsm import FsmHook
-
     form = service.add_form()
     content = service.pdf(form["id"])
 
@@ -485,8 +483,6 @@ def test_the_hook_stores_one_file(service, stored):
 
 
 def test_the_hook_takes_a_record_with_a_value_of_another_type(service, stored):
-    from fsm_provider.hooks.fsm import FsmHook
-
     form = service.add_form(createdOnDateTime=["odd"])
 
     FsmHook().download_form_pdf(form, stored.folder / "a.pdf")

@@ -1,0 +1,117 @@
+"""Which calls a fault is played at."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fsm_provider.testing import faults
+from tests.unit.testing.wire import JOBS, see
+
+
+def failed(call, count):
+    """List the forms so often and return which calls failed, counted from 1."""
+    return [n for n in range(1, count + 1) if call("GET", "/forms").status_code == 503]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ({}, [1]),
+        ({"call": 1}, [1]),
+        ({"call": 3}, [3]),
+        ({"calls": (1, 4)}, [1, 4]),
+        ({"calls": range(2, 4)}, [2, 3]),
+        ({"calls": ()}, []),
+        ({"every": True}, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_only_the_calls_named_fail(call, service, calls, expected):
+    scripted = service.fail("GET", "/forms", faults.Status(503), **calls)
+
+    assert failed(call, 5) == expected
+    assert scripted.hits == len(expected)
+
+
+def test_calls_are_counted_from_now_on(call, service):
+    failed(call, 2)
+    service.fail("GET", "/forms", faults.Status(503), call=2)
+
+    assert failed(call, 3) == [2]
+
+
+def test_only_matching_requests_are_counted_and_fail(call, service):
+    service.fail(*JOBS, faults.Status(503), call=2)
+
+    assert call("POST", "/properties/1/jobs", json={}).status_code == 201
+    assert failed(call, 3) == []
+    assert call("POST", "/settings/webhooks").status_code == 409
+    assert call("POST", "/properties/22/jobs", json={}).status_code == 503
+    assert [job["propertyID"] for job in service.jobs] == [1]
+
+
+def test_a_star_is_any_method_and_any_path(call, service):
+    service.fail("*", "*", faults.Status(503), calls=(1, 2))
+
+    assert call("POST", "/properties/1/jobs", json={}).status_code == 503
+    assert call("GET", "/no/such/path").status_code == 503
+    assert call("GET", "/forms").status_code == 200
+    assert len(service.requests_to("*", "*")) == 3
+
+
+def test_paths_are_relative_to_the_base_path(serve):
+    call = serve(base_path="/api/v2")
+    call.service.fail("GET", "/forms", faults.Status(503))
+
+    assert failed(call, 2) == [1]
+
+
+def test_a_request_fails_whether_or_not_it_is_authorised(call, service):
+    service.fail("GET", "/forms", faults.Status(503))
+
+    assert call("GET", "/forms", headers={"Authorization": "Bearer wrong"}).status_code == 503
+
+
+def test_the_fault_scripted_last_goes_first_and_every_fault_counts(call, service):
+    service.fail("GET", "/forms", faults.Status(502), every=True)
+    service.fail("GET", "/forms", faults.Status(503), calls=(2, 3))
+    service.fail("GET", "/forms", faults.RightAnswer(), call=3)
+
+    assert [call("GET", "/forms").status_code for _ in range(4)] == [502, 503, 200, 502]
+
+
+def test_faults_can_be_cleared(call, service):
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+    assert failed(call, 1) == [1]
+
+    service.clear_faults()
+
+    assert failed(call, 2) == []
+
+
+def test_concurrent_calls_are_counted_one_by_one(service):
+    service.fail(*JOBS, faults.Reset(after_handling=True), calls=range(1, 11))
+    ends = []
+    clients = [threading.Thread(target=lambda: ends.append(see(service).end)) for _ in range(20)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+
+    assert sorted(ends) == ["complete"] * 10 + ["reset"] * 10
+    assert len(service.jobs) == 20
+
+
+@pytest.mark.parametrize(
+    ("calls", "named"),
+    [({"call": 0}, "from 1"), ({"call": 1, "every": True}, "one of"), ({"call": 1, "calls": (2,)}, "one of")],
+)
+def test_calls_that_make_no_sense_are_refused(service, calls, named):
+    with pytest.raises(ValueError, match=named):
+        service.fail("GET", "/forms", faults.Status(503), **calls)
+
+
+def test_the_class_of_a_fault_is_no_fault(service):
+    with pytest.raises(TypeError, match="Reset"):
+        service.fail("GET", "/forms", faults.Reset)
