@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     runs_workers = config.getoption("numprocesses", None)
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        # Ctrl-C reaches the workers of pytest-xdist as well; soon they are killed.
+        # Ctrl-C reaches the workers of pytest-xdist too, and they need the 10 s before they are killed.
         for worker in psutil.Process().children() if runs_workers else ():
             worker.terminate()
         raise KeyboardInterrupt

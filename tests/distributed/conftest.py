@@ -1,6 +1,5 @@
 """One cluster for all distributed tests; ``FSM_KILLS_SEED`` repeats the kills of a run that has failed."""
 
-import os
 import random
 from collections.abc import Iterator
 
@@ -9,11 +8,11 @@ import pytest
 from fsm_provider.testing import FakeFieldService
 from tests.distributed.airflow import DistributedAirflow
 from tests.distributed.backends import MissingPackageError, postgresql, redis
+from tests.seeds import SEED
 from tests.system.dags.watched import WATCHED_NAME
-from tests.system.form_events import DAG_ID, WAITS_ID, sweeps
+from tests.system.form_events import DAG_ID, WAITS_ID, until_swept
 from tests.system.kills import DAG_IDS, LATENCY, OURS, Stage
 
-SEED = int(os.environ.get("FSM_KILLS_SEED", random.randrange(10**6)))
 WATCHED = OURS.with_name("watched.py")
 
 
@@ -84,5 +83,5 @@ def stage(airflow: DistributedAirflow, job_service: FakeFieldService) -> Stage:
 @pytest.fixture(scope="session")
 def watched(airflow: DistributedAirflow, watched_service: FakeFieldService) -> FakeFieldService:
     """The service, asked by a watcher that has its first sweep behind it."""
-    sweeps(watched_service)
+    until_swept(watched_service)
     return watched_service

@@ -2,19 +2,20 @@
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
-from tests.system.dags.watched import POKE_INTERVAL
 from tests.system.form_events import (
     WAITS_ID,
     Waits,
     add,
-    is_of_sensors,
+    are_one_a_sweep,
+    listings,
+    looks,
     mismatches,
     times_told,
     told,
@@ -38,7 +39,7 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
     waits = Waits.start(airflow, watched, SENSORS)
     waits.until_deferred()
     deferred_after = time.monotonic() - start
-    listings = _listings_by_triggerer(airflow, watched)
+    by_triggerer = _listings_by_triggerer(airflow, watched)
     numbers = chance.sample(range(SENSORS), SENSORS)
     first, second = sorted(chance.sample(range(1, SENSORS), 2))
     victim = chance.choice(TRIGGERERS)
@@ -54,25 +55,30 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
 
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
     ends = _ends_of_sensors(airflow, waits)
+    asked = {triggerer: len(found) for triggerer, found in by_triggerer.items()}
     record_property(
         "figures",
-        f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings in {SWEEPS} sweeps: {listings}; "
+        f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings, by who asked: {asked}; "
         f"{victim} killed with {first} forms complete, {second - first} completed before that was noticed, "
         f"all found {found_after:.0f} s after the kill; {SENSORS - second} completed then; over after "
         f"{time.monotonic() - start:.0f} s; ends: {len(ends)}, mismatches: {mismatches(airflow)}",
     )
     assert Counter(ends) == Counter(range(SENSORS))
-    assert listings.keys() <= set(TRIGGERERS)
-    assert all(SWEEPS // 2 < asked <= SWEEPS + 1 for asked in listings.values())
+    assert by_triggerer.keys() <= set(TRIGGERERS)
+    assert all(map(are_one_a_sweep, by_triggerer.values()))
     assert mismatches(airflow) == 0
 
 
-def _listings_by_triggerer(airflow: DistributedAirflow, service: FakeFieldService) -> Counter[str]:
-    """Count the listings of the sensors for some sweeps, by who asks."""
+def _listings_by_triggerer(
+    airflow: DistributedAirflow, service: FakeFieldService
+) -> dict[str, list[RecordedRequest]]:
+    """Wait for some sweeps of the sensors, and give their listings by who asked."""
     start = len(service.requests)
-    time.sleep(SWEEPS * POKE_INTERVAL)
-    asked = [request for request in service.requests[start:] if is_of_sensors(request)]
-    return Counter(_sender(airflow, request) for request in asked if "cursor" not in dict(request.query))
+    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * SWEEPS, timeout=120)
+    by_triggerer = defaultdict(list)
+    for listing in listings(service, start):
+        by_triggerer[_sender(airflow, listing)].append(listing)
+    return by_triggerer
 
 
 def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
@@ -98,12 +104,12 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
     for _ in range(KILLS):
         at_risk += add(watched, chance.randint(1, 5))
         time.sleep(chance.uniform(0.0, 3.0))
-        victim = _sender(airflow, _looks(watched)[-1])
+        victim = _sender(airflow, looks(watched)[-1])
         airflow.kill(victim)
         killed_at = datetime.now(UTC)
         safe += add(watched, chance.randint(1, 5))
-        watched.wait_for(lambda since=killed_at: _looks(watched)[-1].at > since, timeout=240)
-        gaps.append((_looks(watched)[-1].at - killed_at).total_seconds())
+        watched.wait_for(lambda since=killed_at: looks(watched)[-1].at > since, timeout=240)
+        gaps.append((looks(watched)[-1].at - killed_at).total_seconds())
         safe += add(watched)
         until_told(airflow, [*at_risk, *safe])
         airflow.start_again(victim)
@@ -119,11 +125,6 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
     assert set(twice[1]) == {1}
     assert in_events == {form for run in told(airflow) for form in run}
     assert in_events >= {*at_risk, *safe}
-
-
-def _looks(service: FakeFieldService) -> list[RecordedRequest]:
-    """The watcher's requests."""
-    return [request for request in service.requests if not is_of_sensors(request)]
 
 
 def _events(airflow: DistributedAirflow) -> Iterator[list[int]]:

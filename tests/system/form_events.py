@@ -1,31 +1,29 @@
 """Forms that a watcher tells of, and sensors that wait for theirs: how to add them and see them arrive."""
 
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import count
 
-import pytest
-
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
-from tests.system.dags.watched import WATCHED_NAME
+from tests.system.airflow_api import wait_until
+from tests.system.dags.watched import POKE_INTERVAL, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
 
 DAG_ID = "watched_records"
 WAITS_ID = "many_waits"
 FIRST_JOBS_EVERY = 1000
+TOLD_SECONDS = 300.0
 job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 
 def told(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
     """The forms of each run that the asset started, in order."""
-    path = f"/dags/{dag_id}/dagRuns"
-    runs = airflow.api("GET", path, params={"limit": 100, "order_by": "run_after"})["dag_runs"]
+    runs = airflow.runs(dag_id)
     return [forms_of(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
 
@@ -40,33 +38,40 @@ def times_told(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID
 
 
 def until_told(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
-    until(lambda: all(times_told(airflow, forms, dag_id).values()))
+    wait_until(
+        lambda: all(times_told(airflow, forms, dag_id).values()), TOLD_SECONDS, f"{dag_id} is told of {forms}"
+    )
 
 
 def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
     return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
 
 
-def until(predicate: Callable[[], bool], timeout: float = 300.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not predicate():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not the case after {timeout:g} s")
-        time.sleep(0.5)
+def until_swept(service: FakeFieldService, times: int = 3) -> None:
+    """Wait until the watcher has looked again."""
+    seen = len(looks(service))
+    service.wait_for(lambda: len(looks(service)) >= seen + times, timeout=120)
 
 
-def sweeps(service: FakeFieldService, more: int = 3) -> None:
-    """Wait until the watcher has swept again."""
-    seen = len(service.requests)
-    service.wait_for(lambda: len(service.requests) >= seen + more, timeout=120)
-
-
-def runs(airflow: LocalAirflow, dag_id: str = DAG_ID) -> int:
-    return int(airflow.api("GET", f"/dags/{dag_id}/dagRuns")["total_entries"])
+def looks(service: FakeFieldService) -> list[RecordedRequest]:
+    """The watcher's requests."""
+    return [request for request in service.requests if not is_of_sensors(request)]
 
 
 def is_of_sensors(request: RecordedRequest) -> bool:
     return "createdOnDateTime[gte]" in dict(request.query)
+
+
+def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:
+    """The first page of each listing for sensors, from a request on."""
+    asked = [request for request in service.requests[start:] if is_of_sensors(request)]
+    return [request for request in asked if "cursor" not in dict(request.query)]
+
+
+def are_one_a_sweep(found: Sequence[RecordedRequest]) -> bool:
+    """Whether there are no more listings than sweeps, by their own times: a slow machine has fewer sweeps."""
+    span = (found[-1].at - found[0].at).total_seconds()
+    return len(found) - 1 <= span / POKE_INTERVAL + 1
 
 
 @dataclass
@@ -91,9 +96,9 @@ class Waits:
         return [states.get(f"wait[{number}]") for number in range(self.jobs)]
 
     def until_deferred(self, found: int = 0) -> None:
-        """Wait until all sensors are deferred but the first, who have found their forms."""
+        """Wait until the first ``found`` sensors have succeeded and all others are deferred."""
         expected = ["success"] * found + ["deferred"] * (self.jobs - found)
-        until(lambda: self.states() == expected, timeout=900)
+        wait_until(lambda: self.states() == expected, 900, f"{found} sensors are done, the others deferred")
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""
@@ -107,7 +112,7 @@ class Waits:
             assert "failed" not in states
             return {number for number, state in enumerate(states) if state == "success"}
 
-        until(lambda: forms.keys() <= found())
+        wait_until(lambda: forms.keys() <= found(), TOLD_SECONDS, f"the sensors {[*forms]} have succeeded")
         for number, form in forms.items():
             (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
             assert reference["id"] == form
@@ -116,6 +121,7 @@ class Waits:
 
 
 def mismatches(airflow: LocalAirflow) -> int:
-    """Tasks that came back from the triggerer before the scheduler had noted that they left."""
+    """Count the sensors that came back from the triggerer before the scheduler had noted that they left."""
     logs = [path.read_text() for path in airflow.home.glob("scheduler*.log")]
-    return sum(len(re.findall(r"\[error .*finished with state success, but", log)) for log in logs)
+    noted = rf"\[error .*TaskInstance: {WAITS_ID}\.\S+ .*finished with state success, but"
+    return sum(len(re.findall(noted, log)) for log in logs)
