@@ -13,7 +13,8 @@ import pytest
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
-from tests.system.form_events import add, times_told, until, until_told
+from tests.system.airflow_api import wait_until
+from tests.system.form_events import add, times_told, until_told
 from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
 
 RUNS = 8
@@ -41,7 +42,7 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
     orphans = airflow.age_messages()
     airflow.start_again(worker)
-    until(lambda: all(map(airflow.times_handled, orphans)))
+    wait_until(lambda: all(map(airflow.times_handled, orphans)), 300, "the messages came again")
 
     tally = Tally.of(reports)
     record_property(
