@@ -28,7 +28,7 @@ def _list(base_url: str, records_of: Callable[[list[Response]], list[Any]]) -> l
         pagination_function=_next_page,
         response_filter=records_of,
     )
-    return operator.execute_sync({})  # type: ignore[no-any-return]
+    return operator.execute_sync({})
 
 
 def _next_page(response: Response) -> dict[str, Any] | None:
