@@ -69,8 +69,11 @@ class Refusals:
 class Receiver:
     """Answers ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
 
-    def __init__(self, configuration: Configuration | None = None) -> None:
+    def __init__(
+        self, configuration: Configuration | None = None, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self._configuration = configuration or Configuration()
+        self._answer_seconds = answer_seconds
         self._refusals = Refusals()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
         self._under_way = 0
@@ -93,7 +96,7 @@ class Receiver:
             if endpoint is None:
                 raise _Refusal(404, "path")
             _hide_path(scope, route)
-            left = ANSWER_SECONDS - (time.monotonic() - started)
+            left = self._answer_seconds - (time.monotonic() - started)
             await self._deliver(route, endpoint, scope, receive, within=left)
         except _Refusal as refusal:
             status, reason = refusal.status, refusal.reason
@@ -146,7 +149,8 @@ class Receiver:
         return await self._in_thread(
             lambda: (
                 self._with_token(route, token, fresher=False) or self._with_token(route, token, fresher=True)
-            )
+            ),
+            within=self._answer_seconds,
         )
 
     def _with_token(self, route: Route, token: str, *, fresher: bool) -> Endpoint | None:
@@ -190,7 +194,7 @@ class Receiver:
         self,
         function: Callable[[], T],
         *,
-        within: float = ANSWER_SECONDS,
+        within: float,
         at_end: Callable[[], None] = lambda: None,
     ) -> T:
         work = asyncio.get_running_loop().run_in_executor(self._threads, function)
