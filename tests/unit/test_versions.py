@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.versions.report import DOCUMENTS, RESULTS, between_markers
+from tests.versions.report import DOCUMENTS, RESULTS, VERSIONS, between_markers
 from tests.versions.test_examples import CASES, EXAMPLES, NOT_BY_DAG_TEST
 
 
@@ -14,6 +14,23 @@ def test_a_table_holds_what_was_measured(document):
 
     assert between_markers(text, "another table") != text
     assert between_markers(text, DOCUMENTS[document](json.loads(RESULTS.read_text()))) == text
+
+
+def test_each_run_of_the_matrix_was_measured_and_no_other_is_told():
+    results = json.loads(RESULTS.read_text())
+
+    measured = {
+        (airflow, python, suite)
+        for airflow, pythons in results.items()
+        for python, suites in pythons.items()
+        for suite in suites
+    }
+    assert measured == {
+        (airflow, python, suite)
+        for airflow, version in VERSIONS.items()
+        for python in version["pythons"]
+        for suite in version["suites"]
+    }
 
 
 def test_no_example_is_left_out():

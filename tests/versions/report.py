@@ -5,12 +5,14 @@ The results that are there replace those in docs/versions.json; from that the ta
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
+VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("versions.toml").read_text())
 RESULTS = ROOT / "docs" / "versions.json"
 SUITES = {"unit": "unit tests", "boot": "boot", "examples": "examples"}
 CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
@@ -34,16 +36,13 @@ def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
 
 
 def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
-    """Put new results in the place of old ones, the versions in order."""
+    """Put new results in the place of old ones, in the order of versions.toml; what it names no more goes."""
     for airflow, python, suite, found in map(read, files):
         known.setdefault(airflow, {}).setdefault(python, {})[suite] = found
-
-    def order(version: str) -> list[int]:
-        return [int(part) for part in version.split(".")]
-
     return {
-        airflow: {python: known[airflow][python] for python in sorted(known[airflow], key=order)}
-        for airflow in sorted(known, key=order)
+        airflow: {python: known[airflow][python] for python in version["pythons"] if python in known[airflow]}
+        for airflow, version in VERSIONS.items()
+        if airflow in known
     }
 
 
