@@ -1,6 +1,7 @@
 """How Sphinx builds the pages: ``make docs``."""
 
 import atexit
+import logging
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from fsm_provider import __version__
 # Airflow, which autodoc imports, would make itself a home of the user's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="fsm-airflow-")
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+logging.getLogger("airflow").setLevel(logging.WARNING)
 
 sys.path.append(str(Path(__file__).parent / "_ext"))
 
