@@ -144,8 +144,8 @@ def test_an_endless_listing_ends_at_max_pages(service, connect):
 
 
 READS = {
-    "forms": partial(FsmListFormsOperator),
-    "asset dynamic fields": partial(FsmListAssetDynamicFieldsOperator),
+    "forms": FsmListFormsOperator,
+    "asset dynamic fields": FsmListAssetDynamicFieldsOperator,
     "any listing": partial(FsmListOperator, path="/forms"),
     "any request": partial(FsmRequestOperator, path="/forms"),
 }

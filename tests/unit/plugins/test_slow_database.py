@@ -30,11 +30,12 @@ def locked_database(receiver: RunningReceiver) -> Iterator[Callable[[], None]]:
     assert eventually(receiver) == 200
 
 
-def test_a_database_that_is_locked_is_not_waited_for_long(receiver, locked_database):
-    status, seconds = timed(lambda: receiver.post().status_code)
+def test_a_database_that_is_locked_is_waited_for_less_than_a_second(receiver, locked_database):
+    tries = [timed(lambda: receiver.post().status_code) for _ in range(3)]
 
-    assert status == 503
-    assert seconds < 3
+    assert [status for status, _ in tries] == [503] * 3
+    # A busy machine may answer later, but hardly three times.
+    assert min(seconds for _, seconds in tries) < 1
     locked_database()
     # The sender comes again, whether or not the first try was stored meanwhile.
     assert eventually(receiver) == 200
