@@ -10,8 +10,9 @@ from tests.distributed.airflow import DistributedAirflow
 from tests.distributed.backends import MissingPackageError, postgresql, redis
 from tests.seeds import SEED
 from tests.system.dags.watched import WATCHED_NAME
-from tests.system.form_events import DAG_ID, WAITS_ID, until_swept
+from tests.system.form_events import DAG_ID, WAITS_ID
 from tests.system.kills import DAG_IDS, LATENCY, OURS, Stage
+from tests.system.watcher import until_swept
 
 WATCHED = OURS.with_name("watched.py")
 

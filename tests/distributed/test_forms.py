@@ -15,13 +15,13 @@ from tests.system.form_events import (
     add,
     are_one_a_sweep,
     listings,
-    looks,
     mismatches,
     times_told,
     told,
     until_told,
 )
 from tests.system.kills import process_behind
+from tests.system.watcher import looks
 
 SENSORS = 200
 SWEEPS = 10

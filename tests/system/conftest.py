@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,6 @@ REFUSED_TOKEN = "canary-91b7aa42-token"
 WATCHED_TOKEN = "canary-3c55e0d9-token"
 AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=PutVariable\(.*")
 """The supervisor's log at DEBUG of a Variable that a task sets; nothing of ours can mask it."""
-
-
-@contextmanager
-def watching(airflow: LocalAirflow, service: FakeFieldService, dag_id: str) -> Iterator[None]:
-    """Unpause a DAG, whose watcher then has its first look behind it; paused again, it asks no more."""
-    airflow.pause(dag_id, False)
-    try:
-        looks = len(service.requests_to("GET", "/forms"))
-        service.wait_for(lambda: len(service.requests_to("GET", "/forms")) >= looks + 3, timeout=120)
-        yield
-    finally:
-        airflow.pause(dag_id, True)
 
 
 @pytest.fixture(scope="session")

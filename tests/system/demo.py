@@ -15,6 +15,7 @@ from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import until_swept
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
 ENGINEER = Engineer(after=8.0, every=2.0, form_names=("Gas Safety Record", "Job Sign-off"))
@@ -200,11 +201,7 @@ def unasked_form(stage: Stage) -> None:
 
     stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
-    # What was completed before its first look is history to a watcher; the third is past it.
-    looks = len(stage.service.requests_to("GET", "/forms"))
-    stage.service.wait_for(
-        lambda: len(stage.service.requests_to("GET", "/forms")) >= looks + 3, timeout=RUN_SECONDS
-    )
+    until_swept(stage.service, timeout=RUN_SECONDS)
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
     completed = stage.narrator.seconds
     stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")

@@ -13,6 +13,7 @@ from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
 from tests.system.dags.watched import POKE_INTERVAL, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import is_of_sensors
 
 DAG_ID = "watched_records"
 WAITS_ID = "many_waits"
@@ -45,21 +46,6 @@ def until_told(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_
 
 def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
     return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
-
-
-def until_swept(service: FakeFieldService, times: int = 3) -> None:
-    """Wait until the watcher has looked again."""
-    seen = len(looks(service))
-    service.wait_for(lambda: len(looks(service)) >= seen + times, timeout=120)
-
-
-def looks(service: FakeFieldService) -> list[RecordedRequest]:
-    """The watcher's requests."""
-    return [request for request in service.requests if not is_of_sensors(request)]
-
-
-def is_of_sensors(request: RecordedRequest) -> bool:
-    return "createdOnDateTime[gte]" in dict(request.query)
 
 
 def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:

@@ -10,9 +10,9 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import wait_until
-from tests.system.conftest import watching
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import watching
 
 EVENTS, REPORT, WATERMARK = "gas_safety_forms", "gap_report_copy", "watermark_copy"
 

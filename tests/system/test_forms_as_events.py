@@ -27,15 +27,14 @@ from tests.system.form_events import (
     add,
     are_one_a_sweep,
     forms_of,
-    is_of_sensors,
     listings,
     mismatches,
     times_told,
     told,
-    until_swept,
     until_told,
 )
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import is_of_sensors, until_swept
 
 HELD_ID = "held_records"
 WAITS = 200

@@ -16,9 +16,9 @@ import requests
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import wait_until
-from tests.system.conftest import watching
 from tests.system.forger import Forger
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import watching
 
 ASSET = "fsm://fsm_default/jobs"
 FORGED = 1_000

@@ -6,8 +6,8 @@ from unittest.mock import ANY
 from playwright.sync_api import Page, expect
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.conftest import watching
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import watching
 from tests.ui.conftest import Picture
 
 DAG_ID = ASSET = "gas_safety_forms"

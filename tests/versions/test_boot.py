@@ -13,6 +13,7 @@ from fsm_provider.testing import FakeFieldService
 from fsm_provider.triggers.forms import EARLIEST_EVENT
 from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, SHARED_STREAMS, STATE_STORE
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import until_swept
 from tests.versions.dags.runs import WAITING_JOBS
 
 Measured = Callable[..., None]
@@ -82,8 +83,7 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
 
     airflow: LocalAirflow = request.getfixturevalue("airflow")
     airflow.wait_for_dag("watched")
-    asked = len(service.requests_to("GET", "/forms"))
-    service.wait_for(lambda: len(service.requests_to("GET", "/forms")) > asked + 3, timeout=60)
+    until_swept(service, 4, timeout=60)
     form = service.add_form(form_name="Watched Record")
     run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
