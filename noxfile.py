@@ -14,6 +14,7 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["airflow", "tables"]
 
+EXTRAS = ".[parquet,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
 RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
 # `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest Python.
@@ -30,15 +31,16 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, a boot of Airflow's own processes, and the examples."""
+    """Run the unit tests, with any further options, a boot of Airflow's own processes, and the examples."""
     version = VERSIONS[airflow]
     constraints = ["-c", version["constraints"]] if "constraints" in version else []
-    session.install(*constraints, f"apache-airflow=={airflow}", *version["pins"], "-e", ".[test]")
+    wanted = [f"apache-airflow=={airflow}", *version["pins"], "-e", EXTRAS, "--group", "test"]
+    session.install("--compile-bytecode", *constraints, *wanted)
     # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
     pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
     in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
-        "unit": [*in_parallel, "tests/unit"],
+        "unit": [*in_parallel, *session.posargs, "tests/unit"],
         "boot": ["tests/versions/test_boot.py"],
         "examples": ["tests/versions/test_examples.py"],
     }
@@ -49,5 +51,5 @@ def airflow(session: nox.Session, airflow: str) -> None:
 
 @nox.session(venv_backend="none")
 def tables(session: nox.Session) -> None:
-    """Write the results down, and the tables of the README and of docs/versions.md."""
+    """Write the results down, and the table of docs/versions.md."""
     session.run(sys.executable, "-m", "tests.versions.report", external=True)

@@ -22,14 +22,24 @@ author = "the authors of airflow-provider-fsm"
 copyright = "the authors of airflow-provider-fsm"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "listings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "listings"]
 exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4
+# The changelog is a page too; its headings begin below the page's.
+suppress_warnings = ["myst.header"]
 
-autodoc_default_options = {
-    "exclude-members": "readers, records, options, execute, execute_complete, poke, on_kill"
-}
+# What is copied from a console is the commands, without prompts and output.
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .gp"
+
+# What Airflow calls, and nobody else.
+FOR_AIRFLOW = (
+    *("option_parsers", "records", "options", "narrowing", "permanent", "may_have_written"),
+    *("execute", "execute_complete", "resume_execution", "poke", "on_kill", "get_link"),
+    *("get_ui_field_behaviour", "get_connection_form_widgets", "get_openlineage_facets_on_complete"),
+)
+autodoc_default_options = {"exclude-members": ", ".join(FOR_AIRFLOW)}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 add_module_names = False
@@ -38,7 +48,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Airflow's own names: documented elsewhere, and the build must not need the network.
     (r"py:(class|exc)", r"airflow\..*|AirflowOptionalProviderFeatureException"),
-    # A base without anything of its own to tell.
+    # A base without anything of its own to document.
     (r"py:class", r"fsm_provider\.api\.errors\._DescribedError"),
 ]
 

@@ -1,16 +1,16 @@
-"""Asset fields that somebody should tidy up: similar names, similar values, fields used nowhere; and changes.
+"""Find asset fields to tidy up: similar names, similar values, unused fields, and changes.
 
-Each run takes a snapshot of the asset dynamic fields and compares it with the last one of an earlier day.
-``<day>.json``, the snapshot, and ``<day>.html``, a page with a chart, are written into a folder on this
-machine or in any object storage that Airflow knows; the task ``report`` links to the page. A snapshot is of
-the day on which it is taken, also where an old run is cleared: the service shows the fields only as they are
-now. The last of a day stays.
+Each run takes a snapshot of the asset dynamic fields, and compares it with the last one of an earlier day.
+It writes ``<day>.json``, the snapshot, and ``<day>.html``, a page with a chart, into a folder on this
+machine or in any object storage that Airflow knows. The task ``report`` has a link to the page. A snapshot
+belongs to the day on which it is taken, even if an old run is cleared: the service shows only the current
+fields. The last snapshot of a day stays.
 
-Two texts are similar where they differ in no more than case, accents, spaces and punctuation, or are
-as alike as ``likeness`` says; always with the same numbers in them: "Phase 1" and "Phase 2" are two things.
-Each is compared with each: 1,000 values of one field take some seconds, 3,000 a minute.
+Two texts are similar if they differ only in case, accents, spaces and punctuation, or are as alike as
+``likeness`` says. They always contain the same numbers: "Phase 1" and "Phase 2" are different. Each text is
+compared with each: 1,000 values of one field take some seconds, 3,000 a minute.
 
-The run fails when there is more of something than its parameter allows, after the report is written.
+The run fails if there is more of something than its parameter allows, after it has written the report.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
-from fsm_provider.links.reports import FsmReportLink, address_of
+from fsm_provider.atomic_files import AtomicFiles
+from fsm_provider.links.reports import FsmReportLink, report_url
 from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
-from fsm_provider.storing import WholeFiles
 
 KINDS: dict[str, tuple[str, Tone]] = {
     "similar_names": ("similar names", "bad"),
     "unused": ("unused fields", "unknown"),
     "similar_values": ("similar values", "notice"),
 }
-"""What is counted, how the page calls it, and its tone."""
+"""Label and tone on the page of each kind of finding."""
 BARS = 15
-"""So many fields are in the chart."""
+"""Number of fields in the chart."""
 SNAPSHOT = ".json"
 
 Field = dict[str, Any]
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with these names of fields, or with these values of one field."""
+    """A problem with these names of fields, or with these values of one field."""
 
     kind: str
     field: Field | None
     texts: list[str]
 
     def row(self) -> list[str]:
-        """Give it as the page has it."""
+        """Return the row for the page."""
         label, _ = KINDS[self.kind]
-        return [label, name_of(self.field) if self.field else "", " · ".join(self.texts)]
+        return [label, name_for(self.field) if self.field else "", " · ".join(self.texts)]
 
 
 def bare(text: str) -> str:
-    """Leave out case, accents, spaces and punctuation."""
+    """Remove case, accents, spaces and punctuation."""
     letters = unicodedata.normalize("NFKD", text.casefold())
     return "".join(letter for letter in letters if unicodedata.category(letter)[0] not in "CMPZ")
 
@@ -68,7 +68,7 @@ def numbers_in(text: str) -> list[str]:
 
 
 def groups_alike(texts: Iterable[str], likeness: float) -> list[list[str]]:
-    """Give each group of two or more texts that are similar."""
+    """Return each group of two or more similar texts."""
     groups: list[list[tuple[str, str, list[str]]]] = []
     matcher = SequenceMatcher(autojunk=False)
     for text in texts:
@@ -85,35 +85,35 @@ def groups_alike(texts: Iterable[str], likeness: float) -> list[list[str]]:
 
 
 def is_like(matcher: SequenceMatcher[str], letters: str, likeness: float) -> bool:
-    """Compare a text with the one that the matcher was given, by what is cheap first."""
+    """Compare a text with the matcher's, cheapest check first."""
     matcher.set_seq1(letters)
     return all(
         ratio() >= likeness for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
     )
 
 
-def name_of(field: Field) -> str:
+def name_for(field: Field) -> str:
     return field["dynamicFieldName"] or f"(field {field['dynamicFieldID']} has no name)"
 
 
-def values_of(field: Field) -> list[str]:
+def values_for(field: Field) -> list[str]:
     return [value["name"] for value in field["values"] or [] if value["name"]]
 
 
-def findings_of(fields: list[Field], likeness: float) -> list[Finding]:
-    """Give what is wrong, one kind after the other."""
-    names = [Finding("similar_names", None, group) for group in groups_alike(map(name_of, fields), likeness)]
-    unused = [Finding("unused", None, [name_of(field)]) for field in fields if not field["usedBy"]]
+def findings_for(fields: list[Field], likeness: float) -> list[Finding]:
+    """Return all findings, kind by kind."""
+    names = [Finding("similar_names", None, group) for group in groups_alike(map(name_for, fields), likeness)]
+    unused = [Finding("unused", None, [name_for(field)]) for field in fields if not field["usedBy"]]
     values = [
         Finding("similar_values", field, group)
         for field in fields
-        for group in groups_alike(values_of(field), likeness)
+        for group in groups_alike(values_for(field), likeness)
     ]
     return names + unused + values
 
 
 def count_by_kind(findings: Iterable[Finding]) -> dict[str, int]:
-    """Count the fields and values that something is wrong with."""
+    """Count the fields and values with findings."""
     counts = dict.fromkeys(KINDS, 0)
     for finding in findings:
         counts[finding.kind] += len(finding.texts)
@@ -121,15 +121,15 @@ def count_by_kind(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def changes_between(before: list[Field], after: list[Field]) -> list[list[str]]:
-    """Give what has changed, by the identifiers of fields and values: what, field, before, after."""
+    """Return the changes, matched by identifiers, as rows: what, field, before, after."""
     changes = []
     for old, new in pairs(before, after, "dynamicFieldID"):
-        name = name_of(new or old)
+        name = name_for(new or old)
         if not (old and new):
             changes.append(["field added" if new else "field removed", name, "", ""])
             continue
-        if name_of(old) != name:
-            changes.append(["field renamed", name, name_of(old), name])
+        if name_for(old) != name:
+            changes.append(["field renamed", name, name_for(old), name])
         if places(old) != places(new):
             changes.append(["use changed", name, places(old), places(new)])
         for old_value, new_value in pairs(old["values"] or [], new["values"] or [], "id"):
@@ -141,20 +141,20 @@ def changes_between(before: list[Field], after: list[Field]) -> list[list[str]]:
 
 
 def pairs(before: list[dict], after: list[dict], key: str) -> Iterable[tuple[dict | None, dict | None]]:
-    """Pair what has the same key; one that is on one side only is beside None."""
+    """Pair records by key; one without a counterpart is paired with None."""
     old, new = ({record[key]: record for record in records} for records in (before, after))
     return ((old.get(number), new.get(number)) for number in {**old, **new})
 
 
 def places(field: Field) -> str:
-    """Say where a field is used."""
+    """Describe where a field is used."""
     descriptions = ("assetTypeDescription", "assetGroupDescription", "scope", "fieldKey")
     uses = field["usedBy"] or []
     return ", ".join(sorted({next(filter(None, map(use.get, descriptions)), "") for use in uses}))
 
 
-def page_of(fields: list[Field], findings: list[Finding], changes: list[list[str]], about: str) -> Page:
-    """Show what is wrong, and what has changed."""
+def page_for(fields: list[Field], findings: list[Finding], changes: list[list[str]], about: str) -> Page:
+    """Make the page of findings and changes."""
     counts = count_by_kind(findings)
     return Page(
         title="Asset fields",
@@ -163,7 +163,7 @@ def page_of(fields: list[Field], findings: list[Finding], changes: list[list[str
             Headline(len(fields), "fields"),
             *(Headline(counts[kind], label, tone) for kind, (label, tone) in KINDS.items()),
         ],
-        chart=chart_of(fields, findings),
+        chart=chart_for(fields, findings),
         tables=[
             Table(
                 title="What to look at",
@@ -182,13 +182,13 @@ def page_of(fields: list[Field], findings: list[Finding], changes: list[list[str
     )
 
 
-def chart_of(fields: list[Field], findings: list[Finding]) -> Chart:
+def chart_for(fields: list[Field], findings: list[Finding]) -> Chart:
     """Show the fields with most similar values, then those with most values."""
     bars = []
     for field in fields:
         about_it = [finding for finding in findings if finding.field is field]
         similar = count_by_kind(about_it)["similar_values"]
-        bars.append((name_of(field), (similar, len(values_of(field)) - similar)))
+        bars.append((name_for(field), (similar, len(values_for(field)) - similar)))
     bars.sort(key=lambda bar: bar[1], reverse=True)
     most = f", the {BARS} with most to look at" if len(bars) > BARS else ""
     return Chart(
@@ -198,8 +198,8 @@ def chart_of(fields: list[Field], findings: list[Finding]) -> Chart:
     )
 
 
-def path_of(given: str) -> ObjectStoragePath:
-    """Give a path or an address as a path; one that is relative begins beside this file."""
+def path_for(given: str) -> ObjectStoragePath:
+    """Parse a path or URI; a relative path starts at this file's folder."""
     return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
 
 
@@ -209,7 +209,7 @@ def read_snapshot(folder: ObjectStoragePath, day: str) -> list[Field]:
 
 
 def day_before(folder: ObjectStoragePath, day: str) -> str | None:
-    """Give the day of the last snapshot before one."""
+    """Return the day of the last snapshot before ``day``."""
     days = [path.name.removesuffix(SNAPSHOT) for path in folder.glob(f"*{SNAPSHOT}")]
     return max((other for other in days if other < day), default=None)
 
@@ -225,7 +225,7 @@ def day_before(folder: ObjectStoragePath, day: str) -> str | None:
     params={
         "folder": Param("data/asset_fields", type="string", minLength=1, title="Folder of the reports"),
         "served_at": Param(
-            "", type="string", pattern="^(https?://.+)?$", title="Web address of that folder, for the link"
+            "", type="string", pattern="^(https?://.+)?$", title="URL of that folder, for the link"
         ),
         "likeness": Param(0.9, type="number", minimum=0.5, maximum=1, title="How alike is similar"),
         **{
@@ -237,37 +237,37 @@ def day_before(folder: ObjectStoragePath, day: str) -> str | None:
 def asset_field_quality():
     @task
     def take_snapshot(params, **context):
-        """Write the fields as they are now; the whole list or nothing."""
+        """Write the current fields to an atomic file."""
         from fsm_provider.hooks.fsm import FsmHook
 
         fields = [field.as_json() for field in FsmHook().list_asset_dynamic_fields()]
         day = str(datetime.now(UTC).date())
-        with WholeFiles(path_of(params["folder"]), context) as files:
+        with AtomicFiles(path_for(params["folder"]), context) as files:
             files.store(f"{day}{SNAPSHOT}", [json.dumps(fields, ensure_ascii=False, indent=1).encode()])
         print(f"{len(fields)} fields on {day}")
         return day
 
     @task
     def report(day, params):
-        """Write the page, whatever it says."""
-        folder = path_of(params["folder"])
+        """Write the page."""
+        folder = path_for(params["folder"])
         fields, before = read_snapshot(folder, day), day_before(folder, day)
-        findings = findings_of(fields, params["likeness"])
+        findings = findings_for(fields, params["likeness"])
         changes = changes_between(read_snapshot(folder, before), fields) if before else []
         about = f"As of {day}, compared with {before or 'nothing: it is the first snapshot'}."
         page = folder / f"{day}.html"
-        page_of(fields, findings, changes, about).write(page)
+        page_for(fields, findings, changes, about).write(page)
         for line in (*(finding.row() for finding in findings), *changes):
             print(" | ".join(line))
         return {
             "counts": count_by_kind(findings),
             "changes": len(changes),
-            "page": address_of(page, params["served_at"]),
+            "page": report_url(page, params["served_at"]),
         }
 
     @task
     def check(reported, params):
-        """Fail where there is more of something than is allowed."""
+        """Fail if a count is above its limit."""
         too_many = [
             f"{count} {KINDS[kind][0]}, and max_{kind} is {params[f'max_{kind}']}"
             for kind, count in reported["counts"].items()

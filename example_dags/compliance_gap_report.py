@@ -1,17 +1,18 @@
-"""Which properties have no valid gas-safety record: overdue, due within 60 days, or missing.
+"""Find properties without a valid gas-safety record: overdue, due within 60 days, or missing.
 
-The latest record of each property in the last 13 months is held against the portfolio, a CSV file with the
-columns ``propertyID`` and ``address``, on this machine or in any object storage that Airflow knows. A record
-is valid for a year from ``createdOnDateTime``, which is taken for the day of the check: a listing does not
-carry the answers of a form. For each day ``<day>.csv`` and ``<day>.html``, a page with a chart, are written
-into ``<portfolio>.gaps/``; the task links to the page of its last day.
+The DAG compares the latest record of each property in the last 13 months with the portfolio: a CSV file with
+the columns ``propertyID`` and ``address``, on this machine or in any object storage that Airflow knows. A
+record is valid for a year from ``createdOnDateTime``. The DAG takes that as the day of the check, because a
+listing does not contain the answers of a form. For each day it writes ``<day>.csv`` and ``<day>.html``, a
+page with a chart, into ``<portfolio>.gaps/``. The task has a link to the page of its last day.
 
 The service never lists legacy forms: a property whose records are legacy forms is reported as missing.
 
-A scheduled run, also of ``airflow backfill``, reports as of its own day, from the forms of ``[start, end)``:
-the service has a lower bound only, so the upper one is kept here. A backfill of years would list the same
-forms once a month of it. A run by hand from ``first_day`` to ``last_day`` reports on that day of each month
-out of one listing. Starts paused, since the portfolio that ships is an example.
+A scheduled run, including one of ``airflow backfill``, reports as of its own day, from the forms of
+``[start, end)``. The service has only a lower bound, so the DAG applies the upper bound itself. A backfill
+of years would list the same forms for each month. Instead, a manual run from ``first_day`` to ``last_day``
+reports on that day of each month, with one listing. The DAG starts paused, because its portfolio is only an
+example.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
-from fsm_provider.links.reports import FsmReportLink, address_of
+from fsm_provider.links.reports import FsmReportLink, report_url
 from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
 
 if TYPE_CHECKING:
@@ -41,26 +42,26 @@ KINDS: dict[str, tuple[str, Tone]] = {
     "due": (f"due within {DUE_WITHIN.days} days", "notice"),
     "valid": ("valid", "good"),
 }
-"""What each kind of property is called on the page, and its tone."""
+"""Label and tone on the page of each kind of property."""
 LEGACY = "The service never lists legacy forms: a property that has only those is reported as missing."
 
 Row = dict[str, Any]
 
 
 def add_months(day: date, months: int) -> date:
-    """Give the same day of another month, or the last of a shorter one."""
+    """Return the same day of another month, or the last day of a shorter one."""
     year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
     return date(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
 
 
 def report_days(first: date, last: date) -> list[date]:
-    """Give the first day and the same day of each month up to the last."""
+    """Return the first day, and the same day of each month up to the last."""
     months = (last.year - first.year) * 12 + last.month - first.month
     return [day for month in range(months + 1) if (day := add_months(first, month)) <= last]
 
 
-def interval_of(day: date) -> tuple[datetime, datetime]:
-    """Give the 13 months before a day: from a time, and up to another one that is not of it."""
+def interval_for(day: date) -> tuple[datetime, datetime]:
+    """Return the 13 months before a day, as start and exclusive end."""
     return midnight(add_months(day, -MONTHS_READ)), midnight(day)
 
 
@@ -71,11 +72,11 @@ def midnight(day: date) -> datetime:
 def latest_per_property(
     forms: Iterable[Form], days: Iterable[date], form_name: str
 ) -> tuple[dict[date, dict[str, Form]], list[Form]]:
-    """Give the latest form of each property in the interval of each day, in one pass over any order.
+    """Return the latest form of each property in the interval of each day, in one pass over any order.
 
-    Beside them, the forms whose time or property cannot be read: a person has to look at those.
+    Beside them, the forms whose time or property cannot be parsed, for a person to check.
     """
-    intervals = {day: interval_of(day) for day in days}
+    intervals = {day: interval_for(day) for day in days}
     latest: dict[date, dict[str, Form]] = {day: {} for day in intervals}
     unreadable = []
     for form in forms:
@@ -93,7 +94,7 @@ def latest_per_property(
 
 
 def judge_all(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
-    """Give a row for each property of the portfolio: its record is missing, overdue, soon due or valid."""
+    """Return a row for each property of the portfolio: its record is missing, overdue, soon due or valid."""
     return [judge(known, latest.get(known["propertyID"]), day) for known in portfolio]
 
 
@@ -110,20 +111,20 @@ def judge(known: Row, form: Form | None, day: date) -> Row:
     return {**row, "gap": gap, "due": str(due), "formID": form.id}
 
 
-def gaps_of(rows: Iterable[Row]) -> list[Row]:
-    """Keep the rows that somebody has to act on."""
+def gaps_for(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that need action."""
     return [row for row in rows if row["gap"] != "valid"]
 
 
-def page_of(rows: list[Row], day: date, notes: list[str]) -> Page:
-    """Show when records run out, and the gaps, the longest overdue first."""
+def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
+    """Make the page: when records run out, and the gaps, the longest overdue first."""
     counts = Counter(row["gap"] for row in rows)
-    gaps = sorted(gaps_of(rows), key=lambda row: row["due"] or "9")
+    gaps = sorted(gaps_for(rows), key=lambda row: row["due"] or "9")
     return Page(
         title=f"Gas-safety records, {day:%-d %B %Y}",
         about=f"{len(gaps)} of {len(rows)} properties need a record now or within {DUE_WITHIN.days} days.",
         headlines=[Headline(counts[kind], label, tone) for kind, (label, tone) in KINDS.items()],
-        chart=Chart(title="When records run out", series=dict(KINDS.values()), bars=bars_of(rows, day)),
+        chart=Chart(title="When records run out", series=dict(KINDS.values()), bars=bars_for(rows, day)),
         tables=[
             Table(
                 title="What to act on",
@@ -143,7 +144,7 @@ def page_of(rows: list[Row], day: date, notes: list[str]) -> Page:
     )
 
 
-def bars_of(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
+def bars_for(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
     """Count the properties of each kind: missing, overdue, and by the month in which the record runs out."""
     months = [f"{add_months(day.replace(day=1), month):%B %Y}" for month in range(MONTHS_VALID + 1)]
     bars = {label: dict.fromkeys(KINDS, 0) for label in ("Missing", "Overdue", *months)}
@@ -154,8 +155,8 @@ def bars_of(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
     return [(label, list(counts.values())) for label, counts in bars.items()]
 
 
-def read_portfolio(text: str) -> list[Row]:
-    """Read a portfolio.
+def parse_portfolio(text: str) -> list[Row]:
+    """Parse a portfolio.
 
     :raises ValueError: naming the line that has no property, or one that is there twice.
     """
@@ -179,8 +180,8 @@ def as_csv(rows: list[Row]) -> str:
     return text.getvalue()
 
 
-def path_of(given: str) -> ObjectStoragePath:
-    """Give a path or an address as a path; one that is relative begins beside this file."""
+def path_for(given: str) -> ObjectStoragePath:
+    """Parse a path or URI; a relative path starts at this file's folder."""
     return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
 
 
@@ -195,7 +196,7 @@ def path_of(given: str) -> ObjectStoragePath:
         "portfolio": Param("data/portfolio.csv", type="string", minLength=1, title="Portfolio"),
         "reports": Param("", type="string", title="Folder of the reports (default: beside the portfolio)"),
         "served_at": Param(
-            "", type="string", pattern="^(https?://.+)?$", title="Web address of that folder, for the link"
+            "", type="string", pattern="^(https?://.+)?$", title="URL of that folder, for the link"
         ),
         "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
         "first_day": Param(None, type=["null", "string"], format="date", title="From (default: the run's)"),
@@ -205,24 +206,24 @@ def path_of(given: str) -> ObjectStoragePath:
 def compliance_gap_report():
     @task
     def report(params, dag_run, data_interval_end=None):
-        """List once, and report on each day; no more than a form for each property and day is kept."""
+        """List once, and report on each day; memory holds at most one form for each property and day."""
         from fsm_provider.hooks.fsm import FsmHook
 
         try:
-            portfolio = read_portfolio(path_of(params["portfolio"]).read_text(encoding="utf-8-sig"))
+            portfolio = parse_portfolio(path_for(params["portfolio"]).read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise AirflowFailException(f"{params['portfolio']}, {error}") from None
-        # A run by hand has no data interval since Airflow 3, and no run_after before it.
+        # A manual run has no data interval since Airflow 3, and no run_after before it.
         own_day = (data_interval_end or dag_run.run_after).date()
         first = date.fromisoformat(params["first_day"]) if params["first_day"] else own_day
         last = date.fromisoformat(params["last_day"]) if params["last_day"] else first
         days = report_days(first, last)
         if not days:
             raise AirflowFailException(f"last_day: {last} is before {first}")
-        forms = FsmHook().list_forms(created_since=interval_of(first)[0])
+        forms = FsmHook().list_forms(created_since=interval_for(first)[0])
         latest, unreadable = latest_per_property(forms, days, params["form_name"])
 
-        folder = path_of(params["reports"] or f"{params['portfolio']}.gaps")
+        folder = path_for(params["reports"] or f"{params['portfolio']}.gaps")
         folder.mkdir(parents=True, exist_ok=True)
         notes = [LEGACY]
         if unreadable:
@@ -232,17 +233,17 @@ def compliance_gap_report():
         counts = {}
         for day in days:
             rows = judge_all(portfolio, latest[day], day)
-            gaps = gaps_of(rows)
+            gaps = gaps_for(rows)
             (folder / f"{day}.csv").write_text(as_csv(gaps), encoding="utf-8")
             page = folder / f"{day}.html"
-            page_of(rows, day, notes).write(page)
+            page_for(rows, day, notes).write(page)
             print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {page}")
             counts[str(day)] = dict(Counter(row["gap"] for row in gaps))
         return {
             "gaps": counts,
             "unreadable": [form.id for form in unreadable],
             "note": LEGACY,
-            "page": address_of(page, params["served_at"]),
+            "page": report_url(page, params["served_at"]),
         }
 
     report().operator.operator_extra_links = (FsmReportLink(),)

@@ -1,4 +1,4 @@
-"""Webhooks do not tell of completed forms: this goes on polling for them, beside ``webhook_bootstrap``.
+"""Poll for completed forms, for which the service has no webhooks, beside ``webhook_bootstrap``.
 
 Starts paused. Needs Airflow 3.3.
 """
@@ -31,7 +31,7 @@ FORMS = completed_forms(
 def forms_beside_webhooks():
     @task
     def forms(triggering_asset_events=None) -> list[dict]:
-        """Say which forms were completed; a run by hand has none."""
+        """Return the completed forms; a manual run has none."""
         found = forms_from_events(triggering_asset_events or {})
         for form in found:
             print(f"{form['formName']} {form['id']} of job {form['jobID']}")

@@ -1,14 +1,14 @@
-"""Every completed form is handled, whichever runs fail; nothing rests on events.
+"""Handle every completed form, whichever runs fail, without relying on events.
 
-Each run lists what was updated since the last run that *succeeded*, and leaves out what that one had seen, by
-``(id, lastUpdatedOnDateTime)``. What it knows is in an Airflow Variable named like the DAG, and is written by
-the last task, once the forms are handled: where a run fails, the next has its forms too. A form is thus
-handled at least once; handle it by its key, since the note that it was handled may be what failed.
+Each run lists what was updated since the last run that *succeeded*, and skips what that run has seen, by
+``(id, lastUpdatedOnDateTime)``. The watermark is in an Airflow Variable named like the DAG. The last task
+writes it, once the forms are handled: if a run fails, the next one gets its forms too. So a form is handled
+at least once. Handle it by its key, because writing the watermark may be what failed.
 
-A listing counts from its own start, by the worker's clock, never from the latest time in its records: while
-it is read, forms go on arriving behind it. Each goes back by a look-back more, since phones sync late and
-clocks differ: a form that reaches the service later than that is not seen. One run at a time, so do not
-backfill it. Starts paused: its first run begins a look-back before itself.
+The watermark is the start of a listing, by the worker's clock, never the latest time in its records: forms
+arrive while a listing is read. Each listing also goes back by a look-back, because phones sync late and
+clocks differ. A form that reaches the service even later is not seen. The DAG allows one run at a time, so
+do not backfill it. It starts paused: its first run begins one look-back before itself.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ VARIABLE = "forms_since_watermark"
 
 
 def read_state() -> dict:
-    """Give what the last run that succeeded has noted: ``listed_at`` and ``seen``."""
-    # The name of the default is another one before Airflow 3.
+    """Return the state saved by the last run that succeeded: ``listed_at`` and ``seen``."""
+    # The parameter of the default has another name before Airflow 3.
     return json.loads(Variable.get(VARIABLE, "{}"))
 
 
-def key_of(form: dict) -> str:
+def key_for(form: dict) -> str:
     return f"{form['id']} {form['lastUpdatedOnDateTime']}"
 
 
 def unseen(listed: list[dict], seen: list[str]) -> list[dict]:
-    """Give the versions of forms that are new, each once; a form may be on two pages of a listing."""
-    versions, known = {key_of(form): form for form in listed}, set(seen)
+    """Return the new versions of forms, each once; a form may be on two pages of a listing."""
+    versions, known = {key_for(form): form for form in listed}, set(seen)
     return [form for key, form in versions.items() if key not in known]
 
 
 def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
-    """Give what to note after a run: all of its listing, and nothing older, as the next begins later.
+    """Return the state to save after a run: all of its listing, and nothing older, as the next begins later.
 
     A run that is cleared takes nothing back that a later one has noted.
     """
     later = state and datetime.fromisoformat(state["listed_at"]) > datetime.fromisoformat(listed_at)
-    return state if later else {"listed_at": listed_at, "seen": sorted({key_of(form) for form in listed})}
+    return state if later else {"listed_at": listed_at, "seen": sorted({key_for(form) for form in listed})}
 
 
 @dag(
@@ -63,7 +63,7 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
 def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
-        """Note the time before anything is listed; the very first is kept, should its run fail."""
+        """Take the time before anything is listed; the first run saves it, in case that run fails."""
         now = datetime.now(UTC).isoformat()
         state = read_state() or {"listed_at": now, "seen": []}
         Variable.set(VARIABLE, json.dumps(state))
@@ -81,10 +81,10 @@ def forms_since_watermark():
             print(f"{form['formName']} {form['id']} of property {form['propertyID']}, job {form['jobID']}")
         return [form["id"] for form in forms]
 
-    # Where the work has nothing to do it may be skipped.
+    # The work may be skipped if there is nothing to do.
     @task(trigger_rule="none_failed")
     def commit(listed_at, listed):
-        """Note what is done, now that it is."""
+        """Save what is done, now that it is."""
         Variable.set(VARIABLE, json.dumps(next_state(read_state(), listed_at, listed)))
 
     # [START howto_operator_list_forms]

@@ -1,13 +1,13 @@
-"""Completed forms start a run, whichever job they belong to, and go where their name sends them.
+"""Start a run with completed forms of any job, and send each form where its name says.
 
-An asset stands for the forms, and its watcher looks for them: one listing each ``FSM_POLL_INTERVAL``
-seconds (an environment variable, 60 by default), mostly of one page, whatever the number of jobs. A run is
-given references: the listing carries the name of a form, not its answers. A form that is changed comes
-again, with another ``lastUpdatedOnDateTime``; and one that came just as a triggerer died may come twice.
+An asset stands for the forms, and its watcher polls for them: one listing every ``FSM_POLL_INTERVAL``
+seconds (an environment variable, 60 by default), usually of one page, however many jobs there are. A run
+gets references: the listing contains the name of a form, not its answers. A form that changes comes again,
+with another ``lastUpdatedOnDateTime``. A form that came just as a triggerer died may come twice.
 
-Starts paused: what was completed before it is first unpaused is history, and starts nothing. While it is
-paused or has ``max_active_runs``, Airflow hands an event to the run of the next one. Where that may not be,
-read as ``forms_since_watermark`` does. Needs Airflow 3.3.
+Starts paused: forms that were completed before it is first unpaused are history, and start nothing. While it
+is paused or at ``max_active_runs``, Airflow hands an event to the run of the next event. If you cannot
+accept that, list forms as ``forms_since_watermark`` does. Needs Airflow 3.3.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from fsm_provider.assets.forms import completed_forms, forms_from_events
 
 POLL_INTERVAL = float(os.environ.get("FSM_POLL_INTERVAL", "60"))
 ROUTES = {"Gas Safety Record": "file_records", "Warning Notice": "warn_office"}
-"""Which task takes the forms of a name."""
+"""The task for the forms of each name."""
 
 
-def routes_of(forms: list[dict]) -> list[str]:
-    """Name the tasks that have something to do."""
+def routes_for(forms: list[dict]) -> list[str]:
+    """Return the tasks that have forms."""
     return sorted({ROUTES[form["formName"]] for form in forms})
 
 
 def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
-    """Give the forms that a task takes."""
+    """Return the forms for a task."""
     return [form for form in forms if ROUTES[form["formName"]] == task_id]
 
 
@@ -45,19 +45,19 @@ def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
 )
 def gas_safety_forms():
     @task
-    def read_forms(triggering_asset_events=None):
-        """Give the forms of all events of this run, each version once; a run by hand has none."""
+    def parse_forms(triggering_asset_events=None):
+        """Return the forms of all events of this run, each version once; a manual run has none."""
         return forms_from_events(triggering_asset_events or {})
 
     # [END howto_asset_completed_forms]
 
     @task.branch
     def route(forms):
-        return routes_of(forms)
+        return routes_for(forms)
 
     @task
     def file_records(forms):
-        """Hand a landlord's records over; here they are only told of."""
+        """Deliver a landlord's records; here they are only printed."""
         records = forms_for("file_records", forms)
         for form in records:
             print(f"Record {form['id']} of property {form['propertyID']} goes to the landlord's file")
@@ -65,13 +65,13 @@ def gas_safety_forms():
 
     @task
     def warn_office(forms):
-        """Tell the office; what follows from a notice is in remedial_from_warning_notice."""
+        """Notify the office; remedial_from_warning_notice creates the follow-up job."""
         notices = forms_for("warn_office", forms)
         for form in notices:
             print(f"Warning notice {form['id']} on property {form['propertyID']}: call the customer")
         return [form["id"] for form in notices]
 
-    forms = read_forms()
+    forms = parse_forms()
     route(forms) >> [file_records(forms), warn_office(forms)]
 
 

@@ -1,18 +1,18 @@
-"""New gas-safety records go to a folder as PDFs, each version once, with a manifest of each run.
+"""Store new gas-safety records as PDFs, each version once, with a manifest of each run.
 
 The path of a PDF is ``property=<id>/job=<id>/form=<id>/v=<lastUpdatedOnDateTime>.pdf``, in a folder on this
 machine or in any object storage that Airflow knows. A record has to reach the tenant within 28 days and is
-kept for two years: let nothing in the storage delete it before. The manifest has a line for each form, with
-the path, the size and the SHA-256 of its PDF.
+kept for two years: make sure that nothing in the storage deletes it earlier. The manifest has a line for
+each form, with the path, the size and the SHA-256 of its PDF.
 
-Each run lists what was updated since the last one that *succeeded*, less a look-back for phones that sync
-late; what is there already is not fetched again. It is not started by ``gas_safety_forms``' asset: an event
-that comes while a DAG is paused or has ``max_active_runs`` waits for the next one, and in a quiet month
-that is too late for a landlord. When that listing began is in an Airflow Variable named like the DAG, which
-the last task writes, once every PDF is there: a form whose PDF cannot be had fails run after run, until
-somebody looks. A record that reaches the service later than the look-back is not seen. One run at a time,
-so do not backfill it. Starts paused: its first run begins a look-back before itself. With several workers,
-give a folder that all of them reach, such as ``s3://...``.
+Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
+late. It does not download what is already there. The asset of ``gas_safety_forms`` does not start this DAG:
+an event that comes while a DAG is paused or at ``max_active_runs`` waits for the next event, and in a quiet
+month that is too late for a landlord. The watermark is in an Airflow Variable named like the DAG. The last
+task writes it, once every PDF is there. So a form without a PDF fails run after run, until somebody looks. A
+record that reaches the service later than the look-back is not seen. The DAG allows one run at a time, so do
+not backfill it. It starts paused: its first run begins one look-back before itself. With several workers,
+use a folder that all of them can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations

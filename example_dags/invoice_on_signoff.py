@@ -1,19 +1,24 @@
-"""Each job that is signed off becomes one draft invoice, over the amount that was quoted when it was created.
+"""Turn each signed-off job into one draft invoice over the amount that was quoted when it was created.
 
-A listing of forms carries no amount, and a job cannot be looked up. The amounts are those in the outcomes
-that ``planned_maintenance_jobs`` has written. A draft is a file, ``job=<id>.json``, on this machine or in any
-object storage that Airflow knows: written whole, and once, whichever run or form comes again. What becomes
-of no draft is kept as ``held/job=<id>,form=<id>.json`` with the reason, and reported when it is new:
+A listing of forms contains no amount, and the service cannot look a job up. So the amounts come from the
+outcomes that ``planned_maintenance_jobs`` has written. A draft invoice is a file, ``job=<id>.json``, on this
+machine or in any object storage that Airflow knows. The accounting system may take it away.
+``records/job=<id>.json`` stays: a job that has one gets no other draft invoice, whichever run or form comes
+again. A form that leads to no draft invoice is kept as ``held/job=<id>,form=<id>.json`` with the reason, and
+reported when it is new:
 
-- The job is not among those that were created, or without an amount above zero. Each run looks again; a
-  person may write an amount into the outcomes.
-- The job has a draft already, for another sign-off form. Delete the file once somebody has looked.
+- The job is not among those that were created, or has no amount above zero. Each run checks again; a person
+  may write an amount into the outcomes.
+- The job already has a draft invoice, for another sign-off form. Delete the file once somebody has checked.
+- A run was stopped while it wrote the draft invoice, and there is none: either it was never written, or it
+  is already taken away. If the accounting system has it, move ``begun/job=<id>.json`` into ``records/``,
+  else to the drafts.
 
-Each run lists what was updated since the last one that *succeeded*, less a look-back for phones that sync
-late. No event starts it: one that comes while a DAG is paused or has ``max_active_runs`` waits for the
-next, and an invoice would wait with it. When that listing began is in an Airflow Variable named like the
-DAG, which the last task writes. One run at a time, so do not backfill it. Starts paused: its first run
-begins a look-back before itself. With several workers, give folders that all of them reach, such as
+Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
+late. No event starts it: an event that comes while a DAG is paused or at ``max_active_runs`` waits for the
+next event, and so would an invoice. The watermark is in an Airflow Variable named like the DAG, which the
+last task writes. The DAG allows one run at a time, so do not backfill it. It starts paused: its first run
+begins one look-back before itself. With several workers, use folders that all of them can reach, such as
 ``s3://...``.
 """
 
@@ -22,7 +27,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -32,8 +37,8 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, dag, task
 
 from fsm_provider import watermark
+from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.operators.forms import FsmListFormsOperator
-from fsm_provider.storing import WholeFiles
 
 VARIABLE = "invoice_on_signoff"
 OUTCOMES = ".outcomes.csv"
@@ -51,8 +56,8 @@ def read_outcomes(folder: ObjectStoragePath) -> dict[str, Row]:
     return {row["jobID"]: row for row in rows if None not in row.values() and row["outcome"] == "created"}
 
 
-def amount_of(row: Row) -> Decimal | None:
-    """Give the quoted amount, None where there is none above zero."""
+def amount_for(row: Row) -> Decimal | None:
+    """Return the quoted amount; None if it is missing or not above zero."""
     try:
         amount = Decimal(row.get("quotedAmount") or "")
     except InvalidOperation:
@@ -60,23 +65,26 @@ def amount_of(row: Row) -> Decimal | None:
     return amount if amount.is_finite() and amount > 0 else None
 
 
-def settle(
-    forms: Iterable[Row], invoiced: dict[str, Any], created: dict[str, Row]
+def decide(
+    forms: Iterable[Row], invoiced: dict[str, Any], created: dict[str, Row], begun: Container[str] = ()
 ) -> tuple[list[Row], list[Row]]:
-    """Give the drafts to write, and the forms of which none is made, each with its reason.
+    """Return the drafts to write, and the forms without one, each with the reason.
 
     :param forms: sign-off forms; of two on a job, the older makes the draft.
     :param invoiced: jobs that have a draft, and the form that made it.
     :param created: jobs that were created, and the rows of their outcomes.
+    :param begun: jobs whose draft may or may not have been written.
     """
     invoiced, drafts, held = dict(invoiced), [], []
     for form in sorted(forms, key=lambda form: (form["createdOnDateTime"] or "", form["id"])):
         job = str(form["jobID"])
-        amount = amount_of(created.get(job, {}))
+        amount = amount_for(created.get(job, {}))
         if invoiced.get(job) == form["id"]:
             continue
         if job in invoiced:
             held.append({**form, "reason": f"job {job} has a draft for form {invoiced[job]}"})
+        elif job in begun:
+            held.append({**form, "reason": f"job {job} may have a draft: see begun/{draft_name(job)}"})
         elif job not in created:
             held.append({**form, "reason": f"job {job} is not among the jobs that were created"})
         elif amount is None:
@@ -99,8 +107,34 @@ def settle(
 
 
 def draft_name(job: Any) -> str:
-    """Give the name of a job's draft; an identifier may be any text."""
+    """Return the file name of a job's draft; an identifier may be any text."""
     return f"job={quote(str(job), safe='')}.json"
+
+
+def hand_over(files: AtomicFiles, draft: Row) -> None:
+    """Write a draft and record it, so that one that is removed later is not written again."""
+    name = draft_name(draft["jobID"])
+    for place in ("begun/", "", "records/"):
+        files.store(f"{place}{name}", [bytes_for(draft)])
+    (files.folder / "begun" / name).unlink()
+
+
+def record_drafts(files: AtomicFiles) -> tuple[set[str], set[str]]:
+    """Record each draft in the folder, from a stopped run or a version without records.
+
+    :return: the names of the drafts that were written, and of those that may have been.
+    """
+    recorded, begun = (names_in(files.folder / place) for place in ("records", "begun"))
+    for name in names_in(files.folder) - recorded:
+        files.store(f"records/{name}", [(files.folder / name).read_bytes()])
+        recorded.add(name)
+    for name in begun & recorded:
+        (files.folder / "begun" / name).unlink()
+    return recorded, begun - recorded
+
+
+def names_in(folder: ObjectStoragePath) -> set[str]:
+    return {path.name for path in folder.glob("job=*.json")}
 
 
 def held_name(form: Row) -> str:
@@ -112,12 +146,12 @@ def read_record(path: ObjectStoragePath) -> Row:
     return record
 
 
-def bytes_of(record: Row) -> bytes:
+def bytes_for(record: Row) -> bytes:
     return json.dumps(record, ensure_ascii=False, indent=1).encode()
 
 
-def path_of(given: str) -> ObjectStoragePath:
-    """Give a path or an address as a path; one that is relative begins beside this file."""
+def path_for(given: str) -> ObjectStoragePath:
+    """Parse a path or URI; a relative path starts at this file's folder."""
     return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
 
 
@@ -149,21 +183,28 @@ def invoice_on_signoff():
     @task
     def draft_invoices(listed, params, **context):
         """Write what can be drafted, and hold the rest."""
-        folder = path_of(params["invoices"])
+        folder = path_for(params["invoices"])
         held_before = [read_record(path) for path in (folder / "held").glob("*.json")]
         signed_off = [form for form in listed if form["formName"] == params["form_name"]]
         # Of a form that is held and listed again, the listed one is newer.
         forms = {form["id"]: form for form in [*held_before, *signed_off]}.values()
-        drafts = {str(form["jobID"]): folder / draft_name(form["jobID"]) for form in forms}
-        invoiced = {job: read_record(path)["formID"] for job, path in drafts.items() if path.exists()}
-        created = read_outcomes(path_of(params["created_jobs"]))
-        drafted, held = settle(forms, invoiced, created)
-        newly_held = [form for form in held if form not in held_before]
-        with WholeFiles(folder, context) as files:
+        names = {str(form["jobID"]): draft_name(form["jobID"]) for form in forms}
+        created = read_outcomes(path_for(params["created_jobs"]))
+        with AtomicFiles(folder, context) as files:
+            recorded, begun = record_drafts(files)
+            invoiced = {
+                job: read_record(folder / "records" / name)["formID"]
+                for job, name in names.items()
+                if name in recorded
+            }
+            drafted, held = decide(
+                forms, invoiced, created, {job for job, name in names.items() if name in begun}
+            )
+            newly_held = [form for form in held if form not in held_before]
             for draft in drafted:
-                files.store(draft_name(draft["jobID"]), [bytes_of(draft)])
+                hand_over(files, draft)
             for form in newly_held:
-                files.store(held_name(form), [bytes_of(form)])
+                files.store(held_name(form), [bytes_for(form)])
         for form in held_before:
             if form["id"] not in {still["id"] for still in held}:
                 (folder / held_name(form)).unlink()

@@ -1,19 +1,29 @@
-"""A due list becomes jobs, each row once, and what came of each row is written beside the list.
+"""Turn a due list into jobs, each row once, and write the outcome of each row beside the list.
 
 The list is a CSV file on this machine or in any object storage that Airflow knows. It has the columns
-``reference`` (unique in the list; the job's ``customerReference``), ``propertyID`` and ``due`` (a date),
-and may have ``notes``, ``priority`` and ``quotedAmount``; others are ignored. A row is due on its day and
-after it, until a run has claimed it. All rows are checked before anything is claimed or sent.
+``reference`` (unique in the list; the job's ``customerReference``), ``propertyID`` and ``due`` (a date), and
+may have ``notes``, ``priority`` and ``quotedAmount``; other columns are ignored. A row is due on its day and
+after it, until a run has claimed it. All rows are checked before the first is claimed or sent.
 
-A run writes ``<run>.claims.csv`` before it creates jobs and ``<run>.outcomes.csv`` after, both into
-``<list>.outcomes/``. What another run has claimed is left alone, unless its outcomes say ``rejected`` or
-``not_created``. Where they say ``uncertain``, or nothing because the run died, the report names the run:
-clear the one that died, or look in the service and write ``created`` or ``not_created`` into its outcomes.
-The ids and the quoted amounts of created jobs are there for others to read: ``invoice_on_signoff`` does.
+``create_jobs`` writes ``<run>~<mark>.claims.csv`` before it creates jobs, even if it alone is cleared.
+``write_outcomes`` writes ``<run>~<mark>.outcomes.csv`` afterwards. Both files are in ``<list>.outcomes/``.
+Airflow keeps the mark beside the run's ledger. A run that is cleared finds both again. A run that is deleted
+and triggered again under its id finds neither, and is another run.
 
-One run claims at a time, a backfill's too, so that no two claim the same row. With several workers, give a
-list and a folder that all of them reach, such as ``s3://...``: a claim on the disk of one is not seen by
-another, and the job would be created twice. The DAG starts paused, since it creates jobs.
+- ``created`` is never replaced, and its row is never sent again.
+- ``not_created`` and ``rejected`` free a row for other runs, except ``rejected`` by HTTP 409: a job that
+  exists may be the reason.
+- Any other outcome, or none because the run died, holds the row, and the report names the run. Clear the run
+  that died, or look in the service and write ``created`` or ``not_created`` into its outcomes. If you
+  cleared ``create_jobs`` alone, clear ``write_outcomes`` afterwards.
+
+Before Airflow 3.3 there is no ledger: ``create_jobs`` refuses to run in a retry, and ``choose_rows``, when
+it is cleared, holds what its own run has claimed. The outcomes also contain the ids and quoted amounts of
+created jobs; ``invoice_on_signoff`` reads them.
+
+One run claims at a time, including runs of a backfill, so that no two claim the same row. With several
+workers, use a list and a folder that all of them can reach, such as ``s3://...``: one worker does not see a
+claim on the disk of another, and would create the job twice. The DAG starts paused, because it creates jobs.
 """
 
 from __future__ import annotations
@@ -26,6 +36,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -36,20 +47,22 @@ from airflow.providers.common.compat.sdk import (
     task,
 )
 
+from fsm_provider.atomic_files import AtomicFiles
+from fsm_provider.compat import never_expire, task_state_store
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 
 NEEDED_COLUMNS = ("reference", "propertyID", "due")
 JOB_COLUMNS = ("notes", "priority", "quotedAmount")
 FILE_COLUMNS = ("reference", "propertyID", "outcome", "jobID", "quotedAmount", "link", "remark")
 SHOWN_COLUMNS = ("reference", "propertyID", "outcome", "jobID", "remark")
-FREE_AGAIN = ("rejected", "not_created")
+NO_OUTCOME = "see the log of create_jobs"
 CLAIMS, OUTCOMES = ".claims.csv", ".outcomes.csv"
 
 Row = dict[str, Any]
 
 
-def read_due_list(text: str) -> list[Row]:
-    """Read a due list.
+def parse_due_list(text: str) -> list[Row]:
+    """Parse a due list.
 
     :raises ValueError: naming the line and the column of the first mistake.
     """
@@ -63,7 +76,7 @@ def read_due_list(text: str) -> list[Row]:
         for row in reader:
             line = f"line {reader.line_num}"
             if None in row or None in row.values():
-                raise ValueError(f"{line}: has not as many columns as line 1")
+                raise ValueError(f"{line}: does not have as many columns as line 1")
             row = {column: cell.strip() for column, cell in row.items()}
             for column in NEEDED_COLUMNS:
                 if not row[column]:
@@ -74,14 +87,16 @@ def read_due_list(text: str) -> list[Row]:
             try:
                 rows.append({**row, "due": date.fromisoformat(row["due"])})
             except ValueError:
-                raise ValueError(f"{line}, column due: {row['due']!r} is no date like 2026-01-05") from None
+                raise ValueError(
+                    f"{line}, column due: {row['due']!r} is not a date like 2026-01-05"
+                ) from None
     except csv.Error as error:
         raise ValueError(f"after line {reader.line_num}: {error}") from None
     return rows
 
 
 def choose(rows: Iterable[Row], day: date, taken: dict[str, Row]) -> tuple[list[Row], list[Row]]:
-    """Give the jobs to create for the rows due by ``day``, and what somebody has to look at instead."""
+    """Return the jobs to create for the rows due by ``day``, and the rows that a person has to check."""
     due = [row for row in rows if row["due"] <= day]
     free = [row for row in due if row["reference"] not in taken]
     held = [
@@ -89,42 +104,64 @@ def choose(rows: Iterable[Row], day: date, taken: dict[str, Row]) -> tuple[list[
         for row in due
         if row["reference"] in taken and taken[row["reference"]]["outcome"] != "created"
     ]
-    return [job_of(row) for row in free], held
+    return [job_for(row) for row in free], held
 
 
-def job_of(row: Row) -> Row:
-    """Give the row as FsmCreateJobsOperator takes it."""
-    draft = {column: row[column] for column in JOB_COLUMNS if row.get(column)}
+def job_for(row: Row) -> Row:
+    """Return the row as FsmCreateJobsOperator expects it."""
+    fields = {column: row[column] for column in JOB_COLUMNS if row.get(column)}
     return {
         "key": row["reference"],
         "property_id": row["propertyID"],
-        "job": {"customerReference": row["reference"], **draft},
+        "job": {"customerReference": row["reference"], **fields},
     }
 
 
 def report_row(reference: str, property_id: str, outcome: str = "claimed", **more: Any) -> Row:
-    """Give a row of the claims, the outcomes and the report."""
+    """Make a row of the claims, the outcomes and the report."""
     empty = dict.fromkeys(FILE_COLUMNS)
     return {**empty, "reference": reference, "propertyID": property_id, "outcome": outcome, **more}
 
 
-def taken_by_others(folder: ObjectStoragePath, run_id: str) -> dict[str, Row]:
-    """Map each reference that another run has claimed, and not freed again, to what is known of it."""
+def claimant_for(run_id: str, task_state_store: Any) -> str:
+    """Name a run by its id and a mark, which is deleted with the run's ledger."""
+    mark = uuid4().hex[:8]
+    if task_state_store is not None:
+        mark = task_state_store.get("mark", mark)
+        task_state_store.set("mark", mark, retention=never_expire())
+    return f"{run_id}~{mark}"
+
+
+def taken_from(folder: ObjectStoragePath, claimant: str | None) -> dict[str, Row]:
+    """Map each reference that a claimant must not send to its outcome.
+
+    It may send its own claims until they are created: its ledger knows what was sent.
+    """
     taken: dict[str, Row] = {}
     for claims in folder.glob(f"*{CLAIMS}"):
-        run = unquote(claims.name.removesuffix(CLAIMS))
-        latest = {
-            row["reference"]: row for row in read_rows(claims) + read_rows(file_of(folder, run, OUTCOMES))
-        }
-        for reference, row in latest.items():
-            if run != run_id and row["outcome"] not in FREE_AGAIN:
-                taken[reference] = {"outcome": row["outcome"] or "claimed", "remark": f"see run {run}"}
+        other = unquote(claims.name.removesuffix(CLAIMS))
+        for reference, row in rows_for(folder, other).items():
+            if row["outcome"] == "created" or not (other == claimant or is_free_again(row)):
+                taken[reference] = {"outcome": row["outcome"] or "claimed", "remark": f"see run {other}"}
     return taken
 
 
-def file_of(folder: ObjectStoragePath, run_id: str, suffix: str) -> ObjectStoragePath:
-    """Give a run's file; its name is the run's id, quoted, for that holds colons."""
-    return folder / f"{quote(run_id, safe='')}{suffix}"
+def is_free_again(row: Row) -> bool:
+    """Return whether a claim certainly created no job."""
+    return row["outcome"] == "not_created" or (
+        row["outcome"] == "rejected" and " 409" not in (row.get("remark") or "")
+    )
+
+
+def file_for(folder: ObjectStoragePath, claimant: str, suffix: str) -> ObjectStoragePath:
+    """Return a claimant's file; its name is quoted, since a run's id contains colons."""
+    return folder / f"{quote(claimant, safe='')}{suffix}"
+
+
+def rows_for(folder: ObjectStoragePath, claimant: str) -> dict[str, Row]:
+    """Map each reference of a claimant to its latest row."""
+    files = [file_for(folder, claimant, suffix) for suffix in (CLAIMS, OUTCOMES)]
+    return {row["reference"]: row for file in files for row in read_rows(file)}
 
 
 def read_rows(path: ObjectStoragePath) -> list[Row]:
@@ -133,15 +170,50 @@ def read_rows(path: ObjectStoragePath) -> list[Row]:
 
 
 def write_rows(path: ObjectStoragePath, rows: list[Row]) -> None:
-    """Write rows into a file of claims or outcomes, in the place of those with the same references."""
+    """Write rows into a file of claims or outcomes, replacing those with the same references.
+
+    Rows that are created stay unchanged.
+    """
     if not rows:
         return
+    known = read_rows(path)
+    created = [row for row in known if row["outcome"] == "created"]
     text = io.StringIO()
     writer = csv.DictWriter(text, FILE_COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({row["reference"]: row for row in read_rows(path) + rows}.values())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text.getvalue(), encoding="utf-8")
+    writer.writerows({row["reference"]: row for row in [*known, *rows, *created]}.values())
+    with AtomicFiles(path.parent, None) as files:
+        files.store(path.name, [text.getvalue().encode()])
+
+
+def claim(jobs: list[Row], folder: ObjectStoragePath, claimant: str, *, has_ledger: bool) -> list[Row]:
+    """Record which jobs a run is about to create: those not created since they were chosen.
+
+    :raises AirflowFailException: if another run has claimed one since, or, without a ledger, this one.
+    """
+    taken = taken_from(folder, claimant if has_ledger else None)
+    jobs = [job for job in jobs if taken.get(job["key"], {}).get("outcome") != "created"]
+    if since := {job["key"] for job in jobs} & taken.keys():
+        raise AirflowFailException(f"claimed already: {', '.join(sorted(since))}: clear choose_rows too")
+    rows = [report_row(job["key"], job["property_id"], remark=NO_OUTCOME) for job in jobs]
+    write_rows(file_for(folder, claimant, CLAIMS), rows)
+    if (outcomes := file_for(folder, claimant, OUTCOMES)).exists():
+        write_rows(outcomes, rows)
+    return jobs
+
+
+class CreateClaimedJobs(FsmCreateJobsOperator):
+    """Claims the rows in the task that creates the jobs, since it may be cleared alone."""
+
+    def execute(self, context: Any) -> Any:
+        """Claim, and create."""
+        params = context["params"]
+        if params["dry_run"]:
+            raise AirflowSkipException("a dry run claims nothing")
+        claimant = context["ti"].xcom_pull(task_ids="choose_rows", key="claimant")
+        has_ledger = task_state_store(context) is not None
+        self.jobs = claim(self.jobs, folder_for(params), claimant, has_ledger=has_ledger)
+        return super().execute(context)
 
 
 def print_table(rows: list[Row]) -> None:
@@ -152,14 +224,14 @@ def print_table(rows: list[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def path_of(given: str) -> ObjectStoragePath:
-    """Give a path or an address as a path; one that is relative begins beside this file."""
+def path_for(given: str) -> ObjectStoragePath:
+    """Parse a path or URI; a relative path starts at this file's folder."""
     return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
 
 
-def folder_of(params: dict[str, Any]) -> ObjectStoragePath:
-    """Give the folder of claims and outcomes."""
-    return path_of(params["outcomes"] or f"{params['due_list']}.outcomes")
+def folder_for(params: dict[str, Any]) -> ObjectStoragePath:
+    """Return the folder of claims and outcomes."""
+    return path_for(params["outcomes"] or f"{params['due_list']}.outcomes")
 
 
 @dag(
@@ -180,78 +252,61 @@ def folder_of(params: dict[str, Any]) -> ObjectStoragePath:
 )
 def planned_maintenance_jobs():
     @task(multiple_outputs=True)
-    def choose_rows(params, run_id, dag_run, data_interval_end=None):
-        """Read the list, and choose what is due and claimed by no other run."""
+    def choose_rows(params, run_id, dag_run, data_interval_end=None, task_state_store=None):
+        """Read the list, and choose the rows that are due and claimed by no other run."""
         given = params["due_on"]
-        # A run by hand has no data interval since Airflow 3, and no run_after before it.
+        # A manual run has no data interval since Airflow 3, and no run_after before it.
         day = date.fromisoformat(given) if given else (data_interval_end or dag_run.run_after).date()
         try:
-            rows = read_due_list(path_of(params["due_list"]).read_text(encoding="utf-8-sig"))
+            rows = parse_due_list(path_for(params["due_list"]).read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise AirflowFailException(f"{params['due_list']}, {error}") from None
-        jobs, held = choose(rows, day, taken_by_others(folder_of(params), run_id))
-        print(f"Of {len(rows)} rows, {len(jobs)} are due by {day} and free, {len(held)} need a look")
+        claimant = claimant_for(run_id, task_state_store)
+        jobs, held = choose(rows, day, taken_from(folder_for(params), claimant))
+        print(f"Of {len(rows)} rows, {len(jobs)} are due by {day} and free, {len(held)} need a check")
         if held:
             print_table(held)
-        return {"day": str(day), "jobs": jobs, "held": held}
-
-    @task(max_active_tis_per_dag=1)
-    def claim_rows(jobs, params, run_id):
-        """Write down what this run is about to create."""
-        if params["dry_run"]:
-            raise AirflowSkipException("a dry run claims nothing")
-        folder = folder_of(params)
-        # Cleared, this runs again: meanwhile another run may have taken what this one did not create.
-        if since := {job["key"] for job in jobs} & taken_by_others(folder, run_id).keys():
-            raise AirflowFailException(f"other runs have {', '.join(sorted(since))}: clear choose_rows too")
-        rows = [report_row(job["key"], job["property_id"]) for job in jobs]
-        write_rows(file_of(folder, run_id, CLAIMS), rows)
-        if (outcomes := file_of(folder, run_id, OUTCOMES)).exists():
-            write_rows(outcomes, rows)
-        return jobs
+        return {"day": str(day), "claimant": claimant, "jobs": jobs, "held": held}
 
     @task
-    def write_outcomes(jobs, outcomes, params, run_id):
-        """Write down what came of it; nothing where the creation died, so that the claims stay."""
-        if outcomes is None:
-            return [
-                report_row(job["key"], job["property_id"], remark="see the log of create_jobs")
-                for job in jobs
-            ]
+    def write_outcomes(jobs, outcomes, claimant, params):
+        """Write the outcomes; none if the creation died, so that the claims stay."""
+        folder = folder_for(params)
         amounts = {job["key"]: job["job"].get("quotedAmount") for job in jobs}
         rows = [
             report_row(
                 outcome["key"],
                 outcome["propertyID"],
-                outcome["outcome"],
+                outcome["outcome"].replace("existing", "created"),
                 jobID=outcome["jobID"],
                 quotedAmount=amounts[outcome["key"]],
                 link=outcome["link"],
                 remark=outcome["error"],
             )
-            for outcome in outcomes
+            for outcome in outcomes or ()
         ]
-        write_rows(file_of(folder_of(params), run_id, OUTCOMES), rows)
-        return rows
+        write_rows(file_for(folder, claimant, OUTCOMES), rows)
+        return list(rows_for(folder, claimant).values())
 
     @task
     def report(day, written, held):
-        """Show what became of each row that was due."""
-        rows = [*written, *held]
+        """Print the outcome of each row that was due."""
+        rows = list({row["reference"]: row for row in [*written, *held]}.values())
         print(f"Planned maintenance due by {day}:")
         print_table(rows)
         return {"day": day, "outcomes": dict(Counter(row["outcome"] for row in rows)), "rows": rows}
 
-    chosen = choose_rows()
+    chosen = choose_rows().as_setup()
     # [START howto_operator_create_jobs]
     check_jobs = FsmCreateJobsOperator(
         task_id="check_jobs", jobs=chosen["jobs"], max_jobs="{{ params.max_jobs }}", dry_run=True
     )
-    claimed = claim_rows(chosen["jobs"]).as_setup()
-    create_jobs = FsmCreateJobsOperator(task_id="create_jobs", jobs=claimed)
-    # A teardown runs also where the creation failed, and leaves it to the creation to fail the run.
-    written = write_outcomes(claimed, create_jobs.output).as_teardown(setups=claimed)
-    check_jobs >> claimed >> create_jobs >> written
+    create_jobs = CreateClaimedJobs(task_id="create_jobs", jobs=chosen["jobs"], max_active_tis_per_dag=1)
+    # A teardown runs even if the creation failed, and does not decide the state of the run.
+    written = write_outcomes(chosen["jobs"], create_jobs.output, chosen["claimant"]).as_teardown(
+        setups=chosen
+    )
+    check_jobs >> create_jobs >> written
     # [END howto_operator_create_jobs]
     report(chosen["day"], written, chosen["held"])
 

@@ -1,16 +1,19 @@
-"""Each warning notice becomes one follow-up job on its property, and never two.
+"""Turn each warning notice into one follow-up job at its property.
 
 Every hour the first DAG lists the forms that were updated since its last run that *succeeded*, less a
-look-back for phones that sync late, and starts a run of the second DAG for each warning notice, named
-``REM-FORM-<id of the form>``. Airflow has a run id once: a form that is listed again starts nothing. The
-second DAG creates the job; its ledger makes that one job in its run, also where the task is retried or
-cleared (Airflow 3.3 and newer). When the last listing began is in an Airflow Variable named like the DAG,
-which the last task writes. A pause, or a failed run, loses no notice; one that reaches the service later
-than the look-back does.
+look-back for phones that sync late. For each warning notice it starts a run of the second DAG, named
+``REM-FORM-<id of the form>``. Airflow allows a run id once: a form that is listed again starts nothing. The
+second DAG creates the job. Its ledger keeps that to one job in its run, even if the task is retried or
+cleared (Airflow 3.3 and newer). The watermark is in an Airflow Variable named like the DAG, which the last
+task writes. A pause or a failed run loses no notice; a notice that reaches the service later than the
+look-back is lost.
 
-A listing carries the name of a form, not its answers: the job's notes say where to read them. The first DAG
-starts paused, since jobs follow from it; the second has to be unpaused too, or its runs wait. On Airflow 2 it
-needs ``apache-airflow-providers-standard``.
+Keep the runs of the second DAG: they are the record of its jobs. If a run is deleted, by hand or by
+``airflow db clean``, and its form is updated afterwards, that form creates a second job.
+
+A listing contains the name of a form, not its answers: the job's notes say where to read them. The first DAG
+starts paused, because it creates jobs. Unpause the second one too, or its runs wait. On Airflow 2 it needs
+``apache-airflow-providers-standard``.
 """
 
 from __future__ import annotations
@@ -47,21 +50,21 @@ def remedial_from_warning_notice():
 
     @task
     def choose_warning_notices(forms, params):
-        """Make of each warning notice what a run of the second DAG is given."""
+        """Make the arguments of a run of the second DAG for each warning notice."""
         return [
             {"trigger_run_id": f"REM-FORM-{form['id']}", "conf": {"form": form}}
             for form in forms
             if form["formName"] == params["form_name"]
         ]
 
-    # Where there is no notice, or each has its run already, the starting is skipped.
+    # Starting is skipped if there is no notice, or each has its run already.
     @task(trigger_rule="none_failed")
     def commit(now):
         watermark.commit(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
-    # Runs of one logical date are one run too, hence none.
+    # Without a logical date: two runs cannot share one.
     start_remedial_job = TriggerDagRunOperator.partial(
         task_id="start_remedial_job",
         trigger_dag_id="remedial_job",

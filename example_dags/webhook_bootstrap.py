@@ -1,9 +1,9 @@
-"""The service tells of new jobs by webhook, and each delivery starts a DAG with a reference to its job.
+"""Register a webhook for new jobs, and start a DAG with a reference to the job of each delivery.
 
-``webhook_bootstrap`` registers the webhook, once, however often it runs. Before that, configure the receiver
-in Airflow's API server: see ``docs/webhooks.md``. What a delivery says is a hint: read from the service what
-matters. The registration is marked as in development, and completed forms are not among what it can tell of:
-``forms_beside_webhooks`` goes on polling for those. Needs Airflow 3.
+``webhook_bootstrap`` registers the webhook once, however often it runs. Before that, configure the receiver
+in Airflow's API server: see ``docs/webhooks.md``. Treat a delivery as a hint, and read what matters from the
+service. The service marks registration as in development, and sends no webhooks for completed forms:
+``forms_beside_webhooks`` polls for those. Needs Airflow 3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 )
 def webhook_bootstrap():
     # [START howto_operator_register_webhook]
-    # No target_url: the receiver's own address, with a token in it that is shown to nobody.
+    # The default target_url is the receiver's own, which contains a secret token.
     FsmRegisterWebhookOperator(task_id="register", object="jobs", event_types=["jobs.created"])
     # [END howto_operator_register_webhook]
 
@@ -43,7 +43,7 @@ def jobs_from_webhooks():
     # [START howto_asset_webhook_deliveries]
     @task
     def references(triggering_asset_events=None) -> list[dict]:
-        """Say which jobs the deliveries were about; a run may stand for several deliveries."""
+        """Return references to the jobs of the deliveries; a run may have several deliveries."""
         events = [event for events in triggering_asset_events.values() for event in events]
         found = {
             event.extra["delivery"]: {"type": event.extra.get("type"), "jobID": event.extra.get("id")}

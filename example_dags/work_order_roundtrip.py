@@ -1,7 +1,7 @@
-"""A client's work order becomes a job; days later the engineer's forms close it.
+"""Turn a client's work order into a job, and wait for the forms that close it days later.
 
-The purchase order travels as the job's ``customerReference``. The sensor waits in the triggerer, so
-that a wait of days holds no worker slot.
+The purchase order is the job's ``customerReference``. The sensor waits in the triggerer, so a wait of days
+holds no worker slot.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def work_order_roundtrip():
 
     @task
     def report(job: dict, forms: list[dict]) -> dict:
-        """Say what was completed, and where to look at it."""
+        """Report what was completed, with a link to the job."""
         for form in forms:
             print(f"{form['formName']} was completed at {form['createdOnDateTime']}")
         print(f"Work order {job['customerReference']} is done: {job['links']['self']}")

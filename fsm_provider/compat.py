@@ -1,10 +1,9 @@
-"""The one place for differences between Airflow versions that common.compat does not cover."""
+"""Differences between Airflow versions that common.compat does not cover."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def start_of_run(context: Context) -> datetime:
-    """Give the start of the run's data interval, else the time it was to run after.
+    """Return the start of the run's data interval, else its ``run_after``.
 
     A run without a logical date (Airflow 3: triggered by an asset or by hand) has no interval;
-    ``run_after`` exists since Airflow 3, where that is possible.
+    it has ``run_after`` instead.
     """
     start: datetime | None = context.get("data_interval_start")
     if start is not None:
@@ -30,10 +29,10 @@ def start_of_run(context: Context) -> datetime:
     return run_after
 
 
-def context_of_this_task() -> Context | None:
-    """Give the context of the task that runs, None outside of one.
+def context_for_current_task() -> Context | None:
+    """Return the context of the running task, None outside of a task.
 
-    What is raised there is Airflow's own in Airflow 2, and a RuntimeError in Airflow 3.
+    Outside, Airflow 2 raises an AirflowException, Airflow 3 a RuntimeError.
     """
     from airflow.providers.common.compat.sdk import get_current_context
 
@@ -43,20 +42,27 @@ def context_of_this_task() -> Context | None:
         return None
 
 
+def arguments_for_mapped_task(operator: Any) -> frozenset[str]:
+    """Return the names of the arguments given to a mapped task, including those that are None."""
+    if not getattr(operator, "_BaseOperator__from_mapped", False):
+        return frozenset()
+    return frozenset(operator._BaseOperator__init_kwargs)
+
+
 def is_deferral_timeout(error: BaseException) -> bool:
-    """Tell whether a deferral ended by its timeout, which Airflow 2 says by its text alone."""
+    """Return whether a deferral timed out, which Airflow 2 shows only in the text."""
     return type(error).__name__ == "TaskDeferralError" and str(error) == "Trigger/execution timeout"
 
 
 def task_state_store(context: Context) -> Any:
-    """Give the task's state store, None before Airflow 3.3, which has none."""
+    """Return the task's state store, None before Airflow 3.3."""
     return context.get("task_state_store")
 
 
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
-    """Give a connection in a command; what reads it in a task does not look into Airflow's database there.
+    """Return a connection in a command, where the way of tasks does not read Airflow's database.
 
-    :raises AirflowException: where there is none.
+    :raises AirflowException: if it is not defined.
     """
     from airflow.models import Connection as StoredConnection
 
@@ -64,78 +70,81 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
 
 
 def never_expire() -> timedelta:
-    """Give the retention with which a state store keeps a value as long as its DAG run."""
+    """Return the retention with which a state store keeps a value as long as its DAG run."""
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
     return NEVER_EXPIRE
 
 
 def read_variable(key: str) -> str | None:
-    """Give an Airflow Variable, None where there is none. The default's name changed in Airflow 3.
+    """Return an Airflow Variable, None if it does not exist. The default's name changed in Airflow 3.
 
-    :raises AirflowException: where there is one that could not be read, which Airflow calls absent too.
+    :raises AirflowException: if it exists but could not be read, which Airflow also reports as absent.
     """
     default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
     value: str | None = Variable.get(key, **default)
     if value is None and key in (variable_keys(key) or ()):
-        raise AirflowException(f"Variable {key} is there, but could not be read")
+        value = Variable.get(key, **default)  # another task may have written it since
+        if value is None:
+            raise AirflowException(f"Variable {key} exists, but could not be read")
     return value
 
 
 def has_shared_streams() -> bool:
-    """Tell whether triggers can share a stream, and watchers learn what is stored: since Airflow 3.3."""
+    """Return whether triggers can share a stream, and watchers have state: since Airflow 3.3."""
     return find_spec("airflow.triggers.shared_stream") is not None
 
 
 def asset_state_store(name: str) -> Any:
-    """Give the state store of an active asset; it exists since Airflow 3.3."""
+    """Return the state store of an active asset; since Airflow 3.3."""
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
     return AssetStateStoreAccessor(name=name)
 
 
 def variable_keys(prefix: str) -> list[str] | None:
-    """List the Variables in Airflow's database whose names begin with ``prefix``, None before Airflow 3.3."""
+    """List the Variables in Airflow's database whose names start with ``prefix``, None before Airflow 3.3."""
     keys = getattr(Variable, "keys", None)
     return None if keys is None else list(keys(prefix=prefix))
 
 
-def import_function(argument: str, path: str) -> Callable[..., Any]:
-    """Import ``package.module.function``.
+def webhook_secrets_function() -> Callable[[str, str], Any]:
+    """Import the function that airflow.cfg names as ``webhook_secrets_function`` of ``[fsm]``.
 
-    :param argument: what the path was given as.
-    :raises FsmInputError: naming the argument.
+    :raises FsmInputError: if there is no such function.
     """
-    module, _, name = path.rpartition(".")
+    from airflow.configuration import conf
+    from airflow.exceptions import AirflowConfigException
+
     try:
-        function = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise FsmInputError(f"{argument}: {path!r} cannot be imported: {error}") from None
+        function = conf.getimport("fsm", "webhook_secrets_function", fallback=None)
+    except AirflowConfigException as error:
+        raise FsmInputError(str(error)) from None
     if not callable(function):
-        raise FsmInputError(f"{argument}: {path!r} is not a function")
+        raise FsmInputError("airflow.cfg: webhook_secrets_function of [fsm] is missing, or is not a function")
     return function  # type: ignore[no-any-return]
 
 
 def read_variable_in_server(key: str) -> str | None:
-    """Give an Airflow Variable in a process that has the database (the API server), None where there is none.
+    """Return an Airflow Variable in a process with a database (the API server), None if it does not exist.
 
-    :raises Exception: where the database cannot be asked, which Airflow calls absent too.
+    :raises Exception: if the database is not available, which Airflow also reports as absent.
     """
     from airflow.models import Variable as StoredVariable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
 
+    # Query the database first: if it is down, Variable.get would log a traceback.
+    with create_session() as session:
+        is_stored = session.scalar(select(StoredVariable.id).where(StoredVariable.key == key)) is not None
     value: str | None = StoredVariable.get(key, default_var=None)
-    if value is None:
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        with create_session() as session:
-            if session.scalar(select(StoredVariable.id).where(StoredVariable.key == key)) is not None:
-                raise AirflowException(f"Variable {key} is there, but could not be read")
+    if value is None and is_stored:
+        raise AirflowException(f"Variable {key} exists, but could not be read")
     return value
 
 
 def count(name: str, tags: dict[str, str]) -> None:
-    """Count something in Airflow's metrics."""
+    """Increment a counter in Airflow's metrics."""
     try:
         from airflow.observability.stats import Stats
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a task read and wrote, for whoever collects it."""
+"""Report what a task read and wrote to Airflow's lineage collector and OpenLineage."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 
-def records_of(fsm_conn_id: str, records: str) -> str:
-    """Give the URI of a connection's ``forms``, or of its other records; those of its assets begin so."""
+def uri_for_records(fsm_conn_id: str, records: str) -> str:
+    """Return the URI of a connection's ``forms`` or other records, a prefix of its assets' URIs."""
     return f"fsm://{quote(fsm_conn_id, safe='')}/{records}"
 
 
-def uri_of(path: ObjectStoragePath) -> str:
-    """Give the URI of a file or folder, without the connection."""
+def uri_for(path: ObjectStoragePath) -> str:
+    """Return the URI of a file or folder, without the connection."""
     return f"{path.protocol or 'file'}://{path.path}"
 
 
 def report(by: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
-    """Tell Airflow's collector, which does nothing unless somebody reads it.
+    """Report to Airflow's lineage collector, which does nothing unless a plugin reads it.
 
     :param by: the hook or path that was used.
     """
@@ -35,7 +35,7 @@ def report(by: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) 
 
 
 def openlineage(*, inputs: Iterable[str], outputs: Iterable[str]) -> Any:
-    """Make what an operator gives to the OpenLineage provider, which alone calls for it."""
+    """Return an operator's lineage for the OpenLineage provider; only that provider calls this."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found,unused-ignore]
         OperatorLineage,

@@ -1,4 +1,4 @@
-"""What Airflow is told about this package: the entry point ``apache_airflow_provider``."""
+"""Provider metadata for Airflow: the entry point ``apache_airflow_provider``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Describe the provider by Airflow's ``provider_info.schema.json``."""
+    """Return the metadata, as in Airflow's ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-fsm",
         "name": "Field-service management",
@@ -31,7 +31,7 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "api_version": _field(
                         "API version",
-                        "Sent as X-API-VERSION with job creation. Empty: none is sent.",
+                        "Sent as X-API-VERSION with job creation. Empty: not sent.",
                         type=["string", "null"],
                         default="2.0",
                     ),
@@ -43,12 +43,12 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "page_size_param": _field(
                         "Page size parameter",
-                        "The query parameter that carries the page size. Empty: none is sent.",
+                        "The query parameter that carries the page size. Empty: not sent.",
                         type=["string", "null"],
                     ),
                     "page_size": _field(
                         "Page size",
-                        "Records a page; sent as the page size parameter.",
+                        "Records per page; sent as the page size parameter.",
                         type=["integer", "null"],
                         minimum=1,
                     ),
@@ -69,7 +69,7 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "timeout": _field(
                         "Timeout (s)",
-                        "Seconds to wait for a connection, and for each piece of an answer. Default: 30.",
+                        "Seconds to wait for a connection, and for each chunk of a response. Default: 30.",
                         type=["number", "null"],
                         exclusiveMinimum=0,
                         default=30,
@@ -82,8 +82,8 @@ def get_provider_info() -> dict[str, Any]:
                         default=4,
                     ),
                     "max_requests_per_second": _field(
-                        "Requests a second",
-                        "At most so many requests a second from one process. Empty: no limit.",
+                        "Requests per second",
+                        "Maximum number of requests per second from one process. Empty: no limit.",
                         type=["number", "null"],
                         exclusiveMinimum=0,
                     ),
@@ -107,6 +107,22 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "config": {
+            "fsm": {
+                "description": "The field-service management provider.",
+                "options": {
+                    "webhook_secrets_function": {
+                        "description": "The function that returns the signing secrets of endpoints with "
+                        '"secrets_from": "function", called with connection and object where the API server '
+                        "runs. It returns a text or a list.",
+                        "version_added": None,
+                        "type": "string",
+                        "example": "my_company.secrets.signing_secrets",
+                        "default": None,
+                    }
+                },
+            }
+        },
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.hooks.fsm"]}],
         "operators": [
             {

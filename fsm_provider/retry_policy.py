@@ -1,4 +1,4 @@
-"""When Airflow is to retry a task of this package (Airflow 3.3 and newer)."""
+"""When Airflow retries a task of this package (Airflow 3.3 and newer)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class FsmRetryPolicy(RetryPolicy):
-    """Retry when the service asks to, and not at all where that could not help.
+    """Retry after the time that the service asks for, and not at all after a permanent error.
 
-    What asked to wait (``retry_after`` of the error, section 7) is retried after that time; what cannot
-    get better by itself fails; anything else is left to the task's ``retry_delay``. Opt in with
-    ``retry_policy=FsmRetryPolicy()`` on a task, or in ``default_args``. The number of retries stays the
-    task's own.
+    An error with ``retry_after`` is retried after that time; a permanent error fails the task; for any other,
+    the task's ``retry_delay`` applies. Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in
+    ``default_args``. The number of retries remains that of the task.
 
-    :param longest: a longer time that the service asks for is cut to this.
+    :param max_delay: a longer ``retry_after`` is cut to this.
+    :raises ValueError: if ``max_delay`` is not positive.
     """
 
-    def __init__(self, *, longest: timedelta = timedelta(hours=6)) -> None:
-        if longest <= timedelta():
-            raise ValueError(f"longest: should be more than nothing, not {longest}")
-        self.longest = longest
+    def __init__(self, *, max_delay: timedelta = timedelta(hours=6)) -> None:
+        if max_delay <= timedelta():
+            raise ValueError(f"max_delay: should be more than 0, not {max_delay}")
+        self.max_delay = max_delay
 
     def evaluate(
         self,
@@ -44,25 +44,25 @@ class FsmRetryPolicy(RetryPolicy):
         max_tries: int,
         context: Context | None = None,
     ) -> RetryDecision:
-        """Decide by the error of ours that is the exception, or its cause."""
+        """Decide by the first :class:`FsmError` among the exception and its causes."""
         error = next((cause for cause in _causes(exception) if isinstance(cause, FsmError)), None)
         if error is None:
             return RetryDecision.default()
         if error.permanent:
-            return RetryDecision.fail(f"{type(error).__name__}: another try could not help")
+            return RetryDecision.fail(f"{type(error).__name__}: a retry could not help")
         if not isinstance(error, FsmApiError) or error.retry_after is None:
             return RetryDecision.default()
-        delay = min(timedelta(seconds=error.retry_after), self.longest)
+        delay = min(timedelta(seconds=error.retry_after), self.max_delay)
         return RetryDecision.retry(delay, f"the service asks to wait {error.retry_after:g} s")
 
     def serialize(self) -> dict[str, Any]:
-        """Give the arguments as JSON values."""
-        return {"longest": self.longest.total_seconds()}
+        """Return the arguments as JSON values."""
+        return {"max_delay": self.max_delay.total_seconds()}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
-        """Undo :meth:`serialize`."""
-        return cls(longest=timedelta(seconds=data["longest"]))
+        """Rebuild a policy from :meth:`serialize`."""
+        return cls(max_delay=timedelta(seconds=data["max_delay"]))
 
 
 def _causes(exception: BaseException) -> Iterator[BaseException]:

@@ -1,7 +1,7 @@
-"""How far a DAG that lists at intervals has come: no run that fails loses what it had listed.
+"""The watermark of a DAG that lists at intervals: after a failed run, the next one lists its forms again.
 
-An Airflow Variable holds when the listing of the last run that succeeded began, by the worker's clock:
-while a listing is read, forms go on arriving behind it.
+An Airflow Variable holds the time at which the last successful run started to list, by the worker's clock:
+forms that arrive during a listing may be missing from it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from datetime import UTC, datetime, timedelta
 from airflow.providers.common.compat.sdk import Variable
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import read_time
+from fsm_provider.api.validation import parse_time
 from fsm_provider.compat import read_variable
 
 
 def begin(variable: str, look_back: timedelta) -> dict[str, str]:
-    """Give ``now``, for :func:`commit`, and ``since``, from when to list: call it before anything is listed.
+    """Return ``now``, for :func:`commit`, and ``since``, the time to list from. Call it before listing.
 
-    The time of the very first call is kept, should its run fail.
+    The first call stores its time, in case its run fails.
 
-    :param variable: the Variable's name, of this DAG's own.
-    :param look_back: how much before the last listing to begin, as phones sync late and clocks differ.
-    :raises FsmInputError: where the Variable holds something else than a time.
+    :param variable: name of a Variable that only this DAG uses.
+    :param look_back: how far before the last listing to start, since phones sync late and clocks differ.
+    :raises FsmInputError: if the Variable does not hold a time.
     """
     now = datetime.now(UTC)
     last = _read(variable)
@@ -32,9 +32,9 @@ def begin(variable: str, look_back: timedelta) -> dict[str, str]:
 
 
 def commit(variable: str, now: str) -> None:
-    """Note that all that was listed is handled; a run that is cleared takes nothing back.
+    """Record that everything listed was handled; a cleared older run does not move the watermark back.
 
-    :param now: what :func:`begin` gave.
+    :param now: from :func:`begin`.
     """
     last = _read(variable)
     if last is None or last < datetime.fromisoformat(now):
@@ -44,6 +44,6 @@ def commit(variable: str, now: str) -> None:
 def _read(variable: str) -> datetime | None:
     text = read_variable(variable)
     try:
-        return None if text is None else read_time(variable, text)
+        return None if text is None else parse_time(variable, text)
     except FsmInputError as error:
         raise FsmInputError(f"Variable {error}") from None

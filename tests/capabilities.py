@@ -1,10 +1,15 @@
 """What tests need of Airflow that not every version has: the one place that knows versions, and says why."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-import pytest
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    import pytest
 
 AIRFLOW = Version(version("apache-airflow"))
 
@@ -29,17 +34,20 @@ class Capability:
     @property
     def needed(self) -> pytest.MarkDecorator:
         """Mark a test that cannot do without it."""
+        import pytest
+
         return pytest.mark.skipif(not self.is_there, reason=self.missing)
 
     def require(self) -> None:
         """Skip the test that runs, or the module that is imported."""
+        import pytest
+
         if not self.is_there:
             pytest.skip(self.missing, allow_module_level=True)
 
 
 TASK_SDK = Capability("3.0", "Airflow 2 has no task SDK, behind which the tests play Airflow")
 ASSETS = Capability("3.0", "Airflow 2 has neither assets nor FastAPI applications in its webserver")
-MEMORY_STORAGE = Capability("3.2", "before Airflow 3.2 there is no storage of the scheme memory")
 VARIABLE_KEYS = Capability("3.3", "before Airflow 3.3 a task cannot see what Variables others have claimed")
 LIGHT_PARSING = Capability("3.0", "Airflow 2 itself loads requests when it parses a DAG file")
 METRICS = Capability("3.3", "before Airflow 3.3 metrics come from elsewhere, and the tests cannot read them")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 _FENCE = re.compile(r"^( *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 

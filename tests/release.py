@@ -58,14 +58,14 @@ def check_types() -> str:
     # pyright looks for packages with the Python that it finds first.
     path = f"{INSTALLED / 'bin'}{os.pathsep}{os.environ['PATH']}"
     command = (TOOLS / "pyright", "--verifytypes", "fsm_provider", "--ignoreexternal", "--outputjson")
-    answer = subprocess.run(
+    response = subprocess.run(
         command, env={**os.environ, "PATH": path}, cwd=ROOT / "build", text=True, stdout=subprocess.PIPE
     )
-    report = json.loads(answer.stdout)
+    report = json.loads(response.stdout)
     for symbol in report["typeCompleteness"]["symbols"]:
         if symbol["isExported"] and not symbol["isTypeKnown"]:
             print(symbol["name"], *(f"  {one['message']}" for one in symbol["diagnostics"]), sep="\n")
-    answer.check_returncode()
+    response.check_returncode()
     return f"{report['typeCompleteness']['completenessScore']:.1%} complete"
 
 
@@ -73,10 +73,10 @@ def audit() -> str:
     """Ask for known vulnerabilities of what is installed, and say how many packages were answered for."""
     (site_packages,) = INSTALLED.glob("lib/python*/site-packages")
     command = (TOOLS / "pip-audit", "--path", site_packages, "--format", "json", "--progress-spinner", "off")
-    answer = subprocess.run(command, text=True, capture_output=True)
-    if not answer.stdout:
-        return f"NOT DONE: {answer.stderr.strip().splitlines()[-1]}"
-    packages = [one for one in json.loads(answer.stdout)["dependencies"] if one["name"] != PACKAGE]
+    response = subprocess.run(command, text=True, capture_output=True)
+    if not response.stdout:
+        return f"NOT DONE: {response.stderr.strip().splitlines()[-1]}"
+    packages = [one for one in json.loads(response.stdout)["dependencies"] if one["name"] != PACKAGE]
     audited = [one for one in packages if "vulns" in one]
     vulnerable = [one for one in audited if one["vulns"]]
     if vulnerable:

@@ -1,7 +1,6 @@
 """The service's protocol, without Airflow: a client, its records and its errors.
 
-The client is imported when it is first asked for: a DAG file that names an error or a record does
-not import an HTTP library.
+Names are imported lazily, so that a DAG file that uses an error or a record loads no HTTP library.
 """
 
 from __future__ import annotations
@@ -9,58 +8,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.errors import (
-    FsmAddressError,
     FsmApiError,
     FsmBadRequestError,
     FsmConflictError,
     FsmConnectionError,
+    FsmDownloadTimeoutError,
     FsmError,
-    FsmFileError,
     FsmForbiddenError,
     FsmInputError,
     FsmNotFoundError,
     FsmNotPdfError,
     FsmPaginationError,
+    FsmPdfError,
+    FsmPdfUrlError,
     FsmRateLimitedError,
     FsmRedirectError,
     FsmRegistrationMismatchError,
     FsmResponseError,
-    FsmSecretLostError,
+    FsmSecretNotStoredError,
     FsmServerError,
+    FsmStorageError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
+    FsmUnprocessableEntityError,
 )
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.drafts import JobCreate, WebhookCreate
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Webhook
+    from fsm_provider.api.payloads import JobCreate, WebhookCreate
     from fsm_provider.api.settings import Settings
 
 __all__ = [
     "AssetDynamicField",
     "Form",
-    "FsmAddressError",
     "FsmApiError",
     "FsmBadRequestError",
     "FsmClient",
     "FsmConflictError",
     "FsmConnectionError",
+    "FsmDownloadTimeoutError",
     "FsmError",
-    "FsmFileError",
     "FsmForbiddenError",
     "FsmInputError",
     "FsmNotFoundError",
     "FsmNotPdfError",
     "FsmPaginationError",
+    "FsmPdfError",
+    "FsmPdfUrlError",
     "FsmRateLimitedError",
     "FsmRedirectError",
     "FsmRegistrationMismatchError",
     "FsmResponseError",
-    "FsmSecretLostError",
+    "FsmSecretNotStoredError",
     "FsmServerError",
+    "FsmStorageError",
     "FsmUnauthorisedError",
     "FsmUncertainWriteError",
+    "FsmUnprocessableEntityError",
     "Job",
     "JobCreate",
     "Settings",
@@ -69,11 +74,11 @@ __all__ = [
 ]
 
 
-_HOMES = {
+_MODULES = {
     "FsmClient": "client",
-    "JobCreate": "drafts",
+    "JobCreate": "payloads",
     "Settings": "settings",
-    "WebhookCreate": "drafts",
+    "WebhookCreate": "payloads",
 }
 
 
@@ -82,4 +87,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'models')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'models')}"), name)

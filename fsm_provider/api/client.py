@@ -1,4 +1,4 @@
-"""The only place that sends: one request at a time, tried again where that is safe."""
+"""The client: the only place that sends requests. It repeats a request only where that is safe."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from threading import Lock
 from typing import Any, TypeVar, Unpack
 
 from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
-from fsm_provider.api.downloads import Download, Downloads
-from fsm_provider.api.drafts import JobCreate, JobOrder, WebhookCreate, check
+from fsm_provider.api.downloads import Downloads, PdfLimits, PdfRequest
+from fsm_provider.api.echoes import check_event_types, check_id, check_job
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
+    FsmApiError,
     FsmError,
     FsmInputError,
-    FsmRegistrationMismatchError,
     FsmResponseError,
-    FsmServerError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
+    is_refusal,
 )
-from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
-from fsm_provider.api.inputs import MAX_PDF_BYTES, read_path
+from fsm_provider.api.form_filter import FormFilter, FormFilters
+from fsm_provider.api.forms import matching_forms
+from fsm_provider.api.listing import Listing
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
-from fsm_provider.api.reading import parse_json, read_page, read_record
+from fsm_provider.api.parsing import parse_json, parse_page, parse_record
+from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
-from fsm_provider.api.transport import Call, Transport
+from fsm_provider.api.transport import ApiRequest, Transport
+from fsm_provider.api.validation import parse_path
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,17 +49,17 @@ RecordT = TypeVar("RecordT", bound=Record)
 Params = Mapping[str, Any]
 
 LONG_WAIT = 5.0
-"""Seconds from which on a wait for the throttle is worth a line in the log."""
+"""Seconds; a throttle delay of at least this is logged."""
 
 
 class FsmClient:
     """The service's operations, over kept-alive connections.
 
-    :param settings: where the service is and what it leaves open.
-    :param reload_token: asked for the token once after a 401; the request is repeated only if it
-        gives another one.
-    :param retry_policy: replaces the one that ``settings.max_retries`` makes.
-    :param sleep: waits so many seconds.
+    :param settings: the connection to the service and its options.
+    :param reload_token: returns the current token. It is called after a 401, once for all requests then in
+        progress; each is repeated once, and only if the token has changed.
+    :param retry_policy: default: one with ``settings.max_retries``.
+    :param sleep: waits the given number of seconds.
     """
 
     def __init__(
@@ -69,10 +73,12 @@ class FsmClient:
         self.settings = settings
         self._token = settings.token
         self._reload_token = reload_token
+        self._reloads = 0
+        self._reloading = Lock()
         self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
         self._transport = Transport(settings)
-        self._downloads = Downloads(self._transport, settings, self._wait_for_our_turn)
+        self._downloads = Downloads(self._transport, settings, self._throttle)
 
     def __enter__(self) -> FsmClient:
         return self
@@ -91,49 +97,60 @@ class FsmClient:
         max_pages: int = DEFAULT_MAX_PAGES,
         **filters: Unpack[FormFilters],
     ) -> Iterator[Form]:
-        """List completed forms page by page, in the service's order (4.3).
+        """List completed forms page by page, in the service's order.
 
-        :param filters: as :class:`~fsm_provider.api.forms.FormFilter` takes them; each is also
-            checked on this side.
+        :param filters: see :class:`~fsm_provider.api.forms.FormFilter`; the client also checks each form
+            against them.
         :param params: query parameters that the specification does not show.
         :param max_pages: a longer listing is an error.
-        :raises FsmInputError: at once, naming a filter that is not of its type.
-        :raises FsmError: from the iteration.
+        :raises FsmInputError: at once, naming a filter of the wrong type.
+        :raises FsmError: during iteration.
         """
         wanted = FormFilter(**filters)
-        listing = endpoints.LIST_FORMS
-        pages = self.pages(
-            listing.path, listing.response, {**(params or {}), **wanted.params()}, max_pages=max_pages
-        )
+        pages = self.form_pages(wanted, params, max_pages=max_pages).pages_with_warning()
         return chain.from_iterable(
             matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
         )
 
+    def form_pages(
+        self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
+    ) -> Listing:
+        """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
+        listing, sent = endpoints.LIST_FORMS, {**(params or {}), **wanted.params()}
+        return self.pages(listing.path, listing.response, sent, max_pages=max_pages)
+
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Iterator[AssetDynamicField]:
-        """List asset dynamic fields page by page (4.1).
+        """List asset dynamic fields page by page.
 
-        :param params: query parameters, none of which the specification shows.
+        :param params: query parameters; the specification shows none.
         :param max_pages: a longer listing is an error.
-        :raises FsmError: from the iteration.
+        :raises FsmError: during iteration.
         """
         listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
         pages = self.pages(listing.path, listing.response, params, max_pages=max_pages)
-        return chain.from_iterable(map(_records, pages))
+        return chain.from_iterable(map(_records, pages.pages_with_warning()))
 
     def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
-        """Create a job on a property (4.2). Sent again only where nothing can have happened.
+        """Create a job on a property. Repeated only after failures that cannot have created it.
 
         :param property_id: the property's identifier.
-        :param job: the draft; a dictionary is checked first.
-        :raises FsmInputError: before anything is sent, naming each bad field.
-        :raises FsmUncertainWriteError: where the job may exist all the same.
-        :raises FsmError: where it does not.
+        :param job: the request body; a dictionary is validated first.
+        :raises FsmInputError: before anything is sent, naming each invalid field.
+        :raises FsmUncertainWriteError: if the job may exist nevertheless.
+        :raises FsmError: if it was not created.
         """
-        order = check(JobOrder, {"property_id": property_id, "job": job}, "")
+        return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""))
+
+    def send_job(self, request: JobRequest) -> Job:
+        """Create the job of a validated request; see :meth:`create_job`."""
         return self._create(
-            endpoints.CREATE_JOB, path=order.path, json=order.job.body(), subject=order.subject
+            endpoints.CREATE_JOB,
+            partial(check_job, request=request),
+            path=request.path,
+            json=request.job.body(),
+            subject=request.subject,
         )
 
     def register_webhook(
@@ -142,21 +159,22 @@ class FsmClient:
         *,
         on_registered: Callable[[Webhook], None] | None = None,
     ) -> list[Webhook]:
-        """Register a webhook (4.4): with the style ``separate`` one registration per event type.
+        """Register a webhook; with the style ``separate``, once per event type.
 
-        :param webhook: the registration; a dictionary is checked first.
-        :param on_registered: given each registration before the next is sent, as its signing secret
-            may be shown only once.
-        :raises FsmInputError: before anything is sent, naming each bad field.
-        :raises FsmRegistrationMismatchError: where the service registered other event types.
-        :raises FsmUncertainWriteError: where the registration may exist all the same.
-        :raises FsmError: where it does not.
+        :param webhook: the registration; a dictionary is validated first.
+        :param on_registered: called with each registration before the next is sent, since the service may
+            show its signing secret only once.
+        :raises FsmInputError: before anything is sent, naming each invalid field.
+        :raises FsmRegistrationMismatchError: if the service registered other event types.
+        :raises FsmUncertainWriteError: if the registration may exist nevertheless.
+        :raises FsmError: if it was not registered.
         """
         style = self.settings.event_types_style
         registered = []
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
             registration = self._create(
                 endpoints.REGISTER_WEBHOOK,
+                check_id,
                 path=endpoints.REGISTER_WEBHOOK.path,
                 params=part.query(style),
                 subject=part.subject,
@@ -165,7 +183,7 @@ class FsmClient:
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            _compare(registration, asked=part.event_types)
+            check_event_types(registration, requested=part.event_types)
         return registered
 
     def paginate(
@@ -176,17 +194,17 @@ class FsmClient:
         *,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Iterator[Any]:
-        """List the records of any path that answers with the envelope of 2.5.
+        """List the records of any path that returns the service's listing envelope.
 
-        :param path: begins with ``/`` and holds no query.
-        :param params: query parameters, sent again with each page.
-        :param model: what each record is read into; None gives dictionaries.
+        :param path: starts with ``/`` and contains no query.
+        :param params: query parameters, sent with each page.
+        :param model: the class of the records; None yields dictionaries.
         :param max_pages: a longer listing is an error.
-        :raises FsmInputError: at once, for a path of another form.
-        :raises FsmError: from the iteration.
+        :raises FsmInputError: at once, for an invalid path.
+        :raises FsmError: during iteration.
         """
-        pages = self.pages(read_path(path), model, params, max_pages=max_pages)
-        return chain.from_iterable(map(_records, pages))
+        pages = self.pages(parse_path(path), model, params, max_pages=max_pages)
+        return chain.from_iterable(map(_records, pages.pages_with_warning()))
 
     def request(
         self,
@@ -197,25 +215,32 @@ class FsmClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Send any request and give the parsed JSON of its answer, None where there is no body.
+        """Send any request and return the parsed JSON of its response, None for an empty body.
 
-        Only GET, HEAD and OPTIONS are ever repeated after they may have reached the service.
+        Only GET, HEAD and OPTIONS are repeated once they may have reached the service.
 
-        :param path: begins with ``/`` and holds no query.
-        :param headers: further headers, e.g. ``X-API-VERSION``.
-        :raises FsmInputError: at once, for a path of another form or a header that is the client's own.
-        :raises FsmError: for any other end.
+        :param path: starts with ``/`` and contains no query.
+        :param headers: additional headers, e.g. ``X-API-VERSION``.
+        :raises FsmInputError: before anything is sent, naming what cannot be sent.
+        :raises FsmError: for any other failure.
         """
-        if any(name.lower() == "authorization" for name in headers or {}):
-            raise FsmInputError("headers: Authorization is made of the connection's token")
-        call = Call(method.upper(), read_path(path), params, json, headers or {})
+        if not (isinstance(method, str) and method.isascii() and method.isalpha()):
+            raise FsmInputError("method: should be a name such as POST")
+        call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {})
         return self._send(call, lambda body: parse_json(body) if body else None)
 
-    def _create(self, endpoint: Endpoint[RecordT], **call: Any) -> RecordT:
+    def _create(
+        self, endpoint: Endpoint[RecordT], check_response: Callable[[RecordT], None], **call: Any
+    ) -> RecordT:
         version = self.settings.api_version
         headers = {"X-API-VERSION": version} if endpoint.versioned and version else {}
-        read = partial(read_record, model=endpoint.response, timezone=self.settings.server_timezone)
-        return self._send(Call(endpoint.method, headers=headers, **call), lambda body: read(parse_json(body)))
+
+        def read(body: bytes) -> RecordT:
+            record = parse_record(parse_json(body), endpoint.response, timezone=self.settings.server_timezone)
+            check_response(record)
+            return record
+
+        return self._send(ApiRequest(endpoint.method, headers=headers, **call), read)
 
     def pages(
         self,
@@ -224,8 +249,12 @@ class FsmClient:
         params: Params | None = None,
         *,
         max_pages: int = DEFAULT_MAX_PAGES,
-    ) -> Iterator[Page[Any]]:
-        """List page by page; what :meth:`paginate` takes its records from."""
+    ) -> Listing:
+        """List page by page; the parameters are those of :meth:`paginate`.
+
+        The ``Listing`` (of ``fsm_provider.api.listing``) can continue after a failed page, and reports
+        mismatches with the service's totals.
+        """
         settings = self.settings
         sent = dict(params or {})
         if settings.page_size_param and settings.page_size:
@@ -233,66 +262,64 @@ class FsmClient:
         paginator = CursorPaginator(
             settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
         )
-        listing = self._transport.prepared(Call("GET", path, sent))
+        call = self._transport.prepared(ApiRequest("GET", path, sent))
 
-        def next_page() -> Page[Any]:
-            read = partial(
-                read_page, model=model, number=paginator.page_number, timezone=settings.server_timezone
-            )
-            page: Page[Any] = self._send(listing.with_query(paginator.params), read)
-            paginator.advance(page)
-            return page
+        def fetch(at: CursorPaginator) -> Page[Any]:
+            read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
+            return self._send(call.with_query(at.params), read)
 
-        while not paginator.finished:
-            yield next_page()  # kept in no variable: while one page is fetched, the last one is gone
+        return Listing(f"{settings.base_url}{path}", paginator, fetch)
 
     def download_pdf(
-        self,
-        form: Form,
-        read: Callable[[Iterator[bytes]], ResultT],
-        *,
-        max_bytes: int = MAX_PDF_BYTES,
-        allow_private_addresses: bool = False,
+        self, form: Form, read: Callable[[Iterator[bytes]], ResultT], **limits: Unpack[PdfLimits]
     ) -> ResultT:
-        """Fetch the PDF of a form (2.3). The token goes to the service's own scheme, host and port alone.
+        """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and port.
 
         :param form: with its ``formPDFURL``.
-        :param read: is given the pieces of the file at each attempt; what it returns is the result. Until it
-            has had the last piece, the file may turn out not to be whole.
-        :param max_bytes: a larger file is refused.
-        :param allow_private_addresses: let another host than the service's have an address that is not
-            public.
-        :raises FsmAddressError: where there is no address, or one that nothing is sent to.
-        :raises FsmFileError: where it is no PDF, or too large.
-        :raises FsmError: for any other end; none of them names the address, which may be signed.
+        :param read: receives the chunks of the file, at each attempt; its result is returned. Only the end of
+            the chunks confirms that the file is complete.
+        :param max_bytes: a larger file is refused; default: 100 MiB.
+        :param max_seconds: the total time of its requests, from the first byte sent to the last byte read,
+            including redirects and repeats but not the delays between them; default: 600.
+        :param allow_private_addresses: allow hosts other than the service's to have an IP address that is not
+            public; default: False.
+        :raises FsmPdfUrlError: if the URL is missing or not allowed.
+        :raises FsmPdfError: if the file is not a PDF, or too large.
+        :raises FsmDownloadTimeoutError: after ``max_seconds``.
+        :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
-        download = Download.of(form, max_bytes, allow_private_addresses)
-        return self._repeated(lambda: self._downloads.fetch(download, self._token, read))
+        download = PdfRequest.from_form(form, **limits)
+        return self._with_retries(lambda token: self._downloads.fetch(download, token, read))
 
-    def _send(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
-        return self._repeated(lambda: self._attempt(call, read))
+    def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
+        return self._with_retries(lambda token: self._attempt(call, token, read))
 
-    def _repeated(self, attempt: Callable[[], ResultT]) -> ResultT:
-        attempts, reloaded = Attempts(self._retry_policy), False
+    def _with_retries(self, attempt: Callable[[SecretStr], ResultT]) -> ResultT:
+        attempts, repeated = Attempts(self._retry_policy), False
         while True:
+            token, reloads = self._token, self._reloads
             try:
-                return attempt()
-            except FsmUnauthorisedError:
-                if reloaded or not self._token_changed():
+                return attempt(token)
+            except FsmUnauthorisedError as error:
+                if repeated or not self._token_has_changed(token, reloads, error):
                     raise
-                reloaded = True
+                repeated = True
             except FsmError as error:
                 self._sleep(attempts.delay_after(error))
 
-    def _token_changed(self) -> bool:
-        if self._reload_token is None:
-            return False
-        token = self._reload_token()
-        changed = token != self._token
-        self._token = token
-        return changed
+    def _token_has_changed(self, refused: SecretStr, reloads: int, error: FsmUnauthorisedError) -> bool:
+        """Reload the token, unless another thread has done so since the request got its own."""
+        with self._reloading:
+            if self._reload_token is not None and self._reloads == reloads:
+                self._reloads += 1
+                try:
+                    self._token = self._reload_token()
+                except Exception as failure:
+                    error.reload_error = type(failure).__name__
+                    raise error from failure
+            return self._token != refused
 
-    def _wait_for_our_turn(self) -> None:
+    def _throttle(self) -> None:
         per_second = self.settings.max_requests_per_second
         if not per_second:
             return
@@ -301,13 +328,13 @@ class FsmClient:
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, per_second)
         self._sleep(delay)
 
-    def _attempt(self, call: Call, read: Callable[[bytes], ResultT]) -> ResultT:
-        self._wait_for_our_turn()
+    def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
+        self._throttle()
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            return read(self._transport.exchange(call, self._token))
-        except FsmServerError as error:
-            if not call.writes:
+            return self._transport.request(call, token, read)
+        except FsmApiError as error:
+            if not call.writes or is_refusal(error.status):
                 raise
             reason = str(error)
         except FsmResponseError as error:
@@ -315,17 +342,3 @@ class FsmClient:
                 raise FsmResponseError(f"{call}: {error}") from None
             reason = str(error)
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject)
-
-
-def _compare(registration: Webhook, *, asked: list[str]) -> None:
-    echoed = registration.event_types
-    if echoed is None:
-        logger.warning(
-            "webhook %s was registered, but the answer does not say for which event types", registration.id
-        )
-    elif not isinstance(echoed, list) or set(map(str, echoed)) != set(asked):
-        raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {echoed} instead of {asked}: "
-            "set event_types_style on the connection to what the service reads, and delete this one there",
-            webhook_id=registration.id,
-        )

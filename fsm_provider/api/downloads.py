@@ -1,16 +1,15 @@
-"""The PDF of a form: a file at an address that came in a record, on the service's own host or another.
+"""Download the PDF of a form from the URL in its record, on the service's own host or another.
 
-The service names the address (2.3), so it is not trusted with more than it needs: nothing but its own
-scheme, host and port gets the token, and no other host is reached on an inner network. A redirect is
-followed by hand, each step under the same rules.
+The URL is not trusted: the token goes only to the service's own scheme, host and port, and no other host may
+be on a private network. Redirects are followed here, each step under the same rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import requests
@@ -19,155 +18,207 @@ from requests.sessions import SessionRedirectMixin
 from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import HTTPError
 
-from fsm_provider.api.connections import refuse_unless_public
 from fsm_provider.api.errors import (
-    FsmAddressError,
     FsmApiError,
     FsmConnectionError,
-    FsmFileError,
+    FsmDownloadTimeoutError,
     FsmNotPdfError,
+    FsmPdfError,
+    FsmPdfUrlError,
     FsmResponseError,
     error_class_for,
 )
 from fsm_provider.api.models import Form
+from fsm_provider.api.public_hosts import require_public_host
 from fsm_provider.api.settings import Settings, is_loopback
-from fsm_provider.api.transport import REQUEST_ID_HEADER, USER_AGENT, Transport, seconds_to_wait
+from fsm_provider.api.time_limits import TimeLimit
+from fsm_provider.api.transport import USER_AGENT, Transport, request_id_in, seconds_to_wait
+from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 ResultT = TypeVar("ResultT")
 
-MOST_REDIRECTS = 5
-PIECE = 2**16
+MAX_REDIRECTS = 5
+CHUNK_SIZE = 2**16
 """Bytes of a file in memory at once."""
+TAIL = 1024
+"""Bytes at the end of a PDF that hold its ``%%EOF``; PDF readers search no further either."""
 _SIGNATURE = b"%PDF-"
+_END = b"%%EOF"
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
 _PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A file to fetch.
+class PdfLimits(TypedDict, total=False):
+    """The limits of :meth:`fsm_provider.api.FsmClient.download_pdf`, for ``**limits``."""
 
-    :param what: what it is, for messages, none of which holds the address.
-    :param max_bytes: a larger one is refused.
-    :param allow_private_addresses: whether another host may have an address that is not public.
+    max_bytes: int
+    max_seconds: float
+    allow_private_addresses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PdfRequest:
+    """A PDF to fetch, within its limits.
+
+    :param what: its name in messages, none of which contains the URL.
+    :param time_limit: for all its requests, including redirects and repeats.
     """
 
     what: str
-    address: str = field(repr=False)
+    url: str = field(repr=False)
     max_bytes: int
     allow_private_addresses: bool
+    time_limit: TimeLimit
 
     @classmethod
-    def of(cls, form: Form, max_bytes: int, allow_private_addresses: bool) -> Download:
-        """Make that of a form's PDF.
+    def from_form(
+        cls,
+        form: Form,
+        *,
+        max_bytes: int = MAX_PDF_BYTES,
+        max_seconds: float = MAX_PDF_SECONDS,
+        allow_private_addresses: bool = False,
+    ) -> PdfRequest:
+        """Make the request for a form's PDF.
 
-        :raises FsmAddressError: where the form has no address.
+        :raises FsmPdfUrlError: if the form has no URL.
         """
-        what, address = f"the PDF of form {form.id}", form.form_pdf_url
-        if not isinstance(address, str) or not address:
-            raise FsmAddressError(f"{what}: its record has no formPDFURL")
-        return cls(what, address, max_bytes, allow_private_addresses)
+        what, url = f"the PDF of form {form.id}", form.form_pdf_url
+        if not isinstance(url, str) or not url:
+            raise FsmPdfUrlError(f"{what}: its record has no formPDFURL")
+        return cls(what, url, max_bytes, allow_private_addresses, TimeLimit(max_seconds))
 
 
 class Downloads:
-    """Fetches files through a service's transport.
+    """Downloads PDFs through a service's transport.
 
-    :param wait_for_our_turn: called before each request to the service itself.
+    :param throttle: called before each request to the service itself.
     """
 
-    def __init__(
-        self, transport: Transport, settings: Settings, wait_for_our_turn: Callable[[], None]
-    ) -> None:
+    def __init__(self, transport: Transport, settings: Settings, throttle: Callable[[], None]) -> None:
         self._transport = transport
         self._allow_http = settings.allow_http
         self._own = _parts(settings.base_url)
-        self._wait_for_our_turn = wait_for_our_turn
+        self._throttle = throttle
 
     def fetch(
-        self, download: Download, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]
+        self, download: PdfRequest, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]
     ) -> ResultT:
-        """Send once, follow what redirects there are, and have the file read piece by piece.
+        """Send once, follow redirects, and pass the file's chunks to ``read``.
 
         :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
         """
         try:
             with self._opened(download, token) as response:
-                return read(self._pieces(response, download))
-        except (FsmAddressError, FsmConnectionError, FsmFileError, FsmResponseError) as error:
+                return read(self._chunks(response, download))
+        except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
+            if download.time_limit.reached:
+                raise FsmDownloadTimeoutError(
+                    f"{download.what}: it did not arrive within {download.time_limit.seconds:g} s"
+                ) from None
             raise type(error)(f"{download.what}: {error.message}") from None
 
     @contextmanager
-    def _opened(self, download: Download, token: SecretStr) -> Iterator[requests.Response]:
-        address = download.address
-        for _ in range(MOST_REDIRECTS + 1):
-            request = _request(address)
+    def _opened(self, download: PdfRequest, token: SecretStr) -> Iterator[requests.Response]:
+        url = download.url
+        for _ in range(MAX_REDIRECTS + 1):
+            request = _request(url)
             parts = urlsplit(str(request.url))
-            self._admit(parts, download)
+            self._check_url(parts, download)
             ours = _origin(parts) == _origin(self._own)
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-                self._wait_for_our_turn()
-            response = self._transport.send(
-                request, confidential=True, elsewhere=not ours, public_only=self._is_kept_out(parts, download)
-            )
-            with response:
+                self._throttle()
+            public_only = self._must_be_public(parts, download)
+            with (
+                download.time_limit.running(),
+                self._transport.send(
+                    request, confidential=True, elsewhere=not ours, public_only=public_only
+                ) as response,
+            ):
                 target = SessionRedirectMixin().get_redirect_target(response)
                 if target is None:
                     if response.status_code != 200:
                         raise _refusal(response, download, ours)
                     yield response
                     return
-            address = urljoin(str(request.url), target)
-        raise FsmAddressError(f"its address redirects more than {MOST_REDIRECTS} times")
+            url = urljoin(str(request.url), target)
+        raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
-    def _admit(self, parts: SplitResult, download: Download) -> None:
+    def _check_url(self, parts: SplitResult, download: PdfRequest) -> None:
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise FsmAddressError("its address is not one of http or https")
+            raise FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
-            raise FsmAddressError("its address holds a user or password")
+            raise FsmPdfUrlError("its URL contains a user or password")
         host = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme == "http" and not (self._allow_http or is_loopback(parts.hostname)):
-            raise FsmAddressError(f"{host} is not encrypted: set the connection's allow_http if it is meant")
-        if self._is_kept_out(parts, download):
-            with suppress(ValueError):  # a name; behind a proxy nobody else would look at a number
-                refuse_unless_public(parts.hostname)
+            raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
+        if self._must_be_public(parts, download):
+            require_public_host(parts.hostname)
 
-    def _is_kept_out(self, parts: SplitResult, download: Download) -> bool:
+    def _must_be_public(self, parts: SplitResult, download: PdfRequest) -> bool:
         return not download.allow_private_addresses and parts.hostname != self._own.hostname
 
-    def _pieces(self, response: requests.Response, download: Download) -> Iterator[bytes]:
-        too_large = FsmFileError(f"it is larger than max_bytes, {download.max_bytes:,}")
+    def _chunks(self, response: requests.Response, download: PdfRequest) -> Iterator[bytes]:
+        too_large = FsmPdfError(f"it is larger than max_bytes, {download.max_bytes:,}")
         if (response.raw.length_remaining or 0) > download.max_bytes:
             raise too_large
-        received = 0
-        while piece := self._next_piece(response):
-            if not received and not piece.startswith(_SIGNATURE):
+        received, tail = 0, b""
+        while chunk := self._next_chunk(response, download.time_limit):
+            if not received and not chunk.startswith(_SIGNATURE):
                 break
-            received += len(piece)
+            received += len(chunk)
             if received > download.max_bytes:
                 raise too_large
-            yield piece
+            tail = (tail + chunk)[-TAIL:]
+            yield chunk
         if not received:
             kind = response.headers.get("Content-Type", "no type")[:60]
-            raise FsmNotPdfError(f"what came is no PDF, but begins otherwise ({kind})")
+            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
+        if not has_end(tail):
+            _require_complete(response, received)
 
-    def _next_piece(self, response: requests.Response) -> bytes:
+    def _next_chunk(self, response: requests.Response, time_limit: TimeLimit) -> bytes:
         try:
-            piece: bytes = response.raw.read(PIECE, decode_content=True)
+            chunk: bytes = response.raw.read(CHUNK_SIZE, decode_content=True)
         except (HTTPError, OSError) as error:
-            raise self._transport.unanswered(error) from None
-        return piece
+            raise self._transport.incomplete_response(error) from None
+        if response.raw.connection is None:  # back in its pool: the response is complete
+            time_limit.watch(None)
+        if time_limit.reached:
+            raise FsmResponseError("its last chunk is cut off")
+        return chunk
 
 
-def _request(address: str) -> requests.PreparedRequest:
+def has_end(tail: bytes) -> bool:
+    """Return whether the last ``TAIL`` bytes of a PDF contain its end marker."""
+    return _END in tail
+
+
+def _require_complete(response: requests.Response, received: int) -> None:
+    """Accept a file without ``%%EOF`` only if HTTP's framing shows that it is complete.
+
+    Framing proves nothing about a compressed file: it may have been cut off before it was compressed.
+
+    :raises FsmResponseError: if the file may be incomplete.
+    :raises FsmNotPdfError: if it is complete but too short for a PDF.
+    """
+    framed = response.raw.chunked or response.raw.length_remaining == 0
+    if not framed or "Content-Encoding" in response.headers:
+        raise FsmResponseError(f"no complete response arrived: {received:,} bytes without %%EOF at the end")
+    if received < TAIL:
+        raise FsmNotPdfError(f"the response is not a PDF: {received:,} bytes without %%EOF")
+
+
+def _request(url: str) -> requests.PreparedRequest:
     request = requests.PreparedRequest()
     request.method = "GET"
     request.headers = CaseInsensitiveDict(_HEADERS)
     try:
-        request.prepare_url(address, None)
+        request.prepare_url(url, None)
         _parts(str(request.url))
     except (requests.RequestException, ValueError):
-        raise FsmAddressError("its address is none that a request can be sent to") from None
+        raise FsmPdfUrlError("its URL is not valid") from None
     return request
 
 
@@ -181,17 +232,17 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
-def _refusal(response: requests.Response, download: Download, ours: bool) -> FsmApiError:
-    """Make the error of an answer that is no success; its body is not quoted, as it may repeat the address.
+def _refusal(response: requests.Response, download: PdfRequest, ours: bool) -> FsmApiError:
+    """Make the error for a failed response; its body is not quoted, since it may repeat the URL.
 
-    What the classes of 4xx advise is about the connection, which is not to blame for another host's answer.
+    The 4xx classes give advice about the connection, which does not apply to another host's response.
     """
     status = response.status_code
-    says_why = status >= 500 or status == 429 or (ours and status >= 400)
-    return (error_class_for(status) if says_why else FsmApiError)(
+    is_specific = status >= 500 or status == 429 or (ours and status >= 400)
+    return (error_class_for(status) if is_specific else FsmApiError)(
         status=status,
         method="GET",
         path=download.what,
         retry_after=seconds_to_wait(response.headers),
-        request_id=response.headers.get(REQUEST_ID_HEADER),
+        request_id=request_id_in(response.headers),
     )

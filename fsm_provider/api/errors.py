@@ -1,7 +1,7 @@
-"""What can go wrong with the service, one class per answer that a caller would give to it.
+"""The errors of this package, one class for each way in which a caller may react.
 
-The fields of every error are JSON values, so that one met in the triggerer is raised in the task
-as the same class with the same text. None of them holds the token, a secret or a signed address.
+The fields of every error are JSON values, so that an error in the triggerer is raised in the task as the same
+class with the same text. No field contains the token, a secret or a signed URL.
 """
 
 from __future__ import annotations
@@ -10,26 +10,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""HTTP methods that are safe to repeat."""
 
-def in_words(subject: Mapping[str, Any]) -> str:
-    """Say what a write is about: ``propertyID 7, customerReference 'PO-1'``."""
+
+def describe(subject: Mapping[str, Any]) -> str:
+    """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
     return ", ".join(f"{name} {value!r}" for name, value in subject.items())
 
 
 @dataclass(eq=False)
 class FsmError(Exception):
-    """Base of every error that talking to the service raises."""
+    """Base of every error of this package."""
 
     permanent: ClassVar[bool] = False
-    """Whether another try is of no use until a person has changed something."""
+    """Whether a person has to act. Any other error is transient: a later attempt may succeed."""
     may_have_written: ClassVar[bool] = False
-    """Whether what was to be written may exist all the same."""
+    """Whether the write may have taken effect nevertheless."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return error_from_dict, (self.as_dict(),)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the class name as ``type`` and the fields beside it; ``error_from_dict`` undoes it."""
+        """Return the class name as ``type``, and the fields; the inverse is ``error_from_dict``."""
         return {"type": type(self).__name__, **asdict(self)}
 
 
@@ -42,7 +45,7 @@ class _DescribedError(FsmError):
 
 
 class FsmInputError(_DescribedError, ValueError):
-    """What the caller gave cannot be sent. Nothing was; the text names each field."""
+    """Invalid input. Nothing was sent; the text names each invalid field."""
 
     permanent = True
 
@@ -52,34 +55,44 @@ class FsmConnectionError(_DescribedError):
 
 
 class FsmResponseError(_DescribedError):
-    """An answer to a read that cannot be read as what the specification says, or never came whole."""
+    """A response that is incomplete, or not what the specification says."""
 
 
 class FsmPaginationError(_DescribedError):
-    """A listing whose cursors do not lead to its end (2.5): ignored, repeated, missing, endless."""
+    """A listing whose cursors do not lead to its end: ignored, repeated, missing or endless."""
 
 
-class FsmAddressError(_DescribedError):
-    """A form's record does not say where its PDF is or which version, or names what nothing is sent to."""
-
-    permanent = True
-
-
-class FsmFileError(_DescribedError):
-    """What came as the PDF of a form is not kept, or is not the file that is there."""
+class FsmPdfUrlError(_DescribedError):
+    """A form's record lacks the URL or version of its PDF, or its URL is not allowed."""
 
     permanent = True
 
 
-class FsmNotPdfError(FsmFileError):
-    """What came is no PDF but, say, a page that asks to log in. Another address may mend it."""
+class FsmPdfError(_DescribedError):
+    """A form's PDF is refused, or is not the file that is already stored."""
+
+    permanent = True
+
+
+class FsmStorageError(FsmPdfError):
+    """A file could not be read or written: the storage is full, or another object has its path."""
 
     permanent = False
 
 
+class FsmNotPdfError(FsmPdfError):
+    """The response is not a PDF but, say, a login page. A retry with a fresh URL may help."""
+
+    permanent = False
+
+
+class FsmDownloadTimeoutError(_DescribedError):
+    """The PDF of a form did not arrive within its total time, repeats included."""
+
+
 @dataclass(eq=False)
 class FsmRegistrationMismatchError(_DescribedError):
-    """A webhook was registered, but not as asked (4.4). It exists, and cannot be deleted from here.
+    """A webhook was registered, but not as requested. It exists, and cannot be deleted from here.
 
     :param webhook_id: the identifier of the registration.
     """
@@ -91,8 +104,8 @@ class FsmRegistrationMismatchError(_DescribedError):
 
 
 @dataclass(eq=False)
-class FsmSecretLostError(_DescribedError):
-    """A webhook was registered (4.4), and its signing secret, which is shown once, could not be kept.
+class FsmSecretNotStoredError(_DescribedError):
+    """A webhook was registered, but its signing secret, which is shown once, could not be stored.
 
     :param webhook_id: the identifier of the registration.
     """
@@ -105,13 +118,13 @@ class FsmSecretLostError(_DescribedError):
 
 @dataclass(eq=False)
 class FsmUncertainWriteError(FsmError):
-    """A write that may or may not have happened. It was sent once and is not repeated.
+    """A write that may or may not have taken effect, and is not repeated.
 
     :param method: the HTTP method.
     :param path: the path, without the query.
-    :param reason: what came instead of a readable answer.
-    :param attempted_at: when it was sent, ISO 8601.
-    :param subject: what was to be written, as the service names it, e.g. ``{"propertyID": 7,
+    :param reason: what happened instead of a readable response.
+    :param attempted_at: the time of the last attempt, ISO 8601.
+    :param subject: what was written, under the service's names, e.g. ``{"propertyID": 7,
         "customerReference": "PO-1"}``.
     """
 
@@ -125,24 +138,24 @@ class FsmUncertainWriteError(FsmError):
     subject: dict[str, Any]
 
     def __str__(self) -> str:
-        subject = in_words(self.subject)
+        subject = describe(self.subject)
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}. "
-            f"It was sent once, at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
+            f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
             "is not repeated: look it up in the service before you run it again."
         )
 
 
 @dataclass(eq=False)
 class FsmApiError(FsmError):
-    """The service answered with a status that is not a success (section 7).
+    """The service returned an HTTP status that is not a success.
 
     :param status: the HTTP status.
     :param method: the HTTP method.
     :param path: the path, without the query.
-    :param body_excerpt: the start of the body, the token taken out; may be empty.
+    :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
-    :param request_id: the service's own identifier of the request, where it gives one.
+    :param request_id: the service's identifier of the request, if it sends one.
     """
 
     hint: ClassVar[str] = ""
@@ -155,7 +168,7 @@ class FsmApiError(FsmError):
     request_id: str | None = None
 
     def __str__(self) -> str:
-        parts = [f"{self.method} {self.path} was answered {self.status}"]
+        parts = [f"{self.method} {self.path} returned HTTP {self.status}"]
         if self.hint:
             parts.append(self.hint)
         if self.retry_after is not None:
@@ -170,7 +183,7 @@ class FsmApiError(FsmError):
 class FsmRedirectError(FsmApiError):
     """3xx. A redirect is never followed, since the token would go with it."""
 
-    hint = "redirects are not followed: set the connection's host to the final address"
+    hint = "redirects are not followed: set the connection's host to the final URL"
 
 
 class FsmBadRequestError(FsmApiError):
@@ -179,11 +192,23 @@ class FsmBadRequestError(FsmApiError):
     permanent = True
 
 
+@dataclass(eq=False)
 class FsmUnauthorisedError(FsmApiError):
-    """401 Unauthorised."""
+    """401 Unauthorised.
+
+    :param reload_error: name of the exception that prevented reading the connection again for a new token.
+    """
 
     permanent = True
     hint = "the token is not accepted: check the connection's password"
+
+    reload_error: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.reload_error:
+            text += f"; the connection could not be read again ({self.reload_error})"
+        return text
 
 
 class FsmForbiddenError(FsmApiError):
@@ -201,7 +226,19 @@ class FsmNotFoundError(FsmApiError):
 
 
 class FsmConflictError(FsmApiError):
-    """409 Conflict."""
+    """409 Conflict. What was to be written may already exist, through another request."""
+
+    permanent = True
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.method not in READS:
+            text += "; what was to be written may exist already: look it up in the service"
+        return text
+
+
+class FsmUnprocessableEntityError(FsmApiError):
+    """422 Unprocessable entity."""
 
     permanent = True
 
@@ -220,12 +257,22 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
     403: FsmForbiddenError,
     404: FsmNotFoundError,
     409: FsmConflictError,
+    422: FsmUnprocessableEntityError,
     429: FsmRateLimitedError,
 }
 
 
+_NO_REFUSALS = frozenset({408, 460, 499})
+"""4xx timeouts of a server, or of a load balancer whose backend may have carried on."""
+
+
+def is_refusal(status: int) -> bool:
+    """Return whether an HTTP status means that the request was not carried out."""
+    return 400 <= status < 500 and status not in _NO_REFUSALS
+
+
 def error_class_for(status: int) -> type[FsmApiError]:
-    """Choose the error class of an HTTP status that is not a success."""
+    """Return the error class for an HTTP status that is not a success."""
     if 300 <= status < 400:
         return FsmRedirectError
     if status >= 500:
@@ -234,7 +281,10 @@ def error_class_for(status: int) -> type[FsmApiError]:
 
 
 def error_from_dict(data: Mapping[str, Any]) -> FsmError:
-    """Rebuild the error that :meth:`FsmError.as_dict` described."""
+    """Rebuild an error from :meth:`FsmError.as_dict`.
+
+    :raises ValueError: if the type is not an error of this package.
+    """
     fields = dict(data)
     error = globals().get(fields.pop("type"))
     if not (isinstance(error, type) and issubclass(error, FsmError)):

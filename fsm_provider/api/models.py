@@ -1,7 +1,7 @@
-"""The service's records (sections 2.1 to 2.5) as pydantic models.
+"""The service's records as pydantic models.
 
-Attributes are snake_case; the service's exact names are aliases, made by one generator. Every field
-but the identifier may be absent, and unknown fields are kept.
+Attributes are snake_case; their aliases are the service's names. Every field but the identifier is optional,
+and unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
 
 def wire_name(attribute: str) -> str:
-    """Turn an attribute into the service's name for it: ``form_pdf_url`` into ``formPDFURL``."""
+    """Return the service's name for an attribute: ``form_pdf_url`` into ``formPDFURL``."""
     first, *rest = attribute.split("_")
     head = first if first == "id" else _ACRONYMS.get(first, first)
     return head + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
 
 
-def _gated(*gates: core_schema.CoreSchema, expected: str) -> GetPydanticSchema:
-    """Let only what passes a gate on to pydantic's own reading, which guesses more than we want to."""
+def _strict(*schemas: core_schema.CoreSchema, expected: str) -> GetPydanticSchema:
+    """Validate only values of the given schemas: pydantic's own conversion accepts too much."""
 
     def schema(source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        gate = core_schema.custom_error_schema(
-            core_schema.union_schema(list(gates), mode="left_to_right"),
+        allowed = core_schema.custom_error_schema(
+            core_schema.union_schema(list(schemas), mode="left_to_right"),
             custom_error_type="unexpected_type",
             custom_error_message=f"should be {expected}",
         )
-        as_it_is = core_schema.simple_ser_schema("any")  # true kept in an integer's place is not 1
-        return core_schema.chain_schema([gate, handler(source)], serialization=as_it_is)
+        as_it_is = core_schema.simple_ser_schema("any")  # true in place of an integer is not dumped as 1
+        return core_schema.chain_schema([allowed, handler(source)], serialization=as_it_is)
 
     return GetPydanticSchema(schema)
 
@@ -54,21 +54,21 @@ def _text(pattern: str) -> core_schema.CoreSchema:
 
 
 Integer = Annotated[
-    int, _gated(core_schema.int_schema(strict=True), _text(r"^-?[0-9]+$"), expected="an integer")
+    int, _strict(core_schema.int_schema(strict=True), _text(r"^-?[0-9]+$"), expected="an integer")
 ]
-"""An integer, or one written as text; no boolean."""
+"""An integer, or its text; not a boolean."""
 
-Moment = Annotated[
+Timestamp = Annotated[
     AwareDatetime,
-    _gated(_text(r"^[0-9]{4}-"), core_schema.is_instance_schema(datetime), expected="an ISO 8601 time"),
+    _strict(_text(r"^[0-9]{4}-"), core_schema.is_instance_schema(datetime), expected="an ISO 8601 time"),
 ]
-"""A time as ISO 8601 text; no number of seconds."""
+"""A time as ISO 8601 text; not a number of seconds."""
 
 
 class Record(BaseModel):
-    """Something that the service sends. Equal records dump to equal JSON, and back.
+    """A record that the service sends. Equal records dump to equal JSON, and back.
 
-    :cvar identity_field: the attribute that holds the service's identifier, where there is one.
+    :cvar identity_field: the attribute that holds the service's identifier, if the record has one.
     """
 
     identity_field: ClassVar[str] = "id"
@@ -82,22 +82,22 @@ class Record(BaseModel):
     )
 
     def as_json(self) -> dict[str, Any]:
-        """Give the record as JSON values under the service's own names, for XCom and files.
+        """Return the record as JSON values under the service's names, for XCom and files.
 
-        A value that was kept although its type is unexpected stands in it as it came.
+        A value of an unexpected type is included as received.
         """
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
 
 class ValueOption(Record):
-    """A selectable value of an asset dynamic field (2.1)."""
+    """A selectable value of an asset dynamic field."""
 
     id: Integer | None = None
     name: str | None = None
 
 
 class Usage(Record):
-    """A place where an asset dynamic field is used (2.1)."""
+    """A place where an asset dynamic field is used."""
 
     scope: Literal["standard", "assetType", "assetGroup"] | None = None
     field_key: str | None = None
@@ -109,7 +109,7 @@ class Usage(Record):
 
 
 class AssetDynamicField(Record):
-    """An element of ``data`` in the asset dynamic field listing (2.1)."""
+    """An element of ``data`` in the asset dynamic field listing."""
 
     identity_field = "dynamic_field_id"
 
@@ -127,47 +127,47 @@ class _Contact(Record):
 
 
 class CustomerContact(_Contact):
-    """A job's ``customerContact`` (2.2)."""
+    """A job's ``customerContact``."""
 
     contact_id: Integer | None = None
 
 
 class SiteContact(_Contact):
-    """A job's ``siteContact`` (2.2)."""
+    """A job's ``siteContact``."""
 
     site_contact_id: Integer | None = None
 
 
 class Skill(Record):
-    """An element of a job's ``skills`` (2.2)."""
+    """An element of a job's ``skills``."""
 
     id: Integer | None = None
     skill: str | None = None
 
 
 class AssignedUser(Record):
-    """An element of a job's ``usersCurrentlyAssignedToJob`` (2.2)."""
+    """An element of a job's ``usersCurrentlyAssignedToJob``."""
 
     id: Integer | None = None
     full_name: str | None = None
 
 
 class Completed(Record):
-    """A job's ``completed`` (2.2)."""
+    """A job's ``completed``."""
 
     completed_by_id: Integer | None = None
     completed_by_user: str | None = None
     completed_by_type: str | None = None
-    completed_on_date_time: Moment | None = None
+    completed_on_date_time: Timestamp | None = None
 
 
 class Closed(Record):
-    """A job's ``closed`` (2.2)."""
+    """A job's ``closed``."""
 
     closed_by_id: Integer | None = None
     closed_by_user: str | None = None
     closed_by_type: str | None = None
-    closed_on_date_time: Moment | None = None
+    closed_on_date_time: Timestamp | None = None
     closed_outcome: str | None = None
     foc_reason: str | None = None
     foc_note: str | None = None
@@ -176,7 +176,7 @@ class Closed(Record):
 
 
 class JobLinks(Record):
-    """A job's ``links`` (2.2)."""
+    """A job's ``links``."""
 
     self: str | None = None
     property: str | None = None
@@ -184,14 +184,14 @@ class JobLinks(Record):
 
 
 class Job(Record):
-    """A job, as its creation returns it (2.2)."""
+    """A job, as its creation returns it."""
 
     id: Integer
-    created_on_date_time: Moment | None = None
+    created_on_date_time: Timestamp | None = None
     created_by_type: str | None = None
     created_by_user_id: Integer | None = None
     created_by_user: str | None = None
-    last_updated_on_date_time: Moment | None = None
+    last_updated_on_date_time: Timestamp | None = None
     property_id: Integer | None = None
     customer_contact_id: str | None = None
     customer_contact: CustomerContact | None = None
@@ -218,9 +218,9 @@ class Job(Record):
     recall_of_parent_job_id: Integer | None = None
     blame_user_id: Integer | None = None
     blame_user: str | None = None
-    job_reported_date_time: Moment | None = None
-    expected_onsite_date_time: Moment | None = None
-    expected_completion_date_time: Moment | None = None
+    job_reported_date_time: Timestamp | None = None
+    expected_onsite_date_time: Timestamp | None = None
+    expected_completion_date_time: Timestamp | None = None
     tags: list[str] | None = None
     customer_reference: str | None = None
     quoted_amount: str | None = None
@@ -243,8 +243,15 @@ class Job(Record):
     links: JobLinks | None = None
 
 
+def job_url(job: Any) -> str | None:
+    """Return the ``links.self`` of a job's record, None if that is not an http(s) URL."""
+    links = job.get("links") if isinstance(job, dict) else None
+    url = links.get("self") if isinstance(links, dict) else None
+    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
+
+
 class JobDetails(Record):
-    """A form's ``jobDetails`` (2.3)."""
+    """A form's ``jobDetails``."""
 
     job_id: Integer | None = None
     job_description: str | None = None
@@ -257,18 +264,18 @@ class JobDetails(Record):
 
 
 class FormLinks(Record):
-    """A form's ``links`` (2.3)."""
+    """A form's ``links``."""
 
     property: str | None = None
     job: str | None = None
 
 
 class Form(Record):
-    """A completed custom form, an element of ``data`` in the form listing (2.3)."""
+    """A completed custom form, an element of ``data`` in the form listing."""
 
     id: Integer
-    created_on_date_time: Moment | None = None
-    last_updated_on_date_time: Moment | None = None
+    created_on_date_time: Timestamp | None = None
+    last_updated_on_date_time: Timestamp | None = None
     created_by_type: str | None = None
     created_by_id: str | None = None
     created_by_user: str | None = None
@@ -280,7 +287,7 @@ class Form(Record):
 
 
 class Webhook(Record):
-    """A webhook registration (2.4). Its secret shows in no dump and no repr."""
+    """A webhook registration. Its secret appears in no dump and no repr."""
 
     id: Integer
     description: str | None = None
@@ -290,19 +297,20 @@ class Webhook(Record):
     signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Give the record without its secret."""
+        """Return the record without its secret."""
         return self.model_dump(mode="json", by_alias=True, exclude={"signing_secret"}, warnings=False)
 
 
-def _in_server_timezone(moment: datetime, info: ValidationInfo) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=(info.context or {}).get("timezone", UTC))
+def _in_server_timezone(timestamp: datetime, info: ValidationInfo) -> datetime:
+    return (
+        timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=(info.context or {}).get("timezone", UTC))
+    )
 
 
 class Meta(Record):
-    """A listing's ``meta`` (2.5).
+    """A listing's ``meta``.
 
-    The asset listing gives its time without a zone: it is read in that of the validation context's
-    ``timezone``, else in UTC.
+    A time without a zone, as in the asset listing, is in the validation context's ``timezone``, else in UTC.
     """
 
     server_time: Annotated[datetime, AfterValidator(_in_server_timezone)] | None = None
@@ -310,7 +318,7 @@ class Meta(Record):
 
 
 class Pagination(Record):
-    """A listing's ``pagination`` (2.5), uninterpreted: the two listings differ in their types."""
+    """A listing's ``pagination``, unconverted, since the two listings use different types."""
 
     has_more: Any = None
     next_cursor: Any = None
@@ -321,7 +329,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Page(Record, Generic[ItemT]):
-    """The envelope of a listing (2.5)."""
+    """The envelope of a listing."""
 
     meta: Meta | None = None
     pagination: Pagination | None = None

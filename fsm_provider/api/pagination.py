@@ -1,7 +1,7 @@
-"""The cursor of one listing, as a state machine: no requests, no records kept but their identifiers.
+"""The cursor of one listing, as a state machine without requests; it keeps one page's identifiers.
 
-The specification does not show how a cursor is passed (2.5), so its parameter is a setting; a wrong
-one shows as a listing that never moves, and is found on the second page.
+The specification does not name the cursor's query parameter, so that is a setting. A wrong one repeats the
+first page, which is detected at the second.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ DEFAULT_MAX_PAGES = 10_000
 
 
 class CursorPaginator:
-    """Lead one listing from its first page to its end, or to a :class:`FsmPaginationError`.
+    """Follow one listing from its first page to its end, or to an :class:`FsmPaginationError`.
 
     :param cursor_param: the query parameter that carries the cursor.
-    :param start: the cursor to start from, where not at the beginning.
-    :param max_pages: a listing longer than this is taken for an endless one.
+    :param start: the cursor to start from; default: the beginning.
+    :param max_pages: a longer listing is treated as endless.
+    :ivar identifiers: of the records of the latest page.
     """
 
     def __init__(
@@ -36,23 +37,24 @@ class CursorPaginator:
         self._cursor_param = cursor_param
         self._max_pages = max_pages
         self._cursors: set[str] = set() if start is None else {str(start)}
-        self._previous_records: list[Any] = []
+        self.identifiers: list[Any] = []
 
     @property
     def params(self) -> dict[str, str]:
-        """What the request of the present page adds to the listing's own parameters."""
+        """The query parameters that the current page adds to the listing's own."""
         return {} if self.cursor is None else {self._cursor_param: str(self.cursor)}
 
     def advance(self, page: Page[Any]) -> None:
-        """Take the answer to the present page and move to the next, or finish.
+        """Record the current page and move to the next, or finish.
 
-        :raises FsmPaginationError: where the listing does not move, or does not say whether it ends.
+        :raises FsmPaginationError: if the listing does not advance, or does not say whether it ends. The
+            paginator stays at this page.
         """
         records = _identities(page.data)
-        if records and records == self._previous_records:
+        if records and records == self.identifiers:
             raise self._error("holds the same records as the page before it")
-        self._previous_records = records
         if not self._has_more(page.pagination):
+            self.identifiers = records
             self.finished = True
             return
         cursor = page.pagination.next_cursor if page.pagination else None
@@ -65,11 +67,13 @@ class CursorPaginator:
         if self.page_number >= self._max_pages:
             raise self._error(f"is the last of max_pages={self._max_pages}, and there is more")
         self._cursors.add(str(cursor))
+        self.identifiers = records
         self.cursor = cursor
         self.page_number += 1
 
     def _has_more(self, pagination: Pagination | None) -> bool:
         value = getattr(pagination, "has_more", None)
+        value = value.lower() if isinstance(value, str) else value
         if isinstance(value, bool | int | str):
             if value in (True, "true", "1"):
                 return True
@@ -86,7 +90,7 @@ class CursorPaginator:
 
 
 def _identities(items: list[Any]) -> list[Any]:
-    """Give what tells each record from another: its identifier, or all of it where it has none."""
+    """Return what identifies each record: its identifier, or the complete record if it has none."""
     kind = type(items[0]) if items else None
     if kind is not None and issubclass(kind, Record):
         if kind.identity_field not in kind.model_fields:

@@ -1,7 +1,7 @@
-"""What to do after an attempt: a pure function from what happened to a decision, without I/O.
+"""The retry decision: a pure function without I/O.
 
-Full jitter: the delay is drawn evenly from nothing up to the exponential bound, so that clients
-that failed together do not come back together.
+Full jitter: the delay is uniform between zero and the exponential bound, so that clients that failed together
+do not retry together.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from fsm_provider.api.errors import (
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_TRANSIENT = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
+_REPEATABLE = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
 
 
-def is_transient(error: FsmError) -> bool:
-    """Tell whether time alone may mend an error: the service cannot be reached, is busy, or is broken."""
-    return isinstance(error, _TRANSIENT)
+def is_repeatable(error: FsmError) -> bool:
+    """Return whether the same request may succeed shortly: the service is unreachable, busy or broken."""
+    return isinstance(error, _REPEATABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long and how often one request is tried.
+    """How often, and with which delays, one request is repeated.
 
     :param max_retries: repeats after the first attempt.
-    :param base: the bound of the first delay, in seconds; it doubles with each attempt.
-    :param rate_limited_base: the same after a 429 that does not say how long to wait: limits are by the
-        minute rather than by the second.
-    :param cap: the bound of any delay of our own choosing, in seconds.
-    :param budget: what all delays of one request may add up to, in seconds.
+    :param base: upper bound of the first delay, in seconds; it doubles with each attempt.
+    :param rate_limited_base: ``base`` after a 429 without ``Retry-After``: rate limits count by the minute.
+    :param cap: upper bound of a delay that the service did not ask for, in seconds.
+    :param budget: upper bound of the sum of all delays of one request, in seconds.
     """
 
     max_retries: int = 4
@@ -50,15 +49,15 @@ class RetryPolicy:
     def delay_after(
         self, error: FsmError, *, attempt: int, waited: float, draw: float | None = None
     ) -> float | None:
-        """Decide on the seconds to wait before the next attempt, or None to raise ``error``.
+        """Return the seconds to wait before the next attempt, or None to raise ``error``.
 
-        An uncertain write is none of the errors that are ever repeated.
+        An uncertain write is never repeated.
 
-        :param attempt: how many attempts have been made, from 1.
-        :param waited: seconds waited before them.
-        :param draw: the jitter, from 0 to 1; drawn where not given.
+        :param attempt: number of attempts made, from 1.
+        :param waited: seconds waited so far.
+        :param draw: the jitter, from 0 to 1; default: random.
         """
-        if not is_transient(error) or attempt > self.max_retries:
+        if not is_repeatable(error) or attempt > self.max_retries:
             return None
         asked = error.retry_after if isinstance(error, FsmApiError) else None
         if asked is None:
@@ -71,7 +70,7 @@ class RetryPolicy:
 
 
 class Attempts:
-    """The attempts at one request, counted: a policy's decisions as delays to wait."""
+    """Counts the attempts of one request and applies a policy to them."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -79,9 +78,9 @@ class Attempts:
         self._waited = 0.0
 
     def delay_after(self, error: FsmError) -> float:
-        """Give the seconds to wait before the next attempt.
+        """Return the seconds to wait before the next attempt.
 
-        :raises FsmError: ``error``, where there is to be none.
+        :raises FsmError: ``error``, if there is to be no further attempt.
         """
         self._made += 1
         delay = self._policy.delay_after(error, attempt=self._made, waited=self._waited)

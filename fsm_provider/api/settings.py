@@ -1,4 +1,4 @@
-"""How to reach the service, and what its specification leaves open: one checked object.
+"""The validated settings of a service.
 
 The names are those of the Airflow connection's form, where ``base_url`` is ``host`` and ``token`` is
 ``password``.
@@ -23,35 +23,37 @@ from pydantic import (
     field_validator,
 )
 
-from fsm_provider.api.drafts import EventTypesStyle
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.payloads import EventTypesStyle
+from fsm_provider.api.validation import describe_invalid_fields, dotted_name
 
 _SHOWN_AS = {"base_url": "host", "token": "password"}
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 
 
 class Settings(BaseModel):
-    """Checked settings of one service.
+    """Validated settings of one service.
 
-    :param base_url: where the paths of the specification start; https, unless the host is loopback
+    :param allow_http: send the token in the clear to a host that is not loopback.
+    :param base_url: the URL before the specification's paths; https, unless the host is loopback
         or ``allow_http`` is set.
-    :param token: the bearer token (section 5).
-    :param api_version: sent as ``X-API-VERSION`` with job creation (section 9); empty sends none.
+    :param token: the bearer token.
+    :param api_version: sent as ``X-API-VERSION`` with job creation; if empty, not sent.
     :param cursor_param: the query parameter that carries a listing's cursor.
     :param page_size_param: the query parameter that carries the page size.
-    :param page_size: records a page; sent only where both are set.
-    :param event_types_style: how several event types are passed at webhook registration (4.4).
+    :param page_size: records per page; needs ``page_size_param``.
+    :param event_types_style: how a webhook registration passes several event types.
     :param server_timezone: the zone of date-times that carry none.
-    :param timeout: seconds to wait for a connection, and for each piece of an answer.
-    :param max_retries: repeats of one request after a failure that is safe to repeat.
-    :param max_requests_per_second: of this process, for one ``base_url``.
+    :param timeout: seconds to wait for a connection, and for each chunk of a response.
+    :param max_retries: repeats of one request after failures that are safe to repeat.
+    :param max_requests_per_second: limit of this process for one ``base_url``.
     :param verify_ssl: whether the service's certificate is checked.
     :param ca_bundle: path of a file or folder of certificates to check it against.
-    :param allow_http: send the token in the clear to a host that is not loopback.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    allow_http: bool = False  # first, as base_url depends on it
     base_url: str
     token: SecretStr
     api_version: str = "2.0"
@@ -65,24 +67,25 @@ class Settings(BaseModel):
     max_requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     verify_ssl: bool = True
     ca_bundle: str | None = None
-    allow_http: bool = Field(default=False, validate_default=True)
 
     @field_validator("base_url")
     @classmethod
-    def _is_a_plain_address(cls, value: str) -> str:
+    def _is_a_plain_url(cls, value: str, info: ValidationInfo) -> str:
         try:
             parts = urlsplit(value)
             hostname, _ = parts.hostname, parts.port
         except ValueError:
             hostname = None
         if not hostname or parts.scheme not in ("http", "https"):
-            raise ValueError("should be an address such as https://api.example.com/v1")
+            raise ValueError("should be a URL such as https://api.example.com/v1")
         if "@" in parts.netloc:
-            raise ValueError("should hold no user or password")
+            raise ValueError("should contain no user or password")
         if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
         if not value.isprintable() or " " in value or "\\" in value:
-            raise ValueError("should hold no blanks and no backslash")
+            raise ValueError("should contain no blanks and no backslash")
+        if parts.scheme == "http" and not info.data.get("allow_http", True) and not is_loopback(hostname):
+            raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")
 
     @field_validator("token")
@@ -122,45 +125,32 @@ class Settings(BaseModel):
             raise ValueError("there is no such file or folder on this machine")
         return value
 
-    @field_validator("allow_http")
-    @classmethod
-    def _http_is_allowed(cls, value: bool, info: ValidationInfo) -> bool:
-        parts = urlsplit(info.data.get("base_url", ""))
-        if parts.scheme == "http" and not value and not is_loopback(parts.hostname):
-            raise ValueError("host: http would send the token in the clear: use https, or set allow_http")
-        return value
-
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
-        """Make settings of ``values``.
+        """Validate ``values``.
 
-        :raises FsmInputError: one message that names every bad field as the connection's form does.
+        :raises FsmInputError: one message that names every invalid field as the connection's form does.
         """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise FsmInputError(
-                "; ".join(
-                    _message(
-                        str(detail["loc"][0]) if detail["loc"] else "",
-                        detail["type"],
-                        detail["msg"],
-                    )
-                    for detail in error.errors(include_url=False, include_input=False)
+                describe_invalid_fields(
+                    error,
+                    name_for=lambda location: dotted_name(
+                        tuple(_SHOWN_AS.get(str(name), name) for name in location)
+                    ),
+                    messages={"extra_forbidden": f"is not a setting; these are: {_names()}"},
                 )
             ) from None
 
 
-def _message(field: str, kind: str, text: str) -> str:
-    if kind == "extra_forbidden":
-        known = ", ".join(name for name in Settings.model_fields if name not in _SHOWN_AS)
-        return f"{field}: is not a setting; these are: {known}"
-    text = "is missing" if kind == "missing" else text.removeprefix("Value error, ")
-    return text if text.startswith("host: ") else f"{_SHOWN_AS.get(field, field)}: {text}"
+def _names() -> str:
+    return ", ".join(sorted(Settings.model_fields.keys() - _SHOWN_AS.keys()))
 
 
 def is_loopback(hostname: str | None) -> bool:
-    """Tell whether a host is this machine, by its name alone."""
+    """Return whether a host name or IP address is loopback, without resolving it."""
     if hostname == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""At most so many requests a second from this process to one service, over all of its clients."""
+"""Limit the requests per second from this process to one service, across all clients."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from functools import cache
 
 
 class Throttle:
-    """Hands out moments at which to send, evenly spaced."""
+    """Assigns evenly spaced times for requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = 0.0
 
     def reserve(self, per_second: float) -> float:
-        """Take the next free moment and give the seconds until then."""
+        """Reserve the next free time and return the seconds until then."""
         with self._lock:
             now = time.monotonic()
-            moment = max(now, self._next)
-            self._next = moment + 1 / per_second
-            return moment - now
+            reserved = max(now, self._next)
+            self._next = reserved + 1 / per_second
+            return reserved - now
 
 
 @cache
 def throttle_for(base_url: str) -> Throttle:
-    """Give the one throttle of a service."""
+    """Return the throttle of a service, one per process."""
     return Throttle()

@@ -1,19 +1,20 @@
-"""One exchange with the service: a request out, the body of a success back, or a typed error.
+"""Send one request: return the body of a success, or raise a typed error.
 
-It sends through requests' adapter, without the session around it: what that looks up in the
-environment for every request (proxies, CA bundle) is looked up once, ``.netrc``, which would replace
-the token, never, and a redirect is never followed. A failure before the first byte
-of a request has left is told apart from any later one: only the former may be repeated for a write.
+It uses requests' adapter without a session: proxies and CA bundle are looked up in the environment only once,
+``.netrc``, which would replace the token, is ignored, and no redirect is followed. A failure before the first
+byte was sent is distinguished from later ones: only then may a write be repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from json import dumps
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
@@ -21,13 +22,21 @@ from pydantic import SecretStr
 from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies
-from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3.exceptions import HTTPError
 
 from fsm_provider import __version__
-from fsm_provider.api.connections import Adapter, causes
-from fsm_provider.api.discretion import addresses_unlogged
-from fsm_provider.api.errors import FsmConnectionError, FsmInputError, FsmResponseError, error_class_for
+from fsm_provider.api.adapter import Adapter, causes, release_connection, request_has_begun
+from fsm_provider.api.errors import (
+    READS,
+    FsmConnectionError,
+    FsmInputError,
+    FsmResponseError,
+    error_class_for,
+)
+from fsm_provider.api.log_filter import suppress_url_logging
 from fsm_provider.api.settings import Settings
+
+ResultT = TypeVar("ResultT")
 
 EXCERPT_LENGTH = 300
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
@@ -36,20 +45,24 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": USER_AGENT,
 }
-MOST_CONNECTIONS = 64
-"""Kept alive; a thread beyond that makes a connection for each of its requests."""
-A_LONG_TIME = 1e9
-"""Seconds; a longer Retry-After is read as this."""
-REQUEST_ID_HEADER = "X-Request-ID"
+MAX_CONNECTIONS = 64
+"""Kept alive; threads beyond that open a connection per request."""
+MAX_RETRY_AFTER = 1e9
+"""Seconds; a longer Retry-After is cut to this."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+_OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiRequest:
     """One request.
 
-    :param prepared: the request as it is sent, but for the token; made where there is none.
-    :param subject: what a write is about, for the error that says that it is uncertain.
-    :param confidential: texts that no error may quote, should the service repeat them, and no log.
+    :param prepared: the prepared request without the token; default: prepared on sending.
+    :param subject: the subject of a write, for :class:`FsmUncertainWriteError`.
+    :param confidential: texts that no error or log may contain, even if the service repeats them.
     """
 
     method: str
@@ -61,8 +74,8 @@ class Call:
     confidential: tuple[str, ...] = ()
     prepared: requests.PreparedRequest | None = None
 
-    def with_query(self, params: Mapping[str, str]) -> Call:
-        """Add parameters to a prepared call, without preparing it anew."""
+    def with_query(self, params: Mapping[str, str]) -> ApiRequest:
+        """Add query parameters to a prepared request without preparing it again."""
         if self.prepared is None or not params:
             return self
         prepared = copy(self.prepared)
@@ -72,8 +85,8 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        """Whether a repeat could do twice what was asked once."""
-        return self.method not in ("GET", "HEAD", "OPTIONS")
+        """Whether a repeat could take effect twice."""
+        return self.method not in READS
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -84,8 +97,9 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._adapter = Adapter(pool_maxsize=MOST_CONNECTIONS)
-        self._public_adapter = Adapter(pool_maxsize=MOST_CONNECTIONS, public_only=True)
+        self._adapter = Adapter(pool_maxsize=MAX_CONNECTIONS)
+        self._write_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, for_writes=True)
+        self._public_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, public_only=True)
         with requests.Session() as session:
             environment = session.merge_environment_settings(
                 settings.base_url,
@@ -99,19 +113,27 @@ class Transport:
 
     def close(self) -> None:
         """Close the connections."""
-        self._adapter.close()
-        self._public_adapter.close()
+        for adapter in (self._adapter, self._write_adapter, self._public_adapter):
+            adapter.close()
 
-    def exchange(self, call: Call, token: SecretStr) -> bytes:
-        """Send once and give the body of a success.
+    def request(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
+        """Send once and return ``read(body)`` of a successful response.
 
-        :raises FsmInputError: where the call holds what JSON cannot.
-        :raises FsmConnectionError: where nothing was sent.
-        :raises FsmResponseError: where no whole answer came.
+        :raises FsmInputError: if the request cannot be written as HTTP and JSON.
+        :raises FsmConnectionError: if nothing was sent.
+        :raises FsmResponseError: if no complete response arrived.
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
         request = call.prepared or self._prepare(call)
         request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        try:
+            result = read(self._body(call, request, token))
+            release_connection(reusable=True)
+        finally:
+            release_connection(reusable=False)
+        return result
+
+    def _body(self, call: ApiRequest, request: requests.PreparedRequest, token: SecretStr) -> bytes:
         response = self.send(request, confidential=bool(call.confidential))
         succeeded = 200 <= response.status_code < 300
         with response:
@@ -119,7 +141,7 @@ class Transport:
                 body: bytes = response.raw.read(decode_content=True)
             except (HTTPError, OSError) as error:
                 if succeeded:
-                    raise self.unanswered(error) from None
+                    raise self.incomplete_response(error) from None
                 body = b""
         if not succeeded:
             raise error_class_for(response.status_code)(
@@ -128,7 +150,7 @@ class Transport:
                 path=call.path,
                 body_excerpt=_excerpt(body, (token.get_secret_value(), *call.confidential)),
                 retry_after=seconds_to_wait(response.headers),
-                request_id=response.headers.get(REQUEST_ID_HEADER),
+                request_id=request_id_in(response.headers),
             )
         return body
 
@@ -140,18 +162,21 @@ class Transport:
         elsewhere: bool = False,
         public_only: bool = False,
     ) -> requests.Response:
-        """Send once and give the answer, of which the body is still to be read.
+        """Send once and return the response, its body unread.
 
-        :param confidential: the address holds what no log may.
-        :param elsewhere: it is not the service's own, for which the environment's proxies are known.
-        :param public_only: see :class:`~fsm_provider.api.connections.Adapter`.
-        :raises FsmConnectionError: where nothing was sent.
-        :raises FsmResponseError: where no answer came.
+        :param confidential: the URL must not be logged.
+        :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
+        :param public_only: see :class:`~fsm_provider.api.adapter.Adapter`.
+        :raises FsmInputError: if the request cannot be written as HTTP.
+        :raises FsmConnectionError: if nothing was sent.
+        :raises FsmResponseError: if no response arrived.
         """
         url = str(request.url)
-        adapter = self._public_adapter if public_only else self._adapter
+        adapter = self._adapter if request.method in READS else self._write_adapter
+        if public_only:
+            adapter = self._public_adapter
         try:
-            with addresses_unlogged(confidential):
+            with suppress_url_logging(confidential):
                 return adapter.send(
                     request,
                     stream=True,
@@ -159,37 +184,69 @@ class Transport:
                     verify=self._verify,
                     proxies=get_environ_proxies(url) if elsewhere else self._proxies,
                 )
-        except (requests.RequestException, HTTPError, OSError) as error:
+        except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             *_, origin = causes(error)
-            if any(isinstance(cause, NewConnectionError) for cause in causes(error)):
-                parts = urlsplit(url)
-                host = f"{parts.scheme}://{parts.netloc}" if elsewhere else self._settings.base_url
-                raise FsmConnectionError(f"{host} was not reached: {origin}") from None
-            raise self.unanswered(error) from None
+            if request_has_begun():
+                raise self.incomplete_response(error) from None
+            if isinstance(origin, UnicodeError):  # its text quotes the input
+                raise FsmInputError(
+                    "the request, or the proxy's user or password, is not valid HTTP"
+                ) from None
+            parts = urlsplit(url)
+            host = f"{parts.scheme}://{parts.netloc}" if elsewhere else self._settings.base_url
+            raise FsmConnectionError(f"{host} was not reached: {origin}") from None
 
-    def prepared(self, call: Call) -> Call:
-        """Prepare a call once, for the pages of a listing."""
+    def prepared(self, call: ApiRequest) -> ApiRequest:
+        """Prepare a request once, for all pages of a listing."""
         return replace(call, prepared=self._prepare(call))
 
-    def _prepare(self, call: Call) -> requests.PreparedRequest:
+    def _prepare(self, call: ApiRequest) -> requests.PreparedRequest:
         request = requests.PreparedRequest()
         request.method = call.method
+        _check_headers(call.headers)
         request.headers = CaseInsensitiveDict({**_HEADERS, **call.headers})
         try:
             request.prepare_url(self._settings.base_url + call.path, call.params)
-            request.prepare_body(None, None, call.json)
-        except InvalidJSONError as error:
-            raise FsmInputError(f"json: {error}") from None
         except InvalidURL:
-            raise FsmInputError("host: is an address that no request can be sent to") from None
+            raise FsmInputError("host: is not a valid URL") from None
+        except (TypeError, ValueError) as error:
+            raise FsmInputError(f"params: cannot be written into a URL ({type(error).__name__})") from None
+        try:
+            request.prepare_body(None, None, call.json)
+        except (InvalidJSONError, TypeError, RecursionError) as error:
+            raise FsmInputError(f"json: {error}") from None
+        _check_characters(request.body, call.json)
         return request
 
-    def unanswered(self, error: BaseException) -> FsmResponseError:
-        """Say that an answer did not come, or not whole."""
+    def incomplete_response(self, error: BaseException) -> FsmResponseError:
+        """Make the error for a response that is missing or incomplete."""
         *_, origin = causes(error)
         return FsmResponseError(
-            f"no whole answer came: {type(origin).__name__}: {origin} (timeout {self._settings.timeout:g} s)"
+            f"no complete response arrived: {type(origin).__name__}: {origin} "
+            f"(timeout {self._settings.timeout:g} s)"
         )
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise FsmInputError(f"headers: {name!r} is not a valid header name")
+        if name.lower() in _OWN_HEADERS:
+            raise FsmInputError(f"headers: {name.title()} is set by the client: leave it out")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise FsmInputError(f"headers: the value of {name} should be Latin-1 text of one line")
+
+
+def _check_characters(body: Any, json: Any) -> None:
+    """Refuse unpaired surrogates: JSON can write them, but no reader can decode them."""
+    if not body or b"\\ud" not in body:
+        return
+    parts = {f"json.{name}": value for name, value in json.items()} if isinstance(json, Mapping) else {}
+    for name, part in {**parts, "json": json}.items():
+        if _SURROGATE.search(dumps(part, ensure_ascii=False)):
+            raise FsmInputError(
+                f"{_SURROGATE.sub('?', name)}: contains half a character (an unpaired surrogate)"
+            )
 
 
 def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:
@@ -200,14 +257,20 @@ def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:
     return text[:EXCERPT_LENGTH]
 
 
-def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After, in seconds or as an HTTP-date, against the service's own clock.
+def request_id_in(headers: Mapping[str, str]) -> str | None:
+    """Return the first header that is named like a request identifier, such as ``X-Request-ID``."""
+    found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
+    return next(found, "")[:EXCERPT_LENGTH] or None
 
-    A time that has passed gives 0; what is neither gives None.
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """Parse Retry-After, in seconds or as an HTTP-date relative to the service's clock.
+
+    A time in the past gives 0; an invalid value gives None.
     """
     value = headers.get("Retry-After", "").strip()
     if value.removeprefix("-").isdecimal():
-        return min(max(0.0, float(value)), A_LONG_TIME)
+        return min(max(0.0, float(value)), MAX_RETRY_AFTER)
     try:
         until = parsedate_to_datetime(value)
         now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)

@@ -1,7 +1,9 @@
-"""Completed forms as an asset: DAGs that start when an engineer has completed a form."""
+"""Completed forms as an asset, for DAGs that start when an engineer has completed a form."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,12 @@ from fsm_provider.api.errors import FsmInputError
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from fsm_provider.api.forms import Reference
+    from fsm_provider.api.form_filter import FormReference
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_defined: dict[str, list[dict[str, Any]]] = {}
+"""The questions of the assets that this process has defined, by name."""
 
 
 def completed_forms(
@@ -35,23 +42,29 @@ def completed_forms(
     form_names: str | list[str] | None = None,
     query_params: dict[str, Any] | None = None,
 ) -> Asset:
-    """Make an asset that has an event whenever forms were completed or changed (4.3). Needs Airflow 3.3.
+    """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.3.
 
-    A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a sweep, which its
-    tasks get by :func:`forms_from_events`. An event holds at most 100 references; a sweep that finds more
-    has an event for each hundred, 15 s apart. Every form is told of, also where a triggerer dies: a second
-    time only where it dies between an event and the note that it is stored. The watermark is kept with
-    the asset: it is gone once no DAG names the asset, and begins anew with another connection or filter.
+    A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
+    tasks get by :func:`forms_from_events`. An event holds at most 100 references; a poll that finds more
+    has an event for each hundred, 15 s apart. Every form is emitted, even if a triggerer dies or the DAG is
+    paused for a while; a second time only if its watcher ends after an event is stored and before the
+    watermark is. The watermark is stored with the asset: it is lost once no DAG uses the asset, and starts
+    anew with another connection. With another filter or other names it continues: older forms that only
+    the new filter matches are history.
+
+    Define an asset once, in a module that its DAGs import. Two DAGs that define it with different filters get
+    the same events, and :func:`forms_from_events` logs an error that names both. If only their intervals
+    differ, it is polled at one of them, or once a minute.
 
     :param name: the asset's name; its URI is ``fsm://<connection>/forms/<name>``.
     :param fsm_conn_id: the Airflow connection.
-    :param poll_interval: seconds between two sweeps, at least 1.
-    :param start_from: what the first sweep of all tells of: ``now``, nothing; ``beginning``, every form
-        there is; a time, what was updated at or after it, in UTC where it has no zone. A constant: with a
-        time that is another at each parsing, so is the watcher.
-    :param look_back: what each sweep asks for again from before the one before it, as phones sync late.
-    :param reconcile_every: how often a sweep goes back further,
-    :param reconcile_back: and how far, for phones that sync days late.
+    :param poll_interval: seconds between two polls, at least 1.
+    :param start_from: what is emitted first: ``now``, forms that come from now on; ``beginning``, every form
+        there is; a time, forms updated at or after it, in UTC if it has no zone. Give a constant: a time
+        that changes at each parsing replaces the configuration each time.
+    :param look_back: how far each poll goes back before the start of the one before it, as phones sync late.
+    :param reconcile_every: time between two polls that go back further.
+    :param reconcile_back: how far those go back, for phones that sync days late.
     :param property_id: forms of one property.
     :param job_id: forms of one job.
     :param form_category: category of the form; only the service can check it.
@@ -59,15 +72,21 @@ def completed_forms(
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
     :param form_names: forms of these names only.
-    :param query_params: query parameters that the specification does not show.
-    :raises FsmInputError: naming the argument that cannot be used.
-    :raises AirflowOptionalProviderFeatureException: before Airflow 3.3, saying what to do instead.
+    :param query_params: query parameters that the specification does not document.
+    :raises FsmInputError: naming the argument that is invalid.
+    :raises AirflowOptionalProviderFeatureException: before Airflow 3.3; it says what to do instead.
     """
-    from fsm_provider.api.forms import FormFilter
-    from fsm_provider.api.inputs import read_names
+    from fsm_provider.api.form_filter import FormFilter
+    from fsm_provider.api.validation import parse_names
     from fsm_provider.compat import has_shared_streams
-    from fsm_provider.lineage import records_of
-    from fsm_provider.triggers.forms import NEEDS_3_3, FsmFormEventTrigger
+    from fsm_provider.lineage import uri_for_records
+    from fsm_provider.polling.watch import FormWatch, question_from
+    from fsm_provider.triggers.forms import (
+        NEEDS_3_3,
+        FsmFormConfigurationTrigger,
+        FsmFormEventTrigger,
+        FsmFormIntervalTrigger,
+    )
 
     if not has_shared_streams():
         raise AirflowOptionalProviderFeatureException(f"completed_forms: {NEEDS_3_3}")
@@ -81,48 +100,93 @@ def completed_forms(
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
-    trigger = FsmFormEventTrigger(
+    watch = FormWatch(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=wanted.as_dict(),
-        form_names=list(read_names("form_names", form_names or ())),
+        form_names=list(parse_names("form_names", form_names or ())),
         query_params=query_params,
-        poll_interval=_seconds("poll_interval", poll_interval, least=1),
         start_from=_start(start_from),
         look_back=_seconds("look_back", look_back, least=0),
         reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
         reconcile_back=_seconds("reconcile_back", reconcile_back, least=0),
     )
+    interval = _seconds("poll_interval", poll_interval, least=1)
+    _define(name, question_from(watch))
     return Asset(
         name=name,
-        uri=f"{records_of(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
-        watchers=[AssetWatcher(name=name, trigger=trigger)],
+        uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
+        watchers=[
+            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
+            AssetWatcher(name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(**watch)),
+            AssetWatcher(
+                name=f"{name} interval",
+                trigger=FsmFormIntervalTrigger(asset_name=name, poll_interval=interval),
+            ),
+        ],
     )
 
 
-def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[Reference]:
-    """Give the forms that started a run: those of all its events, each version of a form once.
+def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[FormReference]:
+    """Return the forms that started a run: those of all its events, each version of a form once.
 
-    A run takes the events of several sweeps where they came while it could not start, and a form may be
-    in two events where a triggerer died. Events of other assets are passed over.
+    A run takes the events of several polls if they came while it could not start, and a form may be in two
+    events if a triggerer died. Of one version, the last reference is returned. References of a form without
+    a readable ``lastUpdatedOnDateTime`` are one version if they are equal, even if the form's record has
+    changed between them: a task that reads the record gets the last. Events of other assets are ignored.
 
     :param triggering_asset_events: ``context["triggering_asset_events"]``.
     :return: references, in the order of their events.
     """
-    events = {id(event): event for of_one in triggering_asset_events.values() for event in of_one}
-    references: dict[tuple[Any, Any], Reference] = {}
-    for event in sorted(events.values(), key=_time_of):
+    from fsm_provider.api.form_filter import parse_reference_time
+
+    events = {id(event): event for group in triggering_asset_events.values() for event in group}
+    references: dict[tuple[Any, Any], FormReference] = {}
+    for event in sorted(events.values(), key=_event_time):
         payload = (event.extra or {}).get("payload")
-        forms = payload.get("forms") if isinstance(payload, dict) else None
+        if not isinstance(payload, dict):
+            continue
+        if "question" in payload:
+            _check_question(payload["asset_name"], payload["question"])
+        forms = payload.get("forms")
         for reference in forms if isinstance(forms, list) else []:
-            references.setdefault((reference["id"], reference["lastUpdatedOnDateTime"]), reference)
+            updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
+            references[reference["id"], updated or json.dumps(reference, sort_keys=True)] = reference
     return list(references.values())
 
 
-def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Check a URI of the scheme ``fsm`` for Airflow.
+def _define(asset_name: str, question: dict[str, Any]) -> None:
+    """Record a definition; log an error if this process has read a different one of the same asset."""
+    defined = _defined.setdefault(asset_name, [])
+    if defined and question not in defined:
+        _report_conflict("The asset '%s' is defined with %s, and with %s", asset_name, defined[-1], question)
+    defined.append(question)
 
-    :raises ValueError: where it does not name a connection and something of it.
+
+def _check_question(asset_name: str, polled: dict[str, Any]) -> None:
+    """Log an error if an event was polled with another question than this process has read."""
+    defined = _defined.get(asset_name)
+    if defined and polled not in defined:
+        _report_conflict(
+            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s",
+            asset_name,
+            defined[-1],
+            polled,
+        )
+
+
+def _report_conflict(what: str, *arguments: Any) -> None:
+    logger.error(
+        what + ". Unless the arguments were edited meanwhile, two DAGs define the asset differently: import "
+        "it from one module, or give one of them another name",
+        *arguments,
+    )
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Validate a URI of the scheme ``fsm`` for Airflow.
+
+    :raises ValueError: if it lacks the connection or the path.
     """
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms")
@@ -137,13 +201,13 @@ def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
 
 
 def _start(value: datetime | str) -> str:
-    from fsm_provider.api.inputs import read_time
+    from fsm_provider.api.validation import parse_time
 
     if value in ("now", "beginning"):
         return str(value)
-    return read_time("start_from", value).astimezone(UTC).isoformat()
+    return parse_time("start_from", value).astimezone(UTC).isoformat()
 
 
-def _time_of(event: Any) -> datetime:
-    moment: datetime = event.timestamp
-    return moment
+def _event_time(event: Any) -> datetime:
+    timestamp: datetime = event.timestamp
+    return timestamp

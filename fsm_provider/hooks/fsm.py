@@ -1,10 +1,10 @@
-"""From an Airflow connection of type ``fsm`` to a client of the service."""
+"""The hook: a client of the service for an Airflow connection of type ``fsm``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import BaseHook
@@ -13,7 +13,6 @@ from pydantic_core import from_json
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.inputs import MAX_PDF_BYTES
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
@@ -21,18 +20,19 @@ from fsm_provider.provider_info import get_provider_info
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
 
-    from fsm_provider.api.drafts import JobCreate, WebhookCreate
-    from fsm_provider.api.forms import FormFilters
+    from fsm_provider.api.downloads import PdfLimits
+    from fsm_provider.api.form_filter import FormFilters
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
-    from fsm_provider.storing import StoredFile
+    from fsm_provider.api.payloads import JobCreate, WebhookCreate
+    from fsm_provider.atomic_files import StoredFile
 
 
 class FsmHook(BaseHook):
-    """The service behind an Airflow connection. Nothing is read or opened before it is used.
+    """The service behind an Airflow connection. The connection is read on first use.
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.Settings`.
-    :param sleep: waits so many seconds between two attempts at a request.
+    :param sleep: waits the given number of seconds between attempts of a request.
     """
 
     conn_name_attr = "fsm_conn_id"
@@ -53,18 +53,18 @@ class FsmHook(BaseHook):
 
     @cached_property
     def client(self) -> FsmClient:
-        """The client, with the connection as it was when first asked for.
+        """The client, with the connection as it was on first use.
 
-        :raises FsmInputError: one message that names every bad field of the connection.
+        :raises FsmInputError: one message that names every invalid field of the connection.
         """
         return FsmClient(self._settings(), reload_token=lambda: self._settings().token, sleep=self._sleep)
 
     def get_conn(self) -> FsmClient:
-        """Give :attr:`client`, under Airflow's usual name."""
+        """Return :attr:`client`, under Airflow's usual name."""
         return self.client
 
     def _settings(self) -> Settings:
-        return settings_of(self.get_connection(self.fsm_conn_id))
+        return settings_from(self.get_connection(self.fsm_conn_id))
 
     def list_forms(
         self,
@@ -96,39 +96,29 @@ class FsmHook(BaseHook):
         return self.client.register_webhook(webhook, on_registered=on_registered)
 
     def download_form_pdf(
-        self,
-        form: Form | dict[str, Any],
-        destination: ObjectStoragePath | str,
-        *,
-        max_bytes: int = MAX_PDF_BYTES,
-        allow_private_addresses: bool = False,
+        self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]
     ) -> StoredFile:
-        """Store the PDF of a form, whole or not at all; in the place of an older file.
+        """Store the PDF of a form atomically; an older file is replaced.
 
-        :param form: with its ``formPDFURL``, as a listing gives it; a dictionary is read first.
-        :param destination: the file, in any storage that Airflow reaches.
-        :param max_bytes: see :meth:`fsm_provider.api.FsmClient.download_pdf`, as for the rest.
-        :param allow_private_addresses: likewise.
+        :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
+        :param destination: the file, in any storage that Airflow supports.
+        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`.
+        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does, and if it cannot be stored.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        from fsm_provider.api.forms import read_form
+        from fsm_provider.api.forms import parse_form
         from fsm_provider.api.models import Form
-        from fsm_provider.compat import context_of_this_task
-        from fsm_provider.lineage import records_of, report
-        from fsm_provider.storing import WholeFiles
+        from fsm_provider.atomic_files import AtomicFiles
+        from fsm_provider.compat import context_for_current_task
+        from fsm_provider.lineage import report, uri_for_records
 
         path = ObjectStoragePath(str(destination))
         if not isinstance(form, Form):
-            form = read_form("form", form, self.client.settings.server_timezone)
-        with WholeFiles(path.parent, context_of_this_task(), part=path.name) as files:
-            stored = self.client.download_pdf(
-                form,
-                lambda pieces: files.store(path.name, pieces),
-                max_bytes=max_bytes,
-                allow_private_addresses=allow_private_addresses,
-            )
-        report(self, inputs=[records_of(self.fsm_conn_id, "forms")])
+            form = parse_form("form", form, self.client.settings.server_timezone)
+        with AtomicFiles(path.parent, context_for_current_task(), part=path.name) as files:
+            stored = self.client.download_pdf(form, partial(files.store, path.name), **limits)
+        report(self, inputs=[uri_for_records(self.fsm_conn_id, "forms")])
         return stored
 
     def paginate(
@@ -155,13 +145,13 @@ class FsmHook(BaseHook):
         return self.client.request(method, path, params, json, headers=headers)
 
     def test_connection(self) -> tuple[bool, str]:
-        """List one page of forms, and the next where there is one, which proves the cursor."""
+        """List one page of forms, and a second page if there is one, which checks the cursor parameter."""
         try:
             pages = self.client.pages(LIST_FORMS.path, LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:
-            # Airflow's UI tests a copy of the connection, under a name that nobody knows.
+            # Airflow's UI tests a copy of the connection under a temporary name.
             return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
         if second is None:
             return True, (
@@ -172,13 +162,13 @@ class FsmHook(BaseHook):
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Describe the form's standard fields to Airflow before 3.2."""
+        """Return the connection form's standard fields, for Airflow before 3.2."""
         behaviour = _connection_type()["ui-field-behaviour"]
         return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Make the form's further fields for Airflow before 3.2."""
+        """Return the connection form's custom fields, for Airflow before 3.2."""
         from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
         from wtforms import BooleanField, IntegerField, StringField
         from wtforms.validators import Optional
@@ -198,15 +188,15 @@ class FsmHook(BaseHook):
         return widgets
 
 
-def settings_of(connection: Connection) -> Settings:
-    """Read the settings of a connection.
+def settings_from(connection: Connection) -> Settings:
+    """Return the settings of a connection.
 
-    A field that is empty has its default, but ``api_version``, which is then not sent.
+    An empty field has its default, except ``api_version``, which is then not sent.
 
-    :raises FsmInputError: one message that names the connection and every bad field.
+    :raises FsmInputError: one message that names the connection and every invalid field.
     """
     try:
-        return Settings.checked({**_extra(connection), **_address_and_token(connection)})
+        return Settings.checked({**_extra(connection), **_url_and_token(connection)})
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
@@ -224,7 +214,7 @@ def _extra(connection: Connection) -> dict[str, Any]:
     return given
 
 
-def _address_and_token(connection: Connection) -> dict[str, Any]:
+def _url_and_token(connection: Connection) -> dict[str, Any]:
     if not connection.host:
         raise FsmInputError("host: is missing: it should be the base URL, e.g. https://api.example.com/v1")
     host = connection.host

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
 
 
 class FsmJobLink(BaseOperatorLink):
-    """The job that the task created: the ``links.self`` of its result (2.2)."""
+    """The job that the task created: ``links.self`` of its result."""
 
     name = "Job"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Give the address, empty where the job came without one."""
+        """Return the URL; empty if the job has none."""
+        from fsm_provider.api.models import job_url
+
         job: Any = XCom.get_value(ti_key=ti_key, key="return_value")
-        return address_of(job) or ""
-
-
-def address_of(job: Any) -> str | None:
-    """Give the ``links.self`` of a job's record, None where that is no web address."""
-    links = job.get("links") if isinstance(job, dict) else None
-    address = links.get("self") if isinstance(links, dict) else None
-    if isinstance(address, str) and address.startswith(("https://", "http://")):
-        return address
-    return None
+        return job_url(job) or ""

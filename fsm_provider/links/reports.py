@@ -8,34 +8,34 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-from fsm_provider.lineage import uri_of
+from fsm_provider.lineage import uri_for
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, ObjectStoragePath, TaskInstanceKey
 
 
 class FsmReportLink(BaseOperatorLink):
-    """The page that the task wrote: ``page`` of its result, as :func:`address_of` gives it."""
+    """The page that the task wrote: ``page`` of its result, as :func:`report_url` returns it."""
 
     name = "Report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Give the address, empty where the task wrote no page."""
+        """Return the URL; empty if the task wrote no page."""
         result: Any = XCom.get_value(ti_key=ti_key, key="return_value")
         page = result.get("page") if isinstance(result, dict) else None
         return page if isinstance(page, str) else ""
 
 
-def address_of(path: ObjectStoragePath, served_at: str | None) -> str:
-    """Give the address of a page for a person.
+def report_url(path: ObjectStoragePath, served_at: str | None) -> str:
+    """Return the URL of a page, for people.
 
-    Without ``served_at`` it is where the file is, on a disk or in a store: it is in the task's result, and
-    Airflow's page has no link, since a browser would open neither. No signed address is made of it: it would
-    let anybody in who sees the XCom.
+    Without ``served_at`` it is the URI of the file, on disk or in object storage. It is in the task's result;
+    Airflow shows no link, as a browser would not open it. It is never a signed URL, which would admit anyone
+    who can read the XCom.
 
     :param path: the file.
-    :param served_at: the web address under which the file's folder is served.
+    :param served_at: the URL under which the file's folder is served.
     """
     if not served_at:
-        return Path(path.path).as_uri() if path.protocol in ("", "file") else uri_of(path)
+        return Path(path.path).as_uri() if path.protocol in ("", "file") else uri_for(path)
     return f"{served_at.rstrip('/')}/{quote(path.name)}"

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
 
 HIDDEN = "***"
-"""What stands for the token in an address that is shown."""
+"""Replaces the token in a URL that is shown."""
 
 
 class FsmWebhookLink(BaseOperatorLink):
-    """Where the deliveries go: the receiver's asset in Airflow, else the address that was registered."""
+    """Where deliveries go: the receiver's asset in Airflow, or else the registered URL."""
 
     name = "Webhook"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Give the address, empty where nothing was registered."""
-        return deliveries_of(XCom.get_value(ti_key=ti_key, key="return_value"))
+        """Return the URL; empty if nothing was registered."""
+        return deliveries_url(XCom.get_value(ti_key=ti_key, key="return_value"))
 
 
-def deliveries_of(registrations: Any) -> str:
-    """Give where the deliveries of a task's registrations go."""
+def deliveries_url(registrations: Any) -> str:
+    """Return the URL of what receives the deliveries of a task's registrations."""
     first = registrations[0] if isinstance(registrations, list) and registrations else None
     target = first.get("targetURL") if isinstance(first, dict) else None
     if not isinstance(target, str) or not target.startswith(("https://", "http://")):

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
-    """List the asset dynamic fields, their values and where they are used (4.1).
+    """List the asset dynamic fields, their values and where they are used.
 
-    :param query_params: query parameters, none of which the specification shows (templated).
+    :param query_params: query parameters; the specification shows none (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the records under the service's own names (2.1), in its order.
+    :return: the records under the service's own names, in its order.
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "query_params")

@@ -1,23 +1,27 @@
-"""What the operators share: the connection, and which failures Airflow is to retry."""
+"""Base classes of the operators: the connection, options, and which failures Airflow retries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.inputs import read_choice
+from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
+from fsm_provider.api.validation import parse_choice
+from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
-    from fsm_provider.api.forms import FormFilter, FormsXCom
+    from fsm_provider.api.forms import FormsXCom
     from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.writes.ledger import Ledger, Write
 
-SHOWN_FAILURES = 20
+MAX_SHOWN_FAILURES = 20
 
 
 class FsmBaseOperator(BaseOperator):
@@ -34,62 +38,76 @@ class FsmBaseOperator(BaseOperator):
 
     @cached_property
     def hook(self) -> FsmHook:
-        """The hook, imported only in a task that runs."""
+        """The hook, imported only when a task runs."""
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
 
 
-Readers = dict[str, Callable[[str, Any], Any]]
+OptionParsers = dict[str, Callable[[str, Any], Any]]
 
 
-class FsmWriteOperator(FsmBaseOperator):
-    """Base of what writes, to the service or a storage."""
+class FsmOptionsOperator(FsmBaseOperator):
+    """Base of operators with options that are checked, as they may be templates."""
 
-    readers: ClassVar[Readers] = {}
-    """What reads each option, or refuses it: name and value to value."""
+    option_parsers: ClassVar[OptionParsers] = {}
+    """A parser for each option: takes its name and value, returns the parsed value or raises."""
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Read the options.
+        """Parse the options.
 
-        :param only_known: leave out those that hold a template, as when the DAG is parsed.
-        :raises FsmInputError: naming the option.
+        :param only_known: leave out options that hold a template, as they do when the DAG is parsed.
+        :raises FsmInputError: naming the bad option.
         """
-        given = {name: getattr(self, name) for name in self.readers}
+        given = {name: getattr(self, name) for name in self.option_parsers}
         return {
-            name: self.readers[name](name, value)
+            name: self.option_parsers[name](name, value)
             for name, value in given.items()
             if is_known(value) or not only_known
         }
 
 
-FORM_FILTERS = (
-    "property_id",
-    "job_id",
-    "created_since",
-    "updated_since",
-    "form_category",
-    "form_name_id",
-    "created_by_type",
-    "created_by_id",
-)
+class FsmOneWriteOperator(FsmOptionsOperator):
+    """Base of operators that send one or more writes to the service, each once."""
+
+    @cached_property
+    def _stopping(self) -> Event:
+        return Event()
+
+    def write_once(self, ledger: Ledger, write: Write, send: Callable[[FsmHook], Any]) -> Any:
+        """Return the result of a write; send it unless the ledger knows its result.
+
+        The connection is read before the intent is stored.
+        """
+        from fsm_provider.hooks.fsm import FsmHook
+
+        hook = FsmHook(self.fsm_conn_id, sleep=partial(ledger.wait, stopping=self._stopping))
+        ledger.expect([write])
+        return ledger.run_once(write, lambda: send(hook), prepare=lambda: hook.client)
+
+    def on_kill(self) -> None:
+        """End a wait before a request; a request in flight is finished and recorded."""
+        # Airflow calls this in a signal handler of the waiting thread, which may hold the event's lock.
+        Thread(target=self._stopping.set).start()
 
 
 class FsmFormFilterOperator(FsmBaseOperator):
-    """Base of what lists completed forms (4.3). Each form is checked against the filters here too.
+    """Base of operators that list completed forms. Each form is also checked here against the filters.
 
     :param property_id: forms of one property.
     :param job_id: forms of one job.
-    :param created_since: created at or after; ISO 8601 or a time, in UTC where it has no zone.
-    :param updated_since: last updated at or after; likewise.
-    :param form_category: category of the form; only the service can check it.
-    :param form_name_id: identifier of the form's name; only the service can check it.
+    :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a zone.
+    :param updated_since: last updated at or after this time, as for ``created_since``.
+    :param form_category: category of the form, checked by the service only.
+    :param form_name_id: identifier of the form's name, checked by the service only.
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
     :param query_params: query parameters that the specification does not show.
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", *FORM_FILTERS, "query_params")
+    narrowing: ClassVar[tuple[str, ...]] = tuple(FORM_FILTERS)
+    """The arguments that narrow the set of matching forms."""
 
     def __init__(
         self,
@@ -115,44 +133,57 @@ class FsmFormFilterOperator(FsmBaseOperator):
         self.created_by_type = created_by_type
         self.created_by_id = created_by_id
         self.query_params = query_params
+        self._given = {name for name in FORM_FILTERS if getattr(self, name) is not None}
         with bad_arguments_are_refused():
             self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
-        """Make the filter of the arguments.
+        """Return the filter that the arguments describe.
 
-        :param only_known: leave out those that hold a template, as when the DAG is parsed.
-        :raises FsmInputError: naming the argument that is not of its type.
+        :param only_known: leave out arguments that hold a template, as they do when the DAG is parsed.
+        :raises FsmInputError: naming the argument that has the wrong type.
         """
-        from fsm_provider.api.forms import FormFilter
-
+        if not only_known:
+            self._refuse_none()
         given = {name: getattr(self, name) for name in FORM_FILTERS}
         return FormFilter(
             **{name: value for name, value in given.items() if not only_known or is_known(value)}
         )
 
+    def _refuse_none(self) -> None:
+        """Check that every given filter still has a value: without it, too many forms would match.
 
-class FsmFormsToXComOperator(FsmFormFilterOperator):
-    """Base of what gives completed forms to other tasks, found by :class:`FsmFormFilterOperator`.
+        :raises FsmInputError: naming the argument that a template or a task's output has made None.
+        """
+        mapped = arguments_for_mapped_task(self).intersection(self.narrowing)
+        for name in sorted(self._given | mapped):
+            if getattr(self, name) is None:
+                raise FsmInputError(
+                    f"{name}: is None: the template or task output that it comes from is empty"
+                )
 
-    :param xcom: what becomes of each form in XCom: ``references`` (identifiers, name, times), ``ids``,
-        or ``full`` records, which hold the address of the PDF: it may be signed, and XCom is clear text.
+
+class FsmFormResultOperator(FsmFormFilterOperator):
+    """Base of operators that pass completed forms to other tasks; see :class:`FsmFormFilterOperator`.
+
+    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
+        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
     """
 
     def __init__(self, *, xcom: FormsXCom = "references", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.xcom = xcom
         with bad_arguments_are_refused():
-            read_choice("xcom", xcom, ("references", "ids", "full"))
+            parse_choice("xcom", xcom, ("references", "ids", "full"))
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):
-    """An argument that is refused: when the DAG is parsed, or when a mapped task starts, without a retry."""
+    """A bad argument. It breaks the import of the DAG, or fails a mapped task without a retry."""
 
 
 @contextmanager
 def bad_arguments_are_refused() -> Iterator[None]:
-    """Raise :class:`FsmArgumentError` for bad input; around what a constructor checks."""
+    """Raise :class:`FsmArgumentError` for bad input; wraps the checks of a constructor."""
     try:
         yield
     except FsmInputError as error:
@@ -161,7 +192,7 @@ def bad_arguments_are_refused() -> Iterator[None]:
 
 @contextmanager
 def permanent_errors_fail_the_task() -> Iterator[None]:
-    """Fail the task without a retry for what no retry could mend; leave the rest to Airflow's retries."""
+    """Fail the task without a retry for permanent errors; leave the others to Airflow's retries."""
     try:
         yield
     except FsmError as error:
@@ -173,22 +204,25 @@ def permanent_errors_fail_the_task() -> Iterator[None]:
 def fail_in_part(
     summary: str, failures: Sequence[str], *, all_are_in: str, retry: bool, passing_error: FsmError | None
 ) -> NoReturn:
-    """Fail a task that has done a part of its work: with a retry where that could help.
+    """Fail a task that has done part of its work.
 
-    :param failures: a line each, of which the first are shown.
+    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown.
     :param all_are_in: where to find all of them.
-    :param passing_error: one that another try might not meet, for a retry policy.
+    :param retry: whether Airflow may retry the task.
+    :param passing_error: an error that another attempt may not meet, for a retry policy.
+    :raises AirflowException: if ``retry``.
+    :raises AirflowFailException: if not.
     """
-    lines = [summary, *failures[:SHOWN_FAILURES]]
-    if len(failures) > SHOWN_FAILURES:
-        lines.append(f"and {len(failures) - SHOWN_FAILURES} more: see {all_are_in}")
+    lines = [summary, *failures[:MAX_SHOWN_FAILURES]]
+    if len(failures) > MAX_SHOWN_FAILURES:
+        lines.append(f"and {len(failures) - MAX_SHOWN_FAILURES} more: see {all_are_in}")
     if retry:
         raise AirflowException("\n".join(lines)) from passing_error
     raise AirflowFailException("\n".join(lines))
 
 
 def is_known(value: Any) -> bool:
-    """Tell whether a value is what it will be when the task runs: no template, no XCom."""
+    """Return whether a value is already what it will be when the task runs: no template, no XCom."""
     if isinstance(value, str):
         return "{{" not in value and "{%" not in value
     if isinstance(value, Mapping):

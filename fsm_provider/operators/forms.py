@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.operators.base import FsmFormsToXComOperator, permanent_errors_fail_the_task
+from fsm_provider.operators.base import FsmFormResultOperator, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class FsmListFormsOperator(FsmFormsToXComOperator):
-    """List completed forms (4.3).
+class FsmListFormsOperator(FsmFormResultOperator):
+    """List completed forms.
 
-    The arguments are those of :class:`~fsm_provider.operators.base.FsmFormsToXComOperator`.
+    Takes the arguments of :class:`~fsm_provider.operators.base.FsmFormResultOperator`.
 
-    :return: the forms as ``xcom`` says, in the service's order.
+    :return: the forms in the representation that ``xcom`` selects, in the service's order.
     """
 
     def execute(self, context: Context) -> list[Any]:
@@ -23,8 +23,8 @@ class FsmListFormsOperator(FsmFormsToXComOperator):
         from fsm_provider.api.forms import for_xcom
 
         with permanent_errors_fail_the_task():
-            wanted = self.form_filter()
-            forms = self.hook.list_forms(params=self.query_params, **wanted.as_dict())
+            form_filter = self.form_filter()
+            forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
             listed = for_xcom(forms, self.xcom)
-        self.log.info("Listed %s forms (%s)", len(listed), wanted)
+        self.log.info("Listed %s forms (%s)", len(listed), form_filter)
         return listed

@@ -7,79 +7,95 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import read_choice, read_count, read_counts_by_name, read_flag, read_json
-from fsm_provider.ledger import Ledger
+from fsm_provider.api.validation import (
+    parse_choice,
+    parse_count,
+    parse_counts_by_name,
+    parse_flag,
+    parse_json,
+)
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.operators.base import (
-    FsmWriteOperator,
-    Readers,
+    FsmOneWriteOperator,
+    OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
     is_known,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.writes.ledger import Ledger
+from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.drafts import JobCreate, JobOrder
-    from fsm_provider.bulk import BulkCreation, JobOutcome
+    from fsm_provider.api.payloads import JobCreate, JobRequest
+    from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.writes.bulk import BulkJobCreator
 
 
-class FsmJobOperator(FsmWriteOperator):
+class FsmJobOperator(FsmOneWriteOperator):
     """Base of the operators that create jobs, each once (Airflow 3.3 and newer).
 
-    An intent is kept in the task's state store before a job is sent, and the job after it. A retry, a
-    cleared task or one whose worker died that finds the job gives that job and creates nothing; one that
-    finds the intent alone says that the job may exist. What has another property or draft is another job,
-    unless it is given the same ``key``.
+    The task's state store holds an intent before a job is sent, and the job afterwards. If a retry, a cleared
+    task or a task whose worker died finds the job, it returns that job and creates nothing; if it finds only
+    the intent, it reports that the job may exist. Another property or payload makes another job, unless it
+    has the same ``key``. A cleared task fails if its new job may be an earlier one, changed.
 
-    :param if_uncertain: what to do where an earlier try sent the job and did not learn what came of it:
-        ``fail``, without a retry, or ``create`` it again, at the risk of two (templated).
-    :param if_already_created: what to do where the job was created before the task was cleared: ``reuse``
-        it, or ``create`` another (templated). A retry always reuses it.
+    :param if_uncertain: what to do if an earlier attempt sent the job without learning the outcome: ``fail``
+        without a retry, or ``create`` it again, at the risk of two (templated).
+    :param if_already_done: what to do if the job was created before the task was cleared: ``reuse`` it, or
+        ``create`` another (templated). A retry always reuses it.
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "if_uncertain", "if_already_created")
-    readers: ClassVar[Readers] = {
-        "if_uncertain": partial(read_choice, choices=("fail", "create")),
-        "if_already_created": partial(read_choice, choices=("reuse", "create")),
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "if_uncertain", "if_already_done")
+    option_parsers: ClassVar[OptionParsers] = {
+        "if_uncertain": partial(parse_choice, choices=("fail", "create")),
+        "if_already_done": partial(parse_choice, choices=("reuse", "create")),
     }
 
-    def __init__(
-        self, *, if_uncertain: str = "fail", if_already_created: str = "reuse", **kwargs: Any
-    ) -> None:
+    def __init__(self, *, if_uncertain: str = "fail", if_already_done: str = "reuse", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.if_uncertain = if_uncertain
-        self.if_already_created = if_already_created
+        self.if_already_done = if_already_done
+
+    def render_template(
+        self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Render a payload that is a model as a dictionary, as Airflow does not render models."""
+        from fsm_provider.api.payloads import JobCreate, JobRequest
+
+        # seen_oids holds what .expand() took from another task, which must not be rendered.
+        if isinstance(content, JobCreate | JobRequest) and id(content) not in (seen_oids or ()):
+            content = content.model_dump(by_alias=True, exclude_unset=True)
+        return super().render_template(content, context, jinja_env, seen_oids)
 
     def ledger(self, context: Context) -> Ledger:
         """Open the task's ledger."""
         options = self.options()
-        return Ledger.of(
+        return Ledger.from_context(
             context,
             repeat_uncertain=options["if_uncertain"] == "create",
-            repeat_made=options["if_already_created"] == "create",
+            repeat_done=options["if_already_done"] == "create",
         )
 
 
 class FsmCreateJobOperator(FsmJobOperator):
-    """Create a job on a property (4.2), once: see :class:`FsmJobOperator`.
+    """Create a job on a property, once: see :class:`FsmJobOperator`.
 
-    The draft is checked when the DAG is parsed, but for the fields that hold a template; those are
-    checked before anything is sent. A write whose outcome is unknown (a timeout or a reset after
-    sending, a 5xx, an answer that cannot be read) fails the task without a retry, and says so: the
-    job may exist.
+    The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
+    before anything is sent. If the outcome is unknown (a timeout or reset after sending, a 5xx, an unreadable
+    response), the task fails without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
-    :param job: the draft, under the service's names or in snake_case (templated): see
-        :class:`fsm_provider.api.JobCreate`. Fields that the specification does not show go under
-        ``extra_fields``.
-    :param key: what makes it the same job for a retry or a cleared task, should the draft have changed;
-        default: the property and the draft (templated).
+    :param job: the payload: a dictionary under the service's names or in snake_case, or a
+        :class:`fsm_provider.api.JobCreate` (templated). Fields that the specification does not show go
+        under ``extra_fields``.
+    :param key: identifies the job for a retry or a cleared task even if the payload has changed; default:
+        property and payload identify it (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names (2.2), as it was when it was created.
-    :raises FsmInputError: when the DAG is parsed, naming each bad field of the draft.
+    :return: the job under the service's own names, as it was when it was created.
+    :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
@@ -98,73 +114,74 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.property_id = property_id
         self.job = job
         self.key = key
-        from fsm_provider.api.drafts import JobOrder, check
+        from fsm_provider.api.payloads import JobRequest, check
 
         with bad_arguments_are_refused():
             self.options(only_known=True)
-            check(JobOrder, _known_part(self._order()), "")
+            check(JobRequest, _known_part(self._request()), "")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
-        from fsm_provider.api.drafts import JobOrder, check
-        from fsm_provider.bulk import write_of
+        from fsm_provider.api.payloads import JobRequest, check
+        from fsm_provider.writes.bulk import write_for
 
         with permanent_errors_fail_the_task():
-            order = check(JobOrder, self._order(), "")
-            write = write_of(order)
+            request = check(JobRequest, self._request(), "")
             with self.ledger(context) as ledger:
-                ledger.expect([write])
-                job: dict[str, Any] = ledger.once(write, lambda: self._create(order))
+                job: dict[str, Any] = self.write_once(
+                    ledger, write_for(request), lambda hook: self._create(hook, request)
+                )
         return job
 
-    def _create(self, order: JobOrder) -> dict[str, Any]:
-        job = self.hook.create_job(order.property_id, order.job).as_json()
-        self.log.info("%s: created job %s", order, job["id"])
+    def _create(self, hook: FsmHook, request: JobRequest) -> dict[str, Any]:
+        job = hook.client.send_job(request).as_json()
+        self.log.info("%s: created job %s", request, job["id"])
         return job
 
-    def _order(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         return {"property_id": self.property_id, "job": self.job, "key": self.key}
 
 
 class FsmCreateJobsOperator(FsmJobOperator):
-    """Create many jobs (4.2), each once: see :class:`FsmJobOperator`.
+    """Create many jobs, each once: see :class:`FsmJobOperator`.
 
-    All jobs are checked before the first is sent. Killed at any moment and run again, it creates those
-    that are missing. What another try could mend is left to Airflow's retries, which send that alone;
-    what could not fails the task at the end without one. It ends early, with the rest ``not_created``,
-    where the service is not reached, does not accept the token or asks for a long wait, and after twenty
-    uncertain outcomes one after the other.
+    All jobs are checked before the first is sent. The outcomes that the ledger knows are loaded before the
+    connection is read, so that they are reported however the task ends. Killed at any time and run again, it
+    creates the missing jobs. Airflow's retries resend only what another attempt could create; other failures
+    fail the task at the end, without a retry. The task ends early, with the rest unsent, if the service is
+    unreachable, rejects the token or asks for a long wait, and after twenty uncertain outcomes in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
-        another task, or a template that gives JSON, such as ``{{ ... | tojson }}`` (templated). The draft
-        is as that of :class:`FsmCreateJobOperator`. ``key`` may be left out; inputs of one key, or of the
-        same property and draft without any, are one job.
-    :param max_concurrency: requests at once, 1 to 64 (templated).
-    :param max_jobs: more in one run are refused before the first is sent (templated).
-    :param dry_run: check all, log them as a table, send nothing (templated).
-    :param on_error: after a job that was rejected or is uncertain, send the others all the same
-        (``fail_at_end``) or nothing more (``fail_fast``) (templated).
-    :param existing_jobs: the ids of jobs that somebody has found in the service, by their key: what is
-        uncertain and exists. They are not sent, and count as created (templated).
+        another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
+        is as in :class:`FsmCreateJobOperator`. ``key`` is optional; inputs with the same key, or without
+        one but with the same property and payload, are one job.
+    :param max_concurrency: concurrent requests, 1 to 64 (templated).
+    :param max_jobs: maximum jobs in one run; more fail the task before the first is sent (templated).
+    :param dry_run: check all jobs and log them as a table, send nothing (templated).
+    :param on_error: after a job that is rejected or uncertain, send the others (``fail_at_end``) or nothing
+        more (``fail_fast``) (templated).
+    :param existing_jobs: ids by key of uncertain jobs that a person has found in the service. They are not
+        sent; their outcome is ``existing`` (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: one :class:`~fsm_provider.bulk.JobOutcome` for each input, in order; also where the task fails.
+    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order, even if the task
+        fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 
     template_fields: tuple[str, ...] = (
         *FsmJobOperator.template_fields,
-        *("jobs", "max_concurrency", "max_jobs", "checks_only", "on_error", "existing_jobs"),
+        *("jobs", "max_concurrency", "max_jobs", "dry_run_only", "on_error", "existing_jobs"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
-    readers: ClassVar[Readers] = {
-        **FsmJobOperator.readers,
-        "max_concurrency": partial(read_count, most=64),
-        "max_jobs": lambda name, value: None if value is None else read_count(name, value),
-        "checks_only": lambda _, value: read_flag("dry_run", value),
-        "on_error": partial(read_choice, choices=("fail_at_end", "fail_fast")),
-        "existing_jobs": lambda name, value: {} if value is None else read_counts_by_name(name, value),
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmJobOperator.option_parsers,
+        "max_concurrency": partial(parse_count, max_value=64),
+        "max_jobs": lambda name, value: None if value is None else parse_count(name, value),
+        "dry_run_only": lambda _, value: parse_flag("dry_run", value),
+        "on_error": partial(parse_choice, choices=("fail_at_end", "fail_fast")),
+        "existing_jobs": lambda name, value: {} if value is None else parse_counts_by_name(name, value),
     }
-    _creation: BulkCreation | None = None
+    _creator: BulkJobCreator | None = None
 
     def __init__(
         self,
@@ -181,82 +198,85 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.jobs = jobs
         self.max_concurrency = max_concurrency
         self.max_jobs = max_jobs
-        self.checks_only = dry_run  # BaseOperator.dry_run is a method
+        self.dry_run_only = dry_run  # BaseOperator.dry_run is a method
         self.on_error = on_error
         self.existing_jobs = existing_jobs
-        from fsm_provider.api.drafts import check_orders
+        from fsm_provider.api.payloads import check_job_requests
 
         with bad_arguments_are_refused():
             self.options(only_known=True)
             if isinstance(jobs, list | tuple):
-                check_orders(map(_known_part, jobs))
+                check_job_requests(map(_known_part, jobs))
 
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""
-        from fsm_provider.api.drafts import check_orders
-        from fsm_provider.bulk import BulkCreation
+        from fsm_provider.api.payloads import check_job_requests
+        from fsm_provider.writes.bulk import BulkJobCreator, is_complete
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            orders = check_orders(_jobs_of(self.jobs))
-            self._creation = creation = BulkCreation(
-                orders,
+            requests = check_job_requests(_parse_jobs(self.jobs))
+            self._creator = creator = BulkJobCreator(
+                requests,
                 fsm_conn_id=self.fsm_conn_id,
                 concurrency=options["max_concurrency"],
                 fail_fast=options["on_error"] == "fail_fast",
                 existing_jobs=options["existing_jobs"],
             )
-            ledger = None
+            ledger, complete = None, False
             try:
-                _refuse_more_than(options["max_jobs"], orders)
-                if options["checks_only"]:
-                    return creation.rehearse()
                 with self.ledger(context) as ledger:
-                    creation.run(ledger)
+                    creator.load_outcomes(ledger, first_attempt=context["ti"].try_number == 1)
+                    _check_max_jobs(options["max_jobs"], requests)
+                    if options["dry_run_only"]:
+                        creator.dry_run()
+                    else:
+                        creator.run(ledger)
+                complete = creator.complete
             finally:
-                if not creation.complete:
+                if not complete:
                     if ledger:
-                        ledger.store()  # fails in a try that Airflow has replaced: it has no say any more
-                    context["ti"].xcom_push(key="return_value", value=creation.outcomes)
-        if not creation.complete:
-            failed = [outcome for outcome in creation.outcomes if outcome["outcome"] != "created"]
+                        ledger.check_current()
+                    context["ti"].xcom_push(key="return_value", value=creator.outcomes)
+        if not complete and not options["dry_run_only"]:
+            failed = [outcome for outcome in creator.outcomes if not is_complete(outcome)]
             fail_in_part(
-                creation.summary,
+                creator.summary,
                 [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
                 all_are_in="the log, or the result in XCom",
-                retry=creation.another_try_could_help,
-                passing_error=creation.passing_error,
+                retry=creator.another_attempt_could_help,
+                passing_error=creator.passing_error,
             )
-        return creation.outcomes
+        return creator.outcomes
 
     def on_kill(self) -> None:
-        """Send nothing more; what is under way is finished and recorded before the task ends."""
-        if self._creation:
-            self._creation.interrupt()
+        """Send nothing more; requests in flight are finished and recorded before the task ends."""
+        if self._creator:
+            self._creator.interrupt()
 
 
-def _known_part(order: Any) -> Any:
-    """Replace what holds a template by what passes the checks."""
-    if not isinstance(order, dict):
-        return order if is_known(order) else {"property_id": 0, "job": {}}
-    known = {name: value for name, value in order.items() if is_known(value)}
-    for name, passes in {"property_id": 0, "job": {}}.items():
-        if name in order:
-            known.setdefault(name, passes)
-    if isinstance(order.get("job"), dict):
-        known["job"] = {name: value for name, value in order["job"].items() if is_known(value)}
+def _known_part(request: Any) -> Any:
+    """Replace templates by values that pass the checks."""
+    if not isinstance(request, dict):
+        return request if is_known(request) else {"property_id": 0, "job": {}}
+    known = {name: value for name, value in request.items() if is_known(value)}
+    for name, valid in {"property_id": 0, "job": {}}.items():
+        if name in request:
+            known.setdefault(name, valid)
+    if isinstance(request.get("job"), dict):
+        known["job"] = {name: value for name, value in request["job"].items() if is_known(value)}
     return known
 
 
-def _jobs_of(jobs: Any) -> list[Any]:
-    jobs = read_json("jobs", jobs)
+def _parse_jobs(jobs: Any) -> list[Any]:
+    jobs = parse_json("jobs", jobs)
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)
 
 
-def _refuse_more_than(most: int | None, orders: list[JobOrder]) -> None:
-    if most is not None and len(orders) > most:
+def _check_max_jobs(max_jobs: int | None, requests: list[JobRequest]) -> None:
+    if max_jobs is not None and len(requests) > max_jobs:
         raise FsmInputError(
-            f"max_jobs: {len(orders)} jobs are given, and one run may create {most}. None was sent"
+            f"max_jobs: {len(requests)} jobs are given, and one run may create {max_jobs}. None was sent"
         )

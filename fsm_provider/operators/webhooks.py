@@ -3,77 +3,77 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretLostError, FsmUncertainWriteError
-from fsm_provider.api.inputs import read_choice, read_flag
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError, FsmUncertainWriteError
+from fsm_provider.api.validation import parse_choice, parse_flag
 from fsm_provider.compat import read_variable
-from fsm_provider.ledger import Ledger, NothingSentError, Write
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
-    FsmWriteOperator,
-    Readers,
+    FsmOptionsOperator,
+    OptionParsers,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.sinks import FunctionSink, SinkError, VariableSink
+from fsm_provider.writes.ledger import Ledger, NothingSentError, Write
+from fsm_provider.writes.secret_stores import FunctionSecretStore, SecretStoreError, VariableSecretStore
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.drafts import EventTypesStyle, WebhookCreate
     from fsm_provider.api.models import Webhook
-    from fsm_provider.registrations import PathTokens, Registrations
-    from fsm_provider.sinks import SecretSink
+    from fsm_provider.api.payloads import EventTypesStyle, WebhookCreate
+    from fsm_provider.writes.registrations import PathTokens, Registrations
+    from fsm_provider.writes.secret_stores import SecretStore
 
 
-class FsmRegisterWebhookOperator(FsmWriteOperator):
-    """Register a webhook (4.4) once, and keep its signing secret.
+class FsmRegisterWebhookOperator(FsmOptionsOperator):
+    """Register a webhook once, and store its signing secret.
 
-    The sink for the secret is written before anything is registered, which proves that it can be: the
-    service may show a secret only once. The secret goes nowhere else. Airflow 3.3 itself logs at DEBUG, on
-    the worker, every Variable that a task sets: register at INFO.
+    The service may show a secret only once. So the operator first checks that it can write to the secret
+    store; the secret goes nowhere else. Airflow 3.3 itself logs every Variable that a task sets, at DEBUG on
+    the worker: register at INFO.
 
-    A registration is remembered in an Airflow Variable named by connection, object, event types and target.
-    A second run, a retry, the task when it is cleared, or another DAG finds it and registers nothing; one
-    that finds that its outcome is unknown fails, without a retry. Tasks at the same moment wait for each
-    other (Airflow 3.3 and newer). How several event types are passed is the connection's
-    ``event_types_style``.
+    A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
+    target. Another run, a retry, a cleared task or another DAG finds it and registers nothing; if its outcome
+    is unknown, they fail without a retry. Concurrent tasks wait for each other (Airflow 3.3 and newer). The
+    connection's ``event_types_style`` selects how several event types are sent.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
-    :param target_url: the http(s) address that will receive the notifications (templated). Left out, it is
-        that of the receiver in Airflow's API server, with a fresh token in its path, which is shown to
-        nobody: see ``docs/webhooks.md``.
+    :param target_url: the http(s) URL that receives the notifications (templated). Default: the URL of the
+        receiver in Airflow's API server, with a fresh token in its path, which is never shown: see
+        ``docs/webhooks.md``.
     :param description: free text (templated).
-    :param secret_variable: name of the Variable that maps each registration's id to its secret, as JSON;
-        Airflow hides its value where the name contains ``secret``. Default:
-        ``fsm_webhook_secrets_<connection>_<object>`` (templated).
-    :param secret_sink: ``package.module.function`` that keeps the secret instead, called as
-        ``function("<connection>/<object>/<id>", secret)``, and once before with ``probe`` for the id and an
-        empty secret (templated).
-    :param force: register anew whatever is remembered, and remember that instead (templated). The old
-        registration stays in the service: delete it there. A retry registers nothing that an earlier try
-        has registered.
-    :param if_uncertain: what to do where nobody knows whether the webhook is registered: ``fail``, or
+    :param secret_variable: name of the Variable that maps ``<connection>/<object>/<id>`` to the secret of
+        each registration, as JSON; several connections may share it. Airflow hides its value if the name
+        contains ``secret``. Default: ``fsm_webhook_secrets_<connection>_<object>`` (templated).
+    :param secret_store: a function that stores the secret instead. It is called as
+        ``function("<connection>/<object>/<id>", secret)``, and once before as a check, with ``probe`` for
+        the id and an empty secret. It cannot be a template or an import path, so that no XCom or Variable
+        can name code.
+    :param force: register again even if a registration is saved, and save the new one (templated). The old
+        one stays in the service: delete it there. A retry repeats no registration of an earlier attempt.
+    :param if_uncertain: what to do if it is unknown whether the webhook is registered: ``fail``, or
         ``create`` it, at the risk of two (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the registrations under the service's own names (2.4), without their secrets: one for
-        each event type with the style ``separate``, else one.
+    :return: the registrations under the service's own names, without their secrets: one per event type
+        with the style ``separate``, else one.
     """
 
     template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "object", "event_types", "target_url", "description"),
-        *("secret_variable", "secret_sink", "force", "if_uncertain"),
+        *("secret_variable", "force", "if_uncertain"),
     )
-    readers: ClassVar[Readers] = {
-        "force": read_flag,
-        "if_uncertain": partial(read_choice, choices=("fail", "create")),
+    option_parsers: ClassVar[OptionParsers] = {
+        "force": parse_flag,
+        "if_uncertain": partial(parse_choice, choices=("fail", "create")),
     }
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmWebhookLink(),)
 
@@ -85,7 +85,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         target_url: str | None = None,
         description: str | None = None,
         secret_variable: str | None = None,
-        secret_sink: str | None = None,
+        secret_store: Callable[[str, str], Any] | None = None,
         force: bool | str = False,
         if_uncertain: str = "fail",
         **kwargs: Any,
@@ -96,47 +96,52 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         self.target_url = target_url
         self.description = description
         self.secret_variable = secret_variable
-        self.secret_sink = secret_sink
+        self.secret_store = secret_store
         self.force = force
         self.if_uncertain = if_uncertain
         with bad_arguments_are_refused():
             self.options(only_known=True)
-            if secret_variable is not None and secret_sink is not None:
-                raise FsmInputError("secret_sink: is given beside secret_variable")
+            if secret_store is not None and not callable(secret_store):
+                raise FsmInputError(
+                    "secret_store: should be the function itself, imported in the DAG file, "
+                    f"not {secret_store!r}"
+                )
+            if secret_variable is not None and secret_store is not None:
+                raise FsmInputError("secret_store: cannot be combined with secret_variable")
             if is_known([object, event_types, target_url, description]):
-                self._draft(target_url or "https://receiver.invalid")
+                self._payload(target_url or "https://receiver.invalid")
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Register what is not registered yet."""
-        from fsm_provider.registrations import Holder, Registrations
+        """Register the webhooks that are not registered yet."""
+        from fsm_provider.writes.registrations import Holder, Registrations
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            webhook = self._draft(self.target_url or self._own_address())
-            registrations = Registrations(self.fsm_conn_id, Holder.of(context))
+            webhook = self._payload(self.target_url or self._receiver_url())
+            registrations = Registrations(self.fsm_conn_id, Holder.from_context(context))
             style = self.hook.client.settings.event_types_style
-            parts = [
-                _Part(self, part, style, registrations, force=options["force"])
-                for part in webhook.requests(style)
+            pending = [
+                _Pending(self, request, style, registrations, force=options["force"])
+                for request in webhook.requests(style)
             ]
-            if not options["force"] and all(part.is_remembered() for part in parts):
-                registrations.tidy()
-                return [part.remembered() for part in parts]
+            if not options["force"] and all(one.is_saved() for one in pending):
+                registrations.delete_stale_claim()
+                return [one.saved() for one in pending]
             with (
-                registrations.alone(),
-                Ledger.of(
+                registrations.exclusive(),
+                Ledger.from_context(
                     context,
                     repeat_uncertain=options["if_uncertain"] == "create",
-                    repeat_made=options["force"],
+                    repeat_done=options["force"],
                 ) as ledger,
             ):
-                ledger.expect(part.write for part in parts)
-                sink = self._sink()
-                sink.prove()
-                return [part.once(ledger, sink, if_uncertain=options["if_uncertain"]) for part in parts]
+                ledger.expect([one.write for one in pending])
+                secrets = self._open_secret_store()
+                secrets.check()
+                return [one.run(ledger, secrets, if_uncertain=options["if_uncertain"]) for one in pending]
 
-    def _draft(self, target_url: str) -> WebhookCreate:
-        from fsm_provider.api.drafts import WebhookCreate, check
+    def _payload(self, target_url: str) -> WebhookCreate:
+        from fsm_provider.api.payloads import WebhookCreate, check
 
         given = {
             "object": self.object,
@@ -146,42 +151,44 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         }
         return check(WebhookCreate, given, "webhook")
 
-    def _own_address(self) -> str:
+    def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
 
         configuration = read_variable(receiver.CONFIGURATION)
         if configuration is None:
             raise FsmInputError(
-                f"target_url: is left out, and there is no Variable {receiver.CONFIGURATION} that configures "
-                "the receiver"
+                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} configures the receiver"
             )
         settings = receiver.ReceiverSettings.parse(configuration)
         if settings.base_url is None:
             raise FsmInputError(
-                f"target_url: is left out, and Variable {receiver.CONFIGURATION} has no base_url"
+                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no base_url"
             )
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         if endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is left out, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
+                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
             )
-        return receiver.address(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
 
-    def _sink(self) -> SecretSink:
+    def _open_secret_store(self) -> SecretStore:
         from fsm_provider.plugins.webhooks.settings import secrets_variable
 
-        if self.secret_sink is not None:
-            return FunctionSink(self.secret_sink, f"{self.fsm_conn_id}/{self.object}")
-        return VariableSink(self.secret_variable or secrets_variable(self.fsm_conn_id, self.object))
+        scope = f"{self.fsm_conn_id}/{self.object}"
+        if self.secret_store is not None:
+            return FunctionSecretStore(self.secret_store, scope)
+        return VariableSecretStore(
+            self.secret_variable or secrets_variable(self.fsm_conn_id, self.object), scope
+        )
 
 
-class _Part:
-    """One registration of a task, which may make several."""
+class _Pending:
+    """One of the registrations of a task."""
 
     def __init__(
         self,
         operator: FsmRegisterWebhookOperator,
-        draft: WebhookCreate,
+        payload: WebhookCreate,
         style: EventTypesStyle,
         registrations: Registrations,
         *,
@@ -189,103 +196,106 @@ class _Part:
     ) -> None:
         from fsm_provider.api.endpoints import REGISTER_WEBHOOK
         from fsm_provider.plugins.webhooks.settings import tokens_variable
-        from fsm_provider.registrations import PathTokens, name_of
+        from fsm_provider.writes.registrations import PathTokens, variable_name
 
         self._operator = operator
-        self._draft = draft
+        self._payload = payload
         self._registrations = registrations
         self._force = force
-        self.name = name_of(operator.fsm_conn_id, draft.object, draft.event_types, draft.target_url)
-        # Of the receiver's own address the token is not known before it is needed.
+        self.name = variable_name(
+            operator.fsm_conn_id, payload.object, payload.event_types, payload.target_url
+        )
+        # The receiver's URL has no token yet: it is created when it is needed.
         self.write = Write(
-            REGISTER_WEBHOOK.method, REGISTER_WEBHOOK.path, draft.query(style), draft.subject, self.name
+            REGISTER_WEBHOOK.method, REGISTER_WEBHOOK.path, payload.query(style), payload.subject, self.name
         )
         self._tokens: PathTokens | None = None
         if operator.target_url is None:
-            self._tokens = PathTokens(tokens_variable(operator.fsm_conn_id, draft.object))
-        self._known = registrations.known(self.name)
+            self._tokens = PathTokens(tokens_variable(operator.fsm_conn_id, payload.object))
+        self._known = registrations.get(self.name)
 
-    def is_remembered(self) -> bool:
+    def is_saved(self) -> bool:
         return self._known is not None and self._known.result is not None
 
-    def remembered(self) -> dict[str, Any]:
+    def saved(self) -> dict[str, Any]:
         if self._known is None or self._known.result is None:
             raise LookupError(self.name)
         self._operator.log.info(
             "Webhook %s for %s was registered at %s by %s: Variable %s",
-            *(self._known.result.get("id"), self._draft.event_types),
+            *(self._known.result.get("id"), self._payload.event_types),
             *(self._known.at, self._known.by, self.name),
         )
         return self._known.result
 
-    def once(self, ledger: Ledger, sink: SecretSink, *, if_uncertain: str) -> dict[str, Any]:
-        from fsm_provider.registrations import uncertainty
+    def run(self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str) -> dict[str, Any]:
+        from fsm_provider.writes.registrations import uncertain_error
 
-        self._known = self._registrations.known(self.name)
-        if not self._force and self.is_remembered():
-            return self.remembered()
+        self._known = self._registrations.get(self.name)
+        if not self._force and self.is_saved():
+            return self.saved()
         unknown = self._known if self._known is not None and self._known.result is None else None
         if unknown and not self._force and if_uncertain == "fail":
-            ledger_knows_more = ledger.keeps and self._registrations.is_ours(unknown)
+            ledger_knows_more = ledger.is_persistent and self._registrations.is_own(unknown)
             if not ledger_knows_more:
-                raise uncertainty(unknown)
-        result: dict[str, Any] = ledger.once(self.write, lambda: self._register(sink))
+                raise uncertain_error(unknown)
+        result: dict[str, Any] = ledger.run_once(self.write, lambda: self._register(secrets))
         if self._known is None or self._known.result != result:
-            self._registrations.remember(self.name, result=result)
+            self._registrations.save(self.name, result=result)
         return result
 
-    def _register(self, sink: SecretSink) -> dict[str, Any]:
+    def _register(self, secrets: SecretStore) -> dict[str, Any]:
         before = self._known
-        draft, token = self._draft, None
+        payload, token = self._payload, None
         try:
             if self._tokens is not None:
-                token = self._tokens.token_for(self.name, anew=self._force)
-                draft = draft.model_copy(update={"target_url": draft.target_url.removesuffix(HIDDEN) + token})
-            self._registrations.remember(self.name, error=self._intent())
+                token = self._tokens.token_for(self.name, fresh=self._force)
+                target_url = payload.target_url.removesuffix(HIDDEN) + token
+                payload = payload.model_copy(update={"target_url": target_url})
+            self._registrations.save(self.name, error=self._intent())
         except FsmError:
             raise
         except Exception as error:
             raise NothingSentError(f"Nothing was registered: {error}") from error
         try:
             (webhook,) = self._operator.hook.register_webhook(
-                draft, on_registered=partial(self._keep_secret, sink)
+                payload, on_registered=partial(self._store_secret, secrets)
             )
         except FsmError as error:
             if error.may_have_written:
-                self._registrations.remember(self.name, error=error)
+                self._registrations.save(self.name, error=error)
             else:
                 self._registrations.restore(self.name, before)
             raise
         result: dict[str, Any] = webhook.as_json()
         if self._tokens is not None and token is not None:
             result = json.loads(json.dumps(result).replace(token, HIDDEN))
-        self._registrations.remember(self.name, result=result)
-        self._known = self._registrations.known(self.name)
+        self._registrations.save(self.name, result=result)
+        self._known = self._registrations.get(self.name)
         if self._tokens is not None and token is not None:
-            self._tokens.settle(self.name, token)
+            self._tokens.activate(self.name, token)
         return result
 
     def _intent(self) -> FsmError:
         return FsmUncertainWriteError(
             self.write.method,
             self.write.path,
-            f"{self._registrations.holder} has not recorded an answer",
+            f"{self._registrations.holder} has not recorded a response",
             datetime.now(UTC).isoformat(timespec="seconds"),
             self.write.subject,
         )
 
-    def _keep_secret(self, sink: SecretSink, webhook: Webhook) -> None:
+    def _store_secret(self, secrets: SecretStore, webhook: Webhook) -> None:
         self._operator.log.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
         if webhook.signing_secret is None:
-            self._operator.log.warning("Webhook %s came without a signing secret", webhook.id)
+            self._operator.log.warning("The service returned no signing secret for webhook %s", webhook.id)
             return
         secret = webhook.signing_secret.get_secret_value()
         mask_secret(secret)
         try:
-            sink.keep(str(webhook.id), secret)
-        except SinkError as error:
-            raise FsmSecretLostError(
-                f"webhook {webhook.id} was registered, but its signing secret could not be kept: {error}. "
-                "Delete it in the service, then register anew with force=True",
+            secrets.put(str(webhook.id), secret)
+        except SecretStoreError as error:
+            raise FsmSecretNotStoredError(
+                f"webhook {webhook.id} was registered, but its signing secret could not be stored: {error}. "
+                "Delete the webhook in the service, then register again with force=True",
                 webhook.id,
             ) from None

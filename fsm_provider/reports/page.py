@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs nothing else: no script, no request, in print and on a phone."""
+"""A report as one self-contained HTML page, for screen, phone and print: no script, no request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 Tone = Literal["good", "notice", "bad", "unknown", "plain"]
-"""How a number is meant. It colours what its words say anyway."""
+"""Colour of a number; its label says the same in words."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A number to see first."""
+    """A number at the top of the page."""
 
     number: int
     label: str
@@ -23,7 +23,7 @@ class Headline:
 
 
 class Segment(NamedTuple):
-    """A piece of a bar; ``start`` and ``width`` are per cent of the longest bar."""
+    """A segment of a bar; ``start`` and ``width`` are per cent of the longest bar."""
 
     label: str
     tone: Tone
@@ -37,8 +37,8 @@ class Chart:
     """Bars of numbers.
 
     :param title: what the chart shows.
-    :param series: what the pieces of a bar stand for, and their tones.
-    :param bars: label of each bar and its numbers, one of each series.
+    :param series: names of the segments of a bar, and their tones.
+    :param bars: label of each bar and its numbers, one for each series.
     """
 
     title: str
@@ -46,16 +46,16 @@ class Chart:
     bars: Sequence[tuple[str, Sequence[int]]]
 
     def segments(self) -> Iterator[tuple[str, list[Segment]]]:
-        """Give each bar's label and pieces; a piece of nothing is left out."""
+        """Yield each bar's label and segments, without those of zero."""
         longest = max((sum(numbers) for _, numbers in self.bars), default=0) or 1
         for label, numbers in self.bars:
-            pieces, start = [], 0.0
+            segments, start = [], 0.0
             for (name, tone), number in zip(self.series.items(), numbers, strict=True):
                 width = 100 * number / longest
                 if number:
-                    pieces.append(Segment(name, tone, number, start, width))
+                    segments.append(Segment(name, tone, number, start, width))
                 start += width
-            yield label, pieces
+            yield label, segments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class Table:
     """Rows of text; None is an empty cell.
 
     :param title: what the table shows.
-    :param none: what stands in its place where there is no row.
-    :param tones: of a cell in the first column, by its text.
+    :param none: text shown when there are no rows.
+    :param tones: tones of the cells in the first column, by their text.
     """
 
     title: str
@@ -76,7 +76,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a report says, from the top to the bottom of its page."""
+    """The content of a report, from top to bottom."""
 
     title: str
     about: str
@@ -86,7 +86,7 @@ class Page:
     notes: Sequence[str] = ()
 
     def render(self) -> str:
-        """Give the HTML. Every text is escaped: names come from users."""
+        """Return the HTML. Every text is escaped: names come from users."""
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         environment = Environment(
@@ -99,7 +99,7 @@ class Page:
         return environment.get_template("page.html.jinja").render(page=self)
 
     def write(self, path: ObjectStoragePath) -> None:
-        """Write the page; S3 is told that it is one, or a browser would save the file instead."""
+        """Write the page; on S3 as ``text/html``, or a browser would save the file instead of showing it."""
         content_type = {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
         with path.open("wb", **content_type) as file:
             file.write(self.render().encode())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowException,
+    AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
@@ -18,7 +19,7 @@ from airflow.providers.common.compat.sdk import (
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.compat import is_deferral_timeout, start_of_run, task_state_store
 from fsm_provider.operators.base import (
-    FsmFormsToXComOperator,
+    FsmFormResultOperator,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
@@ -27,44 +28,46 @@ from fsm_provider.operators.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.forms import FormDemand, FormFilter, Reference
+    from fsm_provider.api.form_filter import FormFilter, FormReference
+    from fsm_provider.polling.criteria import FormCriteria
 
 FAILING_SINCE = "fsm_failing_since"
-"""The key of the task's state store under which a sensor in reschedule mode counts its patience."""
+"""Key in the task's state store: since when the polls of a sensor in reschedule mode fail."""
 
 
-class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
-    """Wait for newly completed forms on a property, a job, or the whole account (4.3).
+class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
+    """Wait for newly completed forms on a property, a job, or the entire account.
 
-    Done when at least ``minimum_forms`` forms match, and there is one of each of ``form_names``. In
-    poke, reschedule and deferrable mode alike: the same answer, the same timeout, the same errors.
-    The deferrable form looks once on the worker before it defers; ``exponential_backoff`` is for the
-    other two. Deferred sensors share their requests (:class:`~fsm_provider.triggers.forms.FsmFormTrigger`).
+    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. Poke,
+    reschedule and deferrable mode have the same result, the same timeout and the same errors. A deferrable
+    sensor polls once on the worker before it defers; ``exponential_backoff`` is for the other two modes.
+    Deferred sensors share their requests (:class:`~fsm_provider.triggers.forms.FsmFormTrigger`).
 
-    :param since: forms created at or after; ISO 8601 or a time, in UTC where it has no zone. Default:
-        the start of the run's data interval, else the time the run was to start after; never all
-        history. Another name for ``created_since`` (templated).
-    :param minimum_forms: so many forms, at least 1 (templated).
-    :param form_names: only forms of these names count, and each name has to have one (templated).
+    :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
+        Default: the start of the run's data interval, else the run's ``run_after``; never all history.
+        Another name for ``created_since`` (templated).
+    :param minimum_forms: number of forms, at least 1 (templated).
+    :param form_names: only forms with these names count, and each name needs a form (templated).
     :param deferrable: wait in the triggerer.
-    :param poke_interval: seconds between two looks, at least 1.
-    :param failure_tolerance: how long looks may go on failing while the service cannot be reached, is
-        busy or is broken, before the task fails with the last error; seconds, or a ``timedelta``. In
-        reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that time
-        alone does not mend, such as a refused token, fails the task at once.
+    :param poke_interval: seconds between two polls, at least 1.
+    :param failure_tolerance: how long polls may fail with transient errors (the service is unreachable,
+        busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
+        reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that is not
+        transient, such as a refused token, fails the task at once.
 
-    The further arguments are those of :class:`~fsm_provider.operators.base.FsmFormsToXComOperator` and
-    of Airflow's ``BaseSensorOperator``.
+    For the other arguments see :class:`~fsm_provider.operators.base.FsmFormResultOperator` and Airflow's
+    ``BaseSensorOperator``.
 
-    :return: the forms that count, as ``xcom`` says.
+    :return: the forms that count, in the form that ``xcom`` selects.
     """
 
     template_fields: tuple[str, ...] = (
-        *FsmFormsToXComOperator.template_fields,
+        *FsmFormResultOperator.template_fields,
         "since",
         "minimum_forms",
         "form_names",
     )
+    narrowing: ClassVar[tuple[str, ...]] = (*FsmFormResultOperator.narrowing, "since", "form_names")
     ui_color = "#e8f4ea"
 
     def __init__(
@@ -81,41 +84,45 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
         self.since = since
         self.minimum_forms = minimum_forms
         self.form_names = form_names
+        self._given |= {name for name in ("since", "form_names") if getattr(self, name) is not None}
         self.deferrable = deferrable
         if isinstance(failure_tolerance, timedelta):
             failure_tolerance = failure_tolerance.total_seconds()
         self.failure_tolerance = failure_tolerance
         self._failing_since: datetime | None = None
+        self._is_resumed = False
         with bad_arguments_are_refused():
             if self.poke_interval < 1:
                 raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
             if failure_tolerance < 0:
-                raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is less than nothing")
+                raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
             if since is not None and self.created_since is not None:
                 raise FsmInputError("since: is another name for created_since; give one of them")
             if is_known([minimum_forms, form_names]):
-                self._demand()
+                self._criteria()
             if since is not None and is_known(since):
                 self._since()
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Look once; a deferrable sensor defers where the forms are not enough."""
-        demand = self._demand()
+        """Poll once; a deferrable sensor defers if there are not enough forms."""
+        with permanent_errors_fail_the_task():
+            criteria = self._criteria()
         try:
-            counted, result = self._look(context)
+            counted, result = self._poll(context)
         except FsmError as error:
-            self._bear(error, context)
+            if not self._is_tolerated(error, context):
+                raise
             if self.deferrable:
                 self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
             return False
         self._forget_failures(context)
-        if demand.is_met_by(counted):
+        if criteria.is_met_by(counted):
             return PokeReturnValue(is_done=True, xcom_value=result)
-        missing = demand.missing(counted)
+        missing = criteria.missing(counted)
         self.log.info(
-            "%s of %s forms%s; the next look is in %g s",
+            "%s of %s forms%s; the next poll is in %g s",
             len(counted),
-            max(demand.minimum_forms, len(demand.form_names)),
+            max(criteria.minimum_forms, len(criteria.form_names)),
             f", none named {', '.join(missing)}" if missing else "",
             self.poke_interval,
         )
@@ -124,7 +131,7 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
         return False
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the deferral; a timeout is one in every version, and is not retried."""
+        """Resume after the deferral; a timeout raises ``AirflowSensorTimeout``, which is not retried."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowException as error:
@@ -132,13 +139,25 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
                 raise
             raise AirflowSensorTimeout(f"Sensor has timed out: {error}") from error
 
-    def execute_complete(self, context: Context, event: Any = None, deadline: str = "") -> Any:
-        """Take what the trigger found, or raise the error that it met."""
+    def execute_complete(
+        self, context: Context, event: Any = None, deadline: str = "", failing_since: str | None = None
+    ) -> Any:
+        """Return the forms that the trigger found, or raise its error.
+
+        :param deadline: when the sensor times out, ISO 8601.
+        :param failing_since: since when the worker's polls after the trigger's events fail, ISO 8601.
+        :raises FsmError: the trigger's error, if it is not permanent.
+        :raises RuntimeError: if the event is not one of the trigger's.
+        """
+        from fsm_provider.api.errors import error_from_dict
+
+        self._is_resumed = True
+        self._failing_since = datetime.fromisoformat(failing_since) if failing_since else None
         if not isinstance(event, dict) or not event.keys() & {"forms", "error"}:
-            raise RuntimeError(f"the trigger fired with an event that is none of its own: {event!r}")
+            raise RuntimeError(f"the task resumed with an event that FsmFormTrigger does not emit: {event!r}")
         if "error" in event:
-            self._take_error(context, event["error"], deadline)
-        references: list[Reference] = event["forms"]
+            self._handle_error(context, error_from_dict(event["error"]), datetime.fromisoformat(deadline))
+        references: list[FormReference] = event["forms"]
         self.log.info("%s forms were completed", len(references))
         match self.xcom:
             case "references":
@@ -146,38 +165,57 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
             case "ids":
                 return [reference["id"] for reference in references]
             case "full":
-                return self._look(context)[1]
+                ends = datetime.fromisoformat(deadline)
+                records = self._full_records(context, ends)
+                if records is None:
+                    # Alone: the shared forms have just turned out to be outdated.
+                    self._wait_on(context, ends, shared=False)
+                return records
 
-    def _take_error(self, context: Context, description: dict[str, Any], deadline: str) -> None:
-        from fsm_provider.api.errors import error_from_dict
+    def _full_records(self, context: Context, deadline: datetime) -> list[Any] | None:
+        """Return the records of the forms that the trigger found; None if the wait has to go on."""
+        try:
+            counted, records = self._poll(context)
+        except FsmError as error:
+            if not self._is_tolerated(error, context):
+                self._handle_error(context, error, deadline)
+            return None
+        if self._criteria().is_met_by(counted):
+            return records
+        self._failing_since = None
+        self.log.warning("Some of the forms found have moved or are gone; waiting for others")
+        return None
 
-        error = error_from_dict(description)
+    def _handle_error(self, context: Context, error: FsmError, deadline: datetime) -> NoReturn:
         if self.silent_fail and not error.permanent:
-            self.log.error("Looking for forms failed, and goes on until the timeout: %s", error)
-            if (ends := datetime.fromisoformat(deadline)) <= datetime.now(UTC):
-                raise AirflowSensorTimeout(
-                    f"Sensor has timed out at {deadline}; the last look failed: {error}"
-                )
-            self._wait_in_the_triggerer(context, ends)
+            self.log.error("Polling for forms failed, and goes on until the timeout: %s", error)
+            self._wait_on(context, deadline, error)
         if self.never_fail:
             raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
         with permanent_errors_fail_the_task():
             raise error
 
-    def _bear(self, error: FsmError, context: Context) -> None:
-        """Let a failed look pass, or raise its error where patience is over."""
-        from fsm_provider.api.retry import is_transient
+    def _wait_on(
+        self, context: Context, deadline: datetime, error: FsmError | None = None, *, shared: bool = True
+    ) -> NoReturn:
+        if deadline <= datetime.now(UTC):
+            failed = f"; the last poll failed: {error}" if error else ""
+            raise AirflowSensorTimeout(f"Sensor has timed out at {deadline.isoformat()}{failed}")
+        self._wait_in_the_triggerer(context, deadline, shared=shared)
 
-        if not is_transient(error) or self._failing_for(context) >= self.failure_tolerance:
-            raise error
+    def _is_tolerated(self, error: FsmError, context: Context) -> bool:
+        """Record a failed poll, and return whether the wait goes on."""
+        if error.permanent or self._failing_for(context) >= self.failure_tolerance:
+            return False
         self.log.warning(
-            "Looking for forms failed, and goes on for up to %g s: %s", self.failure_tolerance, error
+            "Polling for forms failed, and goes on for up to %g s: %s", self.failure_tolerance, error
         )
+        return True
 
     def _failing_for(self, context: Context) -> float:
-        """Note a failed look, and give the seconds since the first of those in a row."""
+        """Record a failed poll, and return the seconds since the first of the failures in a row."""
         now = datetime.now(UTC)
-        since = self._noted_failure(context)
+        since = self._recorded_failure(context)
         if since is None:
             if self._is_one_process:
                 self._failing_since = now
@@ -188,17 +226,17 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
             since = now
         return (now - since).total_seconds()
 
-    def _noted_failure(self, context: Context) -> datetime | None:
+    def _recorded_failure(self, context: Context) -> datetime | None:
         if self._is_one_process:
             return self._failing_since
         store = task_state_store(context)
-        noted = store.get(FAILING_SINCE) if store is not None else None
-        if not isinstance(noted, dict) or noted.get("try") != context["ti"].try_number:
+        recorded = store.get(FAILING_SINCE) if store is not None else None
+        if not isinstance(recorded, dict) or recorded.get("try") != context["ti"].try_number:
             return None
-        return datetime.fromisoformat(noted["since"])
+        return datetime.fromisoformat(recorded["since"])
 
     def _forget_failures(self, context: Context) -> None:
-        if self._noted_failure(context) is None:
+        if self._recorded_failure(context) is None:
             return
         self._failing_since = None
         if not self._is_one_process:
@@ -206,39 +244,58 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
 
     @property
     def _is_one_process(self) -> bool:
-        """Whether the worker's looks of one try are one process's, and not each a process's own."""
+        """Whether one process makes all of an attempt's polls on the worker."""
         return self.deferrable or not self.reschedule
 
-    def _look(self, context: Context) -> tuple[list[Reference], list[Any]]:
-        """Give the forms that count, as references and as they go to XCom."""
+    def _poll(self, context: Context) -> tuple[list[FormReference], list[Any]]:
+        """Return the forms that count, as references and as XCom values."""
         from fsm_provider.api.forms import for_xcom, reference_to
+        from fsm_provider.polling.poller import connection_not_found
 
         with permanent_errors_fail_the_task():
             filters = self._filters(context).as_dict()
-            forms = {form.id: form for form in self.hook.list_forms(params=self.query_params, **filters)}
-            counted = self._demand().wanted(map(reference_to, forms.values()))
+            try:
+                listed = self.hook.list_forms(params=self.query_params, **filters)
+                forms = {form.id: form for form in listed}
+            except AirflowNotFoundException:
+                if not self._has_polled(context):
+                    raise
+                raise connection_not_found(self.fsm_conn_id) from None
+            counted = self._criteria().wanted(map(reference_to, forms.values()))
         return counted, for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
 
-    def _wait_in_the_triggerer(self, context: Context, deadline: datetime) -> None:
-        from fsm_provider.triggers.forms import EARLIEST_EVENT, SHARED_FOR, FsmFormTrigger
+    def _has_polled(self, context: Context) -> bool:
+        """Whether there was a poll before this one, which found the connection."""
+        first_reschedule_date = getattr(context["ti"], "get_first_reschedule_date", None)
+        return self._is_resumed or bool(
+            self.reschedule and first_reschedule_date and first_reschedule_date(context)
+        )
 
-        demand, wanted, now = self._demand(), self._filters(context), datetime.now(UTC)
+    def _wait_in_the_triggerer(
+        self, context: Context, deadline: datetime, *, shared: bool = True
+    ) -> NoReturn:
+        from fsm_provider.triggers.forms import MAX_SHARED_LOOKBACK, MIN_DEFERRAL, FsmFormTrigger
+
+        criteria, wanted, now = self._criteria(), self._filters(context), datetime.now(UTC)
         age = wanted.age(now)
+        kwargs = {"deadline": deadline.isoformat()}
+        if self._is_resumed and self._failing_since is not None:
+            kwargs["failing_since"] = self._failing_since.isoformat()
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
                 filters=wanted.as_dict(),
-                minimum_forms=demand.minimum_forms,
-                form_names=list(demand.form_names),
+                minimum_forms=criteria.minimum_forms,
+                form_names=list(criteria.form_names),
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                shared=age is not None and age <= SHARED_FOR,
+                shared=shared and age is not None and age <= MAX_SHARED_LOOKBACK,
             ),
             method_name="execute_complete",
-            kwargs={"deadline": deadline.isoformat()},
-            # A timeout resumes the task as an event does, and must not come earlier.
-            timeout=max(deadline - now, timedelta(seconds=EARLIEST_EVENT)),
+            kwargs=kwargs,
+            # A timeout resumes the task just as an event does, so it must not come before MIN_DEFERRAL.
+            timeout=max(deadline - now, timedelta(seconds=MIN_DEFERRAL)),
         )
 
     def _filters(self, context: Context) -> FormFilter:
@@ -250,15 +307,18 @@ class FsmFormSensor(FsmFormsToXComOperator, BaseSensorOperator):
         return given
 
     def _since(self) -> datetime:
-        from fsm_provider.api.inputs import read_time
+        from fsm_provider.api.validation import parse_time
 
-        return read_time("since", self.since)
+        return parse_time("since", self.since)
 
-    def _demand(self) -> FormDemand:
-        from fsm_provider.api.forms import FormDemand
-        from fsm_provider.api.inputs import read_count, read_names
+    def _criteria(self) -> FormCriteria:
+        from fsm_provider.api.validation import parse_count, parse_names
+        from fsm_provider.polling.criteria import FormCriteria
 
-        return FormDemand(
-            minimum_forms=read_count("minimum_forms", self.minimum_forms),
-            form_names=read_names("form_names", self.form_names or ()),
-        )
+        minimum_forms = parse_count("minimum_forms", self.minimum_forms)
+        if self.form_names is None:
+            return FormCriteria(minimum_forms=minimum_forms)
+        names = parse_names("form_names", self.form_names)
+        if not names:
+            raise FsmInputError("form_names: is an empty list: leave it out if any form counts")
+        return FormCriteria(minimum_forms=minimum_forms, form_names=names)

@@ -1,8 +1,8 @@
 """A fake of the field-service API over a real socket, for tests and demonstrations.
 
 Nothing here imports the provider's own client, so that the two cannot share a mistake.
-Needs the extra ``testing`` (FastAPI and uvicorn), which are imported when they are first needed: every
-pytest that starts beside this package loads :mod:`fsm_provider.testing.pytest_plugin`.
+Needs the extra ``testing`` (FastAPI and uvicorn), imported on first use: pytest loads
+:mod:`fsm_provider.testing.pytest_plugin` wherever this package is installed.
 """
 
 from __future__ import annotations

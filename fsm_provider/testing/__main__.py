@@ -15,13 +15,13 @@ from fsm_provider.testing.settings import Dialect
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m fsm_provider.testing",
         description="Serve a fake of the field-service API on 127.0.0.1 until interrupted.",
     )
-    parser.add_argument("--port", type=int, default=8400, help="0: any free one (default: %(default)s)")
-    parser.add_argument("--token", default="fake-token", help="what it accepts (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8400, help="0: any free port (default: %(default)s)")
+    parser.add_argument("--token", default="fake-token", help="accepted bearer token (default: %(default)s)")
     parser.add_argument(
         "--dialect",
         choices=get_args(Dialect),
@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cursor-param", default="cursor", help="query parameter of a cursor (default: %(default)s)"
     )
-    parser.add_argument("--page-size", type=int, default=100, help="records a page (default: %(default)s)")
+    parser.add_argument("--page-size", type=int, default=100, help="records per page (default: %(default)s)")
     parser.add_argument(
         "--form-after",
         type=float,

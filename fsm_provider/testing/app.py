@@ -1,4 +1,4 @@
-"""The four endpoints of section 4 as an ASGI application, and the PDF of a form."""
+"""The service's four endpoints, and the PDF of a form, as an ASGI application."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from fsm_provider.testing import reading, wire
+from fsm_provider.testing import parsing, wire
 from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
-from fsm_provider.testing.pdf import pdf_of
+from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.settings import Settings
 from fsm_provider.testing.state import ServiceState
 
 
 def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> FastAPI:
-    """Make the application, which knows of no faults."""
+    """Make the application, without faults."""
     endpoints = _Endpoints(settings, state)
     router = APIRouter(prefix=base_path, dependencies=[Depends(endpoints.authorise)])
     router.get("/assetDynamicFieldValues")(endpoints.list_asset_dynamic_fields)
@@ -49,13 +49,12 @@ class _Endpoints:
         with self._state.changed:
             listing = self._state.asset_dynamic_fields
             page = self._page(request, "assets", listing, (), lambda _: True)
-            return self._listed("assets", page, list(page.records))
+            return self._response("assets", page, list(page.records))
 
     async def list_forms(self, request: Request) -> Response:
-        # Without any query no filter is seen.
         query = QueryParams() if self._settings.ignore_filters else request.query_params
-        equal = {name: query[name] for name in reading.EQUAL_FILTERS if name in query}
-        at_least = reading.lower_bounds(query, self._settings.read_time)
+        equal = {name: query[name] for name in parsing.EQUAL_FILTERS if name in query}
+        at_least = parsing.parse_lower_bounds(query, self._settings.parse_time)
         criteria = (*equal.items(), *((name, query[name]) for name in at_least))
         with self._state.changed:
             page = self._page(
@@ -65,29 +64,29 @@ class _Endpoints:
                 criteria,
                 lambda form: form.matches(equal, at_least),
             )
-            return self._listed("forms", page, [self._shown(form.record) for form in page.records])
+            return self._response("forms", page, [self._with_pdf_url(form.record) for form in page.records])
 
-    def _shown(self, form: wire.Record) -> wire.Record:
-        address = self._settings.pdf_address
-        return form if address is None else {**form, "formPDFURL": address(form["id"])}
+    def _with_pdf_url(self, form: wire.Record) -> wire.Record:
+        pdf_url = self._settings.pdf_url
+        return form if pdf_url is None else {**form, "formPDFURL": pdf_url(form["id"])}
 
     async def form_pdf(self, form_id: str) -> Response:
         try:
             form = self._state.form(int(form_id))
         except (ValueError, LookupError) as error:
             raise HTTPException(404, f"There is no form {form_id}") from error
-        return Response(pdf_of(form.record), media_type="application/pdf")
+        return Response(pdf_for(form.record), media_type="application/pdf")
 
     async def create_job(self, property_id: str, request: Request) -> Response:
-        if not wire.is_whole_number(property_id) or not self._state.has_property(int(property_id)):
+        if not wire.is_integer(property_id) or not self._state.has_property(int(property_id)):
             raise HTTPException(404, f"There is no property {property_id}")
-        body = await reading.job_body(request)
+        body = await parsing.read_job_body(request)
         return JSONResponse(self._state.add_job(int(property_id), body, {}), status_code=201)
 
     async def register_webhook(self, request: Request) -> Response:
         query = request.query_params
-        object_ = reading.webhook_object(query)
-        event_types = reading.event_types(query, self._settings.event_types_style, object_)
+        object_ = parsing.parse_webhook_object(query)
+        event_types = parsing.parse_event_types(query, self._settings.event_types_style, object_)
         if not query.get("targetURL"):
             raise HTTPException(409, "targetURL is missing")
         webhook = self._state.add_webhook(
@@ -112,13 +111,13 @@ class _Endpoints:
                 criteria,
                 matches,
                 cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
-                size=reading.page_size(query, settings.page_size_param, settings.page_size),
+                size=parsing.parse_page_size(query, settings.page_size_param, settings.page_size),
                 string_cursors=wire.paginates_in_strings(kind, settings.dialect),
                 cursors_from_zero=settings.cursors_from_zero,
             )
         except CursorError as error:
             raise HTTPException(409, str(error)) from error
 
-    def _listed(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
+    def _response(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
         now = datetime.now(self._settings.server_timezone)
         return JSONResponse(wire.envelope(kind, page, records, dialect=self._settings.dialect, now=now))

@@ -1,4 +1,4 @@
-"""A connection of the fake that can be broken: uvicorn's, with a hold on its transport."""
+"""A connection of the fake that faults can break: uvicorn's, with access to its transport."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Connection(H11Protocol):
         """Reset the new connection, or wait for a request."""
         super().connection_made(transport)
         if self.server_state.reset_at_accept:
-            self._reset_if_told_to()
+            self._reset_if_due()
 
     def data_received(self, data: bytes) -> None:
         """Reset the connection, or read the request."""
-        if not self._reset_if_told_to():
+        if not self._reset_if_due():
             super().data_received(data)
 
-    def _reset_if_told_to(self) -> bool:
+    def _reset_if_due(self) -> bool:
         if self.server_state.resets_left <= 0 or self.client is None:
             return False
         self.server_state.resets_left -= 1
@@ -56,32 +56,32 @@ class Connection(H11Protocol):
         return True
 
     def close_when_idle(self) -> None:
-        """Close the connection now, or after the answer under way."""
+        """Close the connection now, or after the response under way."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
         else:
             self.cycle.keep_alive = False
 
     def write(self, data: bytes) -> None:
-        """Write bytes past HTTP; nothing but :meth:`close` and :meth:`reset` may follow."""
-        self._give_up_answer()
+        """Write raw bytes, bypassing HTTP; nothing but :meth:`close` and :meth:`reset` may follow."""
+        self._abandon_response()
         if not self.transport.is_closing():
             self.transport.write(data)
 
     def close(self) -> None:
         """Send what was written, then FIN."""
-        self._give_up_answer()
+        self._abandon_response()
         self.transport.close()
 
     def reset(self) -> None:
-        """Send RST instead of anything not sent yet."""
-        self._give_up_answer()
+        """Send RST, discarding what was not sent yet."""
+        self._abandon_response()
         if not self.transport.is_closing():
             lingering = struct.pack("ii", 1, 0)
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingering)
             self.transport.abort()
 
-    def _give_up_answer(self) -> None:
-        # Otherwise uvicorn logs that the application left without a whole answer.
+    def _abandon_response(self) -> None:
+        # Otherwise uvicorn logs that the application returned without completing the response.
         if self.cycle is not None:
             self.cycle.disconnected = True

@@ -1,4 +1,4 @@
-"""Webhook deliveries of new jobs, to targets on this machine alone (section 6: not shown).
+"""Webhook deliveries of new jobs, only to targets on this machine; the specification does not show them.
 
 Nothing here is shared with the receiver of deliveries, so that the two cannot share a mistake.
 """
@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 log: logging.Logger = logging.getLogger("fsm_provider.testing")
 
 Sign = Callable[[str, str, int, bytes], Mapping[str, str]]
-"""Makes the headers of a delivery of secret, delivery's identifier, seconds since 1970, and body."""
+"""Makes the headers of a delivery from secret, delivery's identifier, seconds since 1970, and body."""
 
 HOST = "127.0.0.1"
 THREADS = 4
 
 
 def standard_webhooks(secret: str, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Sign as https://www.standardwebhooks.com has it."""
+    """Sign as https://www.standardwebhooks.com specifies."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signature = hmac.new(key, f"{delivery_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
     return {
@@ -53,22 +53,22 @@ def body_hmac(header: str = "X-Signature", prefix: str = "") -> Sign:
 
 @dataclass(frozen=True)
 class Deliveries:
-    """How registered targets on 127.0.0.1 are told of new jobs.
+    """How registered targets on 127.0.0.1 are notified of new jobs.
 
-    :param sign: makes the headers that prove a delivery.
-    :param attempts: how often a delivery is tried until it is answered with 2xx.
+    :param sign: makes the headers that authenticate a delivery.
+    :param attempts: consecutive failed attempts, without a 2xx response, after which a delivery is dropped.
     :param backoff: seconds before the second attempt; doubled each time.
-    :param most_backoff: seconds before an attempt at most.
-    :param timeout: seconds that an answer may take.
-    :param duplicates: how often a delivery that was accepted is sent again.
-    :param reorder: seconds that a delivery may be held back; how long is drawn.
-    :param seed: of what is drawn.
+    :param max_backoff: the longest wait before an attempt, in seconds.
+    :param timeout: seconds to wait for a response.
+    :param duplicates: how often an accepted delivery is sent again.
+    :param reorder: each delivery is delayed by up to so many seconds, at random.
+    :param seed: of the random delays.
     """
 
     sign: Sign = standard_webhooks
     attempts: int = 8
     backoff: float = 0.2
-    most_backoff: float = 3.0
+    max_backoff: float = 3.0
     timeout: float = 5.0
     duplicates: int = 0
     reorder: float = 0.0
@@ -82,9 +82,9 @@ class RecordedDelivery:
     :param delivery_id: the same for each attempt, and for duplicates.
     :param webhook_id: the registration.
     :param job_id: the job that was created.
-    :param attempt: counted from 1; a duplicate's go on.
-    :param status: what was answered; None where nothing was.
-    :param seconds: how long that took.
+    :param attempt: counted from 1, duplicates included.
+    :param status: the HTTP status returned; None where there was no response.
+    :param seconds: the duration of the attempt.
     """
 
     delivery_id: str
@@ -109,12 +109,12 @@ class _Due:
 
 
 class DeliveryThreads:
-    """Delivers between start and stop, and reports each attempt."""
+    """Delivers webhooks between start and stop, and reports each attempt."""
 
     def __init__(self, deliveries: Deliveries, report: Callable[[RecordedDelivery], None]) -> None:
         self._deliveries = deliveries
         self._report = report
-        self._draw = random.Random(deliveries.seed)  # noqa: S311 - for tests
+        self._random = random.Random(deliveries.seed)  # noqa: S311 - for tests
         self._numbers = count()
         self._due: list[_Due] = []
         self._changed = threading.Condition()
@@ -122,7 +122,7 @@ class DeliveryThreads:
         self._threads: list[threading.Thread] = []
 
     def job_created(self, job: Mapping[str, Any], webhooks: list[dict[str, Any]]) -> None:
-        """Plan the deliveries of a job."""
+        """Schedule the deliveries of a job."""
         payload = {
             "type": "jobs.created",
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -136,8 +136,8 @@ class DeliveryThreads:
                 continue
             delivery_id = f"msg_{job['id']}_{webhook['id']}"
             body = json.dumps(payload, default=str).encode()
-            at = time.monotonic() + self._draw.uniform(0, self._deliveries.reorder)
-            self._plan(_Due(at, next(self._numbers), dict(webhook), job["id"], delivery_id, body))
+            at = time.monotonic() + self._random.uniform(0, self._deliveries.reorder)
+            self._schedule(_Due(at, next(self._numbers), dict(webhook), job["id"], delivery_id, body))
 
     def start(self) -> None:
         """Deliver from now on."""
@@ -146,7 +146,7 @@ class DeliveryThreads:
             self._start_threads()
 
     def stop(self) -> None:
-        """Drop what is not delivered, and wait for what is under way."""
+        """Drop scheduled deliveries, and wait for those under way."""
         with self._changed:
             self._running = False
             self._due.clear()
@@ -155,14 +155,13 @@ class DeliveryThreads:
         for thread in threads:
             thread.join()
 
-    def _plan(self, due: _Due) -> None:
+    def _schedule(self, due: _Due) -> None:
         with self._changed:
             heappush(self._due, due)
             self._start_threads()
             self._changed.notify()
 
     def _start_threads(self) -> None:
-        # Most services deliver nothing.
         if self._running and self._due and not self._threads:
             for number in range(THREADS):
                 thread = threading.Thread(target=self._work, name=f"fsm-deliveries-{number}", daemon=True)
@@ -177,9 +176,9 @@ class DeliveryThreads:
             self._report(
                 RecordedDelivery(due.delivery_id, due.webhook["id"], due.job_id, due.attempt, status, seconds)
             )
-            self._plan_next(due, accepted=status is not None and 200 <= status < 300)
+            self._schedule_next(due, accepted=status is not None and 200 <= status < 300)
 
-    def _plan_next(self, due: _Due, *, accepted: bool) -> None:
+    def _schedule_next(self, due: _Due, *, accepted: bool) -> None:
         settings = self._deliveries
         due.accepted += accepted
         due.failures = 0 if accepted else due.failures + 1
@@ -187,7 +186,7 @@ class DeliveryThreads:
             return
         wait = 0.0
         if due.failures:
-            wait = min(settings.backoff * 2 ** (due.failures - 1), settings.most_backoff)
+            wait = min(settings.backoff * 2 ** (due.failures - 1), settings.max_backoff)
         due.attempt += 1
         due.at = time.monotonic() + wait
         with self._changed:

@@ -1,4 +1,4 @@
-"""An engineer who completes forms some time after a job was created."""
+"""A simulated engineer, who completes forms some time after a job was created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Engineer:
-    """What is completed against every new job, and when.
+    """Which forms are completed against every new job, and when.
 
     :param after: seconds from the creation of a job to its first form.
     :param form_names: the forms completed against each job, in this order.
@@ -35,7 +35,7 @@ class EngineerThread:
         self._thread: threading.Thread | None = None
 
     def job_created(self, job_id: int) -> None:
-        """Plan the forms of a job."""
+        """Schedule the forms of a job."""
         first = time.monotonic() + self._engineer.after
         with self._changed:
             for index, form_name in enumerate(self._engineer.form_names):
@@ -44,13 +44,13 @@ class EngineerThread:
             self._changed.notify()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name="fsm-engineer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Drop what is not completed yet and wait for the thread to end."""
+        """Drop scheduled forms and wait for the thread to end."""
         with self._changed:
             self._stopped = True
             self._due.clear()

@@ -1,4 +1,4 @@
-"""One request and what becomes of it: what faults are written in."""
+"""One request and its response, with the methods that faults are written with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fsm_provider.testing.settings import Settings
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A status, headers and a whole body.
+class Response:
+    """A status, headers and a complete body.
 
     :param headers: names in lower case; ``content-length`` is not among them but made from the body.
     """
@@ -28,10 +28,10 @@ class Answer:
 
 
 class Exchange:
-    """A request that was read, and the means to answer it rightly, wrongly or not at all.
+    """A request that was read, and the methods to respond correctly, wrongly or not at all.
 
-    The request is recorded once, before the first byte of an answer leaves or the connection
-    breaks: who has seen either finds it among the service's requests.
+    The request is recorded once, before the first byte of a response is sent or the connection
+    breaks: a client that has seen either finds it among the service's requests.
 
     :param request: the request, its body read.
     :param settings: those of the service.
@@ -42,7 +42,7 @@ class Exchange:
         request: Request,
         settings: Settings,
         *,
-        handle: Callable[[], Awaitable[Answer]],
+        handle: Callable[[], Awaitable[Response]],
         send: Send,
         record: Callable[[int | None], None],
         stopping: asyncio.Event,
@@ -56,12 +56,12 @@ class Exchange:
         self._stopping = stopping
         self._connection: Connection = request.scope["state"]["connection"]
 
-    async def handle(self) -> Answer:
-        """Do what is asked, e.g. store the job, and return the right answer without sending it."""
+    async def handle(self) -> Response:
+        """Handle the request, e.g. store the job, and return the correct response without sending it."""
         return await self._handle()
 
     def record(self, status: int | None) -> None:
-        """Record the request, unless that was done before.
+        """Record the request, unless it is recorded already.
 
         :param status: None where none is sent.
         """
@@ -69,44 +69,44 @@ class Exchange:
             self._recorded = True
             self._record(status)
 
-    async def answer(self, answer: Answer, *, after: float = 0.0) -> None:
-        """Send a whole answer, ``after`` seconds and the service's latency."""
-        self.record(answer.status)
+    async def respond(self, response: Response, *, after: float = 0.0) -> None:
+        """Send a complete response, after ``after`` seconds plus the service's latency."""
+        self.record(response.status)
         if delay := after + self.settings.latency:
             await self.pause(delay)
-        await self._begin(answer)
-        await self._send_body(answer.body, more=False)
+        await self._begin(response)
+        await self._send_body(response.body, more=False)
 
-    async def answer_in_part(self, answer: Answer, at: int | None, *, chunked: bool = False) -> None:
-        """Send the headers of the whole answer and its body up to ``at``.
+    async def respond_in_part(self, response: Response, at: int | None, *, chunked: bool = False) -> None:
+        """Send the headers of the complete response and its body up to ``at``.
 
         :param at: bytes; default: half of them; negative: all but so many.
         :param chunked: with chunked encoding instead of ``Content-Length``.
         """
-        self.record(answer.status)
-        await self._begin(answer, chunked=chunked)
-        await self.send_part(answer.body[: len(answer.body) // 2 if at is None else at])
+        self.record(response.status)
+        await self._begin(response, chunked=chunked)
+        await self.send_part(response.body[: len(response.body) // 2 if at is None else at])
 
     async def send_part(self, part: bytes) -> None:
-        """Send more of the body of an answer sent in part."""
+        """Send more of a body that :meth:`respond_in_part` began."""
         await self._send_body(part, more=True)
 
     async def end(self) -> None:
-        """End an answer sent in part; the connection stays."""
+        """End a response sent in part; the connection stays open."""
         await self._send_body(b"", more=False)
 
     async def pause(self, seconds: float | None = None) -> None:
-        """Wait so long, None: forever. Ends when the service stops."""
+        """Wait so many seconds, None: forever. Ends when the service stops."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def write(self, data: bytes) -> None:
-        """Send bytes that need not be HTTP, instead of an answer."""
+        """Send bytes that need not be HTTP, instead of a response."""
         self.record(None)
         self._connection.write(data)
 
     def close(self) -> None:
-        """Close the connection in order (FIN), after what was sent."""
+        """Close the connection in order (FIN), once all is sent."""
         self.record(None)
         self._connection.close()
 
@@ -115,14 +115,14 @@ class Exchange:
         self.record(None)
         self._connection.reset()
 
-    async def _begin(self, answer: Answer, *, chunked: bool = False) -> None:
-        headers = dict(answer.headers)
-        if answer.status not in (204, 304) and not chunked:
-            headers["content-length"] = str(len(answer.body))
+    async def _begin(self, response: Response, *, chunked: bool = False) -> None:
+        headers = dict(response.headers)
+        if response.status not in (204, 304) and not chunked:
+            headers["content-length"] = str(len(response.body))
         await self._send(
             {
                 "type": "http.response.start",
-                "status": answer.status,
+                "status": response.status,
                 "headers": [
                     (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
                 ],

@@ -1,4 +1,4 @@
-"""How a test makes the fake fail."""
+"""Methods with which a test makes the fake fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fsm_provider.testing.server import BackgroundServer
 
 
 class FakeFaults:
-    """Faults by endpoint and call, and outages of the whole service."""
+    """Faults of single calls, and failures of all connections."""
 
     _server: BackgroundServer | None
 
@@ -29,25 +29,25 @@ class FakeFaults:
         calls: Container[int] | None = None,
         every: bool = False,
     ) -> ScriptedFault:
-        """Play a fault instead of the right answer, by default at the first matching call.
+        """Play a fault instead of the correct response, by default at the first matching call.
 
-        Calls are counted from 1 and from now on, for each scripted fault by itself. Of several
-        faults for one call the one scripted last is played::
+        Each scripted fault counts its own calls, from 1, beginning now. If several faults match a call,
+        the one scripted last is played::
 
             service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
             service.fail("GET", "/forms", faults.Status(503), calls=(1, 2))
             service.fail("*", "*", faults.Status(429, retry_after=1), every=True)
 
         :param method: e.g. ``GET``; ``*`` is any.
-        :param path_pattern: relative to the base address, in which ``*`` is anything.
-        :param fault: one of :mod:`fsm_provider.testing.faults`, or one's own.
+        :param path_pattern: relative to the base URL; ``*`` matches anything.
+        :param fault: one of :mod:`fsm_provider.testing.faults`, or your own.
         :param call: the one call that fails.
         :param calls: the calls that fail, e.g. ``(1, 3)`` or ``range(2, 5)``.
         :param every: whether every call fails.
         :return: the scripted fault, whose ``hits`` says how often it was played.
         """
         if isinstance(fault, type):
-            raise TypeError(f"{fault.__name__} is the class of a fault; give one of its objects")
+            raise TypeError(f"{fault.__name__} is the class of a fault; pass an instance")
         if sum((call is not None, calls is not None, every)) > 1:
             raise ValueError("Only one of call, calls and every can be given")
         if call is not None and call < 1:
@@ -59,15 +59,15 @@ class FakeFaults:
         return scripted
 
     def clear_faults(self) -> None:
-        """Forget all scripted faults; one that is being played plays on."""
+        """Remove all scripted faults; one that is being played continues."""
         self._script.clear()
 
     @contextmanager
     def refuse_connections(self) -> Iterator[None]:
         """Refuse connections (ECONNREFUSED) within a ``with`` block; the records stay.
 
-        Kept-alive connections are closed at the beginning, those with a request under way after
-        its answer. At the end the service is back on the same port.
+        At the beginning, open connections are closed, those with a request under way after its
+        response. At the end the service accepts connections on the same port again.
         """
         with self._running().refusing():
             yield
@@ -78,8 +78,8 @@ class FakeFaults:
     ) -> Iterator[list[tuple[str, int]]]:
         """Reset connections within a ``with`` block, before a request is read.
 
-        A connection, new or kept alive, is reset (RST) at the first bytes of a request. None of
-        these requests is recorded, as none was read::
+        A connection, new or kept alive, is reset (RST) at the first bytes of a request. These requests
+        are not recorded, as they were not read::
 
             with service.reset_connections(1) as was_reset:
                 hook.list_forms()
@@ -87,7 +87,7 @@ class FakeFaults:
 
         :param count: how many; None: all.
         :param at_accept: whether a new connection is reset as soon as it is accepted. A client may
-            then see the reset when it connects, when it sends or when it reads, as it happens.
+            then see the reset when it connects, sends or reads.
         :return: a list that receives the client's host and port of each connection.
         """
         with self._running().resetting(count, at_accept=at_accept) as was_reset:
@@ -95,5 +95,5 @@ class FakeFaults:
 
     def _running(self) -> BackgroundServer:
         if self._server is None:
-            raise RuntimeError("The service does not run: start() it first")
+            raise RuntimeError("The service is not running: start() it first")
         return self._server

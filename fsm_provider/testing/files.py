@@ -1,4 +1,4 @@
-"""Another host, where the PDFs of forms are: it signs their addresses and has no use for a token."""
+"""Another host for the PDFs of forms: its URLs are signed, and it needs no token."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fsm_provider.testing.state import RecordedRequest, ServiceState
 
 
 class FakeFileHost(FakeFaults):
-    """Keeps the PDFs of a service's forms, as an object storage does.
+    """Serves the PDFs of a service's forms, as an object storage does.
 
-    While it runs, the service lists its addresses, each signed anew at each listing::
+    While it runs, the service lists its URLs, signed anew at each listing::
 
         with FakeFieldService() as service, FakeFileHost(service, lifetime=60) as files:
             ...
             assert not any("authorization" in request.headers for request in files.requests)
 
-    An answer 403 repeats the address that was asked for. :meth:`fail` makes it fail.
+    A 403 response repeats the URL that was requested. :meth:`fail` makes it fail.
 
     :param service: the running service.
-    :param name: the host of the addresses, which leads to 127.0.0.1, where it listens.
-    :param lifetime: seconds until an address expires; None: never.
+    :param name: the host in the URLs; it must resolve to 127.0.0.1, where it listens.
+    :param lifetime: seconds until a URL expires; None: never.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FakeFileHost(FakeFaults):
         front = Front(app, settings, self._recorded, self._script, base_path="", stopping=stopping)
         self._server = BackgroundServer(front, listener, stopping)
         self._server.start()
-        self._service.settings.pdf_address = self.address
+        self._service.settings.pdf_url = self.pdf_url
         return self
 
     def __exit__(
@@ -68,18 +68,18 @@ class FakeFileHost(FakeFaults):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._service.settings.pdf_address = None
+        self._service.settings.pdf_url = None
         self._running().stop()
 
-    def address(self, form_id: int) -> str:
-        """Sign an address of a form's PDF."""
+    def pdf_url(self, form_id: int) -> str:
+        """Return a signed URL of a form's PDF."""
         expires = "never" if self.lifetime is None else f"{time.time() + self.lifetime:.3f}"
         query = f"expires={expires}&signature={self._signature(form_id, expires)}"
         return f"http://{self._name}:{self._port}/forms/{form_id}/pdf?{query}"
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests handled so far, in the order of their answers."""
+        """The requests handled so far, in the order of their responses."""
         with self._recorded.changed:
             return list(self._recorded.requests)
 

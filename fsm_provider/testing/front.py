@@ -1,4 +1,4 @@
-"""In front of the application: reads each request, plays its fault or handles it, and records it."""
+"""Middleware that reads each request, plays its fault or handles it, and records it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fsm_provider.testing import reading
-from fsm_provider.testing.exchange import Answer, Exchange
-from fsm_provider.testing.faults import RightAnswer
+from fsm_provider.testing import parsing
+from fsm_provider.testing.exchange import Exchange, Response
+from fsm_provider.testing.faults import CorrectResponse
 from fsm_provider.testing.script import Script
 from fsm_provider.testing.settings import Settings
 from fsm_provider.testing.state import RecordedRequest, ServiceState
@@ -19,7 +19,7 @@ from fsm_provider.testing.state import RecordedRequest, ServiceState
 class Front:
     """An ASGI application around the one that handles requests.
 
-    :param stopping: ends pauses in requests under way once it is set.
+    :param stopping: once set, ends pauses in requests under way.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Front:
                     path=path,
                     query=tuple(request.query_params.multi_items()),
                     headers=_without_token(request, self._settings.token),
-                    json=reading.parsed_json(body),
+                    json=parsing.parse_json(body),
                     status=status,
                     connection=tuple(scope["client"]),
                     at=at,
@@ -71,7 +71,7 @@ class Front:
             record=record,
             stopping=self._stopping,
         )
-        fault = self._script.next_fault(request.method, path) or RightAnswer()
+        fault = self._script.next_fault(request.method, path) or CorrectResponse()
         try:
             await fault.play(exchange)
         except Exception:
@@ -79,8 +79,8 @@ class Front:
             raise
 
 
-async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
-    """Have the application handle a request that was read, and collect its answer."""
+async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Response:
+    """Have the application handle a request that was read, and collect its response."""
     messages: list[Message] = []
 
     async def receive() -> Message:
@@ -93,7 +93,7 @@ async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
     start, *parts = messages
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     headers.pop("content-length", None)
-    return Answer(start["status"], b"".join(part.get("body", b"") for part in parts), headers)
+    return Response(start["status"], b"".join(part.get("body", b"") for part in parts), headers)
 
 
 def _without_token(request: Request, token: str) -> dict[str, str]:

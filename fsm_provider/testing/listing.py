@@ -1,4 +1,4 @@
-"""Cursor pagination over an append-only list (section 2.5)."""
+"""Cursor pagination over an append-only list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CursorError(ValueError):
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a listing; a cursor is an integer or a string, None where there is no page."""
+    """One page of a listing; a cursor is an integer or a string, None where there is no such page."""
 
     records: tuple[T, ...]
     total: int
@@ -39,8 +39,8 @@ class _Bookmark:
 class Listing(Generic[T]):
     """Records in the order they were added, read page by page.
 
-    A cursor stands for the filters it was made with and the position of its page's first record,
-    so records added during a listing appear at its end and never shift a page.
+    A cursor stands for its listing's filters and the position of its page's first record, so records
+    added during a listing appear at its end and never shift a page.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The specification's four operations as an OpenAPI 3.1 document (``openapi.json``).
 
-Written from the specification by hand, not from the fake or the client, so that both can be
-checked against it. What the specification does not show is open in it; see its ``description``
+Written by hand from the specification, not from the fake or the client, so that both can be
+checked against it. It leaves open what the specification does not show; see its ``description``
 and ``x-not-shown``.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def document() -> dict[str, Any]:
-    """Read the document; each call gives a copy of one's own."""
+    """Load the document; each call returns a new copy."""
     text = resources.files("fsm_provider.testing").joinpath("openapi.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     return document

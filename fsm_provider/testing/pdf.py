@@ -1,4 +1,4 @@
-"""The smallest PDF that a viewer opens, for the address in a form's ``formPDFURL``."""
+"""The smallest PDF that a viewer opens, for a form's ``formPDFURL``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def pdf_of(form: Mapping[str, Any]) -> bytes:
-    """Write the PDF of a form's record, another one for each version."""
+def pdf_for(form: Mapping[str, Any]) -> bytes:
+    """Make the PDF of a form's record; it differs by version."""
     return blank_pdf(f"{form['formName']} {form['id']} {form['lastUpdatedOnDateTime']}")
 
 
 def blank_pdf(title: str) -> bytes:
-    """Write a PDF of one blank page whose title is the given text."""
+    """Make a PDF of one blank page with this title."""
     escaped = re.sub(r"([\\()])", r"\\\1", title)
     objects = (
         "<< /Type /Catalog /Pages 2 0 R >>",

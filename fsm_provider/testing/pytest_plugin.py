@@ -1,4 +1,4 @@
-"""Pytest fixtures to test DAGs with: a fake of the service, and an Airflow of the tests' own.
+"""Pytest fixtures to test DAGs: a fake of the service, and an isolated Airflow.
 
 Pytest loads this module by its entry point wherever the package is installed, so it imports neither
 Airflow nor FastAPI before a test asks for a fixture.
@@ -27,14 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the setting ``fsm_dags_folder``."""
     parser.addini(
         DAGS_FOLDER,
-        "folder of DAG files to test, relative to the root folder: the tests have an Airflow of their own, "
-        "with an AIRFLOW_HOME that is removed at the end; the fixture fsm_dags gives the DAGs",
+        "folder of DAG files to test, relative to the root folder: the tests use an isolated Airflow, "
+        "with an AIRFLOW_HOME that is removed at the end; the fixture fsm_dags returns the DAGs",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Give Airflow a home of its own before anything imports it, as it reads its settings then."""
+    """Set a temporary AIRFLOW_HOME before anything imports Airflow, which reads its settings then."""
     name = early_config.getini(DAGS_FOLDER)
     if not name:
         return
@@ -55,8 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker ``fake_field_service``."""
     config.addinivalue_line(
         "markers",
-        "fake_field_service(*, fsm_conn_id='fsm_default', **parameters): the connection that leads to the "
-        "fixture of this name, and the parameters of FakeFieldService that it is made with, e.g. engineer",
+        "fake_field_service(*, fsm_conn_id='fsm_default', **parameters): the id of the connection to the "
+        "fixture of this name, and the parameters of its FakeFieldService, e.g. engineer",
     )
 
 
@@ -64,9 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def fake_field_service(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeFieldService]:
-    """Serve the field-service API for one test, empty; AIRFLOW_CONN_FSM_DEFAULT is the connection to it.
+    """Serve the field-service API for one test, without records, at AIRFLOW_CONN_FSM_DEFAULT.
 
-    A marker names another connection, and gives what ``FakeFieldService`` takes::
+    A marker names another connection, and passes parameters to ``FakeFieldService``::
 
         @pytest.mark.fake_field_service(fsm_conn_id="fsm_uk", engineer=Engineer(after=0.1))
         def test_the_form_is_filed(fake_field_service, fsm_dags): ...
@@ -86,12 +86,12 @@ def fake_field_service(
 
 @pytest.fixture(scope="session")
 def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
-    """Give the DAGs of the folder ``fsm_dags_folder`` by their ids, on an Airflow of the tests' own.
+    """Return the DAGs of the folder ``fsm_dags_folder`` by their ids, in an isolated Airflow.
 
     ``run = fsm_dags["work_order"].test()`` runs one to its end in this process, without a scheduler. The
-    Airflow has a temporary home and an SQLite database, made once a session. A file that cannot be
-    imported fails the tests that ask for this. Where ``fsm_dags_folder`` is not set, Airflow's settings
-    are left as they are, and this fixture cannot be used.
+    Airflow has a temporary home and an SQLite database, created once per session. A file that cannot be
+    imported fails the tests that use this fixture. If ``fsm_dags_folder`` is not set, Airflow's settings
+    are unchanged, and this fixture fails.
     """
     if not request.config.getini(DAGS_FOLDER):
         pytest.fail(f"{DAGS_FOLDER} is not set: name the folder of your DAG files in pytest's settings")

@@ -1,4 +1,4 @@
-"""The records of the fake: how a test seeds them and looks at them."""
+"""The records of the fake, as a test adds and reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fsm_provider.testing.pdf import pdf_of
+from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.state import ServiceState
 from fsm_provider.testing.wire import Record
 
@@ -15,9 +15,9 @@ DEFAULT_USAGE = {"scope": "standard", "fieldKey": "make", "fieldDescription": "M
 
 
 class FakeRecords:
-    """Records as the service writes them: its field names, every field of section 2.
+    """Records as the service writes them, with its field names and every field of the specification.
 
-    What is returned is a copy, so that changing it changes nothing here.
+    Returned records are copies: changing them does not change the service's.
     """
 
     def __init__(self, properties: Iterable[int] | None) -> None:
@@ -25,42 +25,42 @@ class FakeRecords:
 
     @property
     def jobs(self) -> list[Record]:
-        """Copies of all jobs (section 2.2), oldest first."""
+        """Copies of all jobs, oldest first."""
         with self._state.changed:
             return copy.deepcopy(list(self._state.jobs.values()))
 
     @property
     def forms(self) -> list[Record]:
-        """Copies of all forms (section 2.3), in the order of the listing."""
+        """Copies of all forms, in the order of the listing."""
         with self._state.changed:
             return copy.deepcopy([form.record for form in self._state.forms.records])
 
     def pdf(self, form_id: int) -> bytes:
-        """Give the PDF of a form as it is now.
+        """Return the PDF of a form as it is now.
 
-        :raises LookupError: there is no such form.
+        :raises LookupError: if there is no such form.
         """
         with self._state.changed:
-            return pdf_of(self._state.form(form_id).record)
+            return pdf_for(self._state.form(form_id).record)
 
     @property
     def webhooks(self) -> list[Record]:
-        """Copies of all webhook registrations (section 2.4), with their signing secrets."""
+        """Copies of all webhook registrations, with their signing secrets."""
         with self._state.changed:
             return copy.deepcopy(self._state.webhooks)
 
     @property
     def asset_dynamic_fields(self) -> list[Record]:
-        """Copies of all asset dynamic fields (section 2.1), in the order of the listing."""
+        """Copies of all asset dynamic fields, in the order of the listing."""
         with self._state.changed:
             return copy.deepcopy(self._state.asset_dynamic_fields.records)
 
     def add_property(self, property_id: int) -> None:
-        """Make a property known, where ``properties`` was given."""
+        """Add a property, where ``properties`` was given."""
         self._state.add_property(property_id)
 
     def add_job(self, property_id: int, **fields: Any) -> Record:
-        """Add a job and return it (section 2.2).
+        """Add a job and return it.
 
         :param fields: fields of the record by the service's names, e.g. ``status="Closed"``.
         """
@@ -78,7 +78,7 @@ class FakeRecords:
         form_name_id: str | None = None,
         **fields: Any,
     ) -> Record:
-        """Add a completed form and return it (section 2.3).
+        """Add a completed form and return it.
 
         :param job_id: the job it was completed against, which need not exist; default 1.
         :param property_id: default: the property of the job, 1 where there is no such job.
@@ -120,8 +120,8 @@ class FakeRecords:
 
         :param property_ids: taken in turn.
         :param form_names: taken in turn.
-        :param first_created: aware time of the first form; default: so that the last is now.
-        :param interval: from one form to the next.
+        :param first_created: aware time of the first form; default: such that the last form's is now.
+        :param interval: time from one form to the next.
         """
         start = first_created or datetime.now(UTC) - interval * (count - 1)
         for index in range(count):
@@ -142,15 +142,15 @@ class FakeRecords:
 
         :param updated: aware time of the change; default now.
         :param fields: fields of the record by the service's names.
-        :raises LookupError: there is no such form.
+        :raises LookupError: if there is no such form.
         """
         updated = updated or datetime.now(UTC)
         return copy.deepcopy(self._state.update_form(form_id, updated, fields))
 
     def complete_form(self, job_id: int, form_name: str) -> Record:
-        """Complete a form against a job now and return it (section 2.3).
+        """Complete a form against a job now and return it.
 
-        :raises LookupError: there is no such job.
+        :raises LookupError: if there is no such job.
         """
         return copy.deepcopy(self._state.complete_form(job_id, form_name))
 
@@ -162,10 +162,10 @@ class FakeRecords:
         used_by: Sequence[Mapping[str, Any]] = (DEFAULT_USAGE,),
         **fields: Any,
     ) -> Record:
-        """Add an asset dynamic field and return it (section 2.1).
+        """Add an asset dynamic field and return it.
 
         :param values: names of the values, numbered from 1.
-        :param used_by: usage objects as in section 2.1.
+        :param used_by: usage objects, with the service's field names.
         :param fields: other fields of the record by the service's names, e.g.
             ``dynamicFieldID=7``.
         """

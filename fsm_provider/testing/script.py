@@ -1,4 +1,4 @@
-"""Which fault is played at which call."""
+"""Selects the fault for each call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fsm_provider.testing.faults.base import Fault
 
 
 def matches(method: str, path: str, *, method_pattern: str, path_pattern: str) -> bool:
-    """Compare a request with patterns, in which ``*`` is anything: ``/properties/*/jobs``."""
+    """Compare a request with patterns, where ``*`` matches anything: ``/properties/*/jobs``."""
     return fnmatchcase(method, method_pattern.upper()) and fnmatchcase(path, path_pattern)
 
 
@@ -32,7 +32,7 @@ class ScriptedFault:
         return f"<{self._method} {self._path}: {self.fault}, {self.hits} hits in {self._count} calls>"
 
     def counts(self, method: str, path: str) -> bool:
-        """Count a request that matches, and say whether it is to fail."""
+        """Count a matching request; return whether the fault is due."""
         if not matches(method, path, method_pattern=self._method, path_pattern=self._path):
             return False
         self._count += 1
@@ -42,7 +42,7 @@ class ScriptedFault:
 class Script:
     """The scripted faults of a service.
 
-    :param changed: is held while calls are counted, and notified of each fault played.
+    :param changed: held while calls are counted, and notified of each fault played.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
@@ -50,19 +50,19 @@ class Script:
         self._faults: list[ScriptedFault] = []
 
     def add(self, fault: ScriptedFault) -> None:
-        """Script a fault, which goes before those scripted so far."""
+        """Script a fault, with priority over earlier ones."""
         with self._changed:
             self._faults.insert(0, fault)
 
     def clear(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         with self._changed:
             self._faults.clear()
 
     def next_fault(self, method: str, path: str) -> Fault | None:
         """Count a request and return its fault, if any."""
         with self._changed:
-            # A list, since each of them counts the call.
+            # A list, not a generator: every matching fault counts the call.
             due = [fault for fault in self._faults if fault.counts(method, path)]
             if not due:
                 return None

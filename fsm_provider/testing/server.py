@@ -20,7 +20,7 @@ T = TypeVar("T")
 START_TIMEOUT = 10.0
 BACKLOG = 2048
 GRACE = 0.5
-"""Seconds that requests under way have to end in when the server stops."""
+"""Seconds that requests under way get to finish when the server stops."""
 
 
 def listen(port: int) -> socket.socket:
@@ -31,9 +31,9 @@ def listen(port: int) -> socket.socket:
 
 
 def bind(port: int) -> socket.socket:
-    """Take a port of 127.0.0.1; until somebody listens there, connections are refused."""
-    # Only where the protocol is named does asyncio set TCP_NODELAY, without which an answer's
-    # body waits for the acknowledgement of its head: 40 ms each.
+    """Reserve a port of 127.0.0.1; without a listener, connections are refused."""
+    # asyncio sets TCP_NODELAY only if the protocol is explicit. Without it a response's body waits
+    # 40 ms for the acknowledgement of its headers.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -47,23 +47,30 @@ def bind(port: int) -> socket.socket:
 class BackgroundServer:
     """One run of an ASGI application on a listening socket, which it closes at the end.
 
-    :param stopping: set when the server stops; the application answers then without delay.
+    :param stopping: set when the server stops; the application responds then without delay.
+    :param config: of uvicorn's, in place of the fake service's; only a :class:`Connection` can be reset.
     """
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, stopping: asyncio.Event) -> None:
-        config = uvicorn.Config(
-            app,
-            loop="asyncio",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=75,
-        )
-        self._server = _Server(config, stopping)
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        stopping: asyncio.Event,
+        **config: Any,
+    ) -> None:
+        options = {
+            "loop": "asyncio",
+            "http": Connection,
+            "ws": "none",
+            "lifespan": "off",
+            "log_config": None,
+            "access_log": False,
+            "proxy_headers": False,
+            "server_header": False,
+            "timeout_keep_alive": 75,
+            **config,
+        }
+        self._server = _Server(uvicorn.Config(app, **options), stopping)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="fsm-fake-service", daemon=True
         )
@@ -81,7 +88,7 @@ class BackgroundServer:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Refuse connections, without giving up the port."""
+        """Refuse connections while reserving the port."""
         reserved = self._server.run_in_loop(self._server.stop_listening())
         try:
             yield
@@ -93,7 +100,7 @@ class BackgroundServer:
 
     @contextmanager
     def resetting(self, count: int | None, *, at_accept: bool) -> Iterator[list[tuple[str, int]]]:
-        """Reset so many connections, None: all."""
+        """Reset ``count`` connections, None: all."""
         connections = self._server.connections
         connections.was_reset = []
         connections.reset_at_accept = at_accept
@@ -105,9 +112,9 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's own loop looks ten times a second whether to stop, and waits for idle clients.
+    """Uvicorn with a faster stop: its own loop checks only ten times a second, and waits for idle clients.
 
-    A suite that starts a service for each test would spend its time on that.
+    A test suite that starts a service for each test would spend its time on that.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
@@ -131,18 +138,18 @@ class _Server(uvicorn.Server):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(START_TIMEOUT)
 
     async def stop_listening(self) -> socket.socket:
-        """Close the listener and what is idle; return a socket that keeps the port."""
+        """Close the listener and idle connections; return a socket that reserves the port."""
         [server] = self.servers
         _, port = server.sockets[0].getsockname()
         server.close()
         reserved = bind(port)
         for connection in list(self.connections.connections):
             cast(Connection, connection).close_when_idle()
-        await asyncio.sleep(0)  # The transports close their sockets.
+        await asyncio.sleep(0)  # Lets the transports close their sockets.
         return reserved
 
     async def main_loop(self) -> None:
-        # Tick 0 is one that renews the Date header.
+        # Tick 0 renews the Date header.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), timeout=1)

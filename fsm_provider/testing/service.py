@@ -1,4 +1,4 @@
-"""The fake service as a test or a demonstration uses it."""
+"""The fake service, for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class FakeFieldService(FakeRecords, FakeFaults):
-    """The four endpoints of the field-service API (section 4) on 127.0.0.1, with their state.
+    """The four endpoints of the field-service API on 127.0.0.1, with their state.
 
-    Records are the service's own JSON as dicts, with its field names and every field of
-    section 2. What the specification does not show is a parameter, and ``settings`` changes it
-    while the service runs::
+    Records are the service's own JSON as dicts, with its field names and every field of the
+    specification. What the specification does not show is a parameter; ``settings`` changes it while the
+    service runs::
 
         with FakeFieldService(engineer=Engineer(after=1)) as service:
             monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
@@ -36,24 +36,24 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
     :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`.
 
-    :param token: the one accepted bearer token (section 5).
-    :param port: port to listen on; 0 is any free one.
+    :param token: the one accepted bearer token.
+    :param port: port to listen on; 0: any free one.
     :param base_path: path below which the endpoints are, e.g. ``/api/v2``.
-    :param page_size: records a page (section 8: not shown).
-    :param dialect: types of the pagination fields (section 2.5). ``specified``: booleans and
+    :param page_size: records per page.
+    :param dialect: types of the pagination fields. ``specified``: booleans and
         integers for assets, strings for forms; ``typed`` or ``string``: the one or the other for
-        both. No next or previous page is null, or ``""`` among strings.
-    :param cursor_param: query parameter that carries a cursor (section 2.5: not shown).
-    :param page_size_param: query parameter that asks for another page size; None: there is none.
+        both. A missing next or previous cursor is null, or ``""`` with strings.
+    :param cursor_param: query parameter that carries a cursor.
+    :param page_size_param: query parameter that sets another page size; None: there is none.
     :param engineer: who completes forms against new jobs; None: nobody.
-    :param latency: seconds between handling a request and answering it.
-    :param properties: the identifiers of the properties there are; None: any integer is one.
-    :param forbidden_tokens: tokens that are answered with 403 (section 5).
-    :param event_types_style: how several event types are read from the query (section 4.5: not
-        shown). ``last``: of a repeated ``eventTypes`` only the last; ``all``: each of them;
-        ``brackets``: each ``eventTypes[]``; ``comma``: the last, split at commas.
-    :param deliveries: how registered webhooks are told of new jobs (section 6: not shown); only those whose
-        target is on 127.0.0.1 are.
+    :param latency: seconds between handling a request and responding.
+    :param properties: the identifiers of existing properties; None: any integer.
+    :param forbidden_tokens: tokens that get a 403.
+    :param event_types_style: how several event types are parsed from the query. ``last``: only the last of a
+        repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
+        ``eventTypes[]``; ``comma``: the last, split at commas.
+    :param deliveries: how registered webhooks are notified of new jobs; only those with a target on
+        127.0.0.1 are.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         FakeRecords.__init__(self, properties)
         FakeFaults.__init__(self, self._state.changed)
         if port:
-            self._state.base_url = self._address()
+            self._state.base_url = self._url()
         self._server: BackgroundServer | None = None
         self._delivery = DeliveryThreads(deliveries or Deliveries(), self._state.record_delivery)
         self._state.on_job_created.append(self._deliver)
@@ -98,14 +98,14 @@ class FakeFieldService(FakeRecords, FakeFaults):
             self._state.on_job_created.append(self._engineer.job_created)
 
     def start(self) -> Self:
-        """Serve; returns once connections are accepted.
+        """Start the service; returns once it accepts connections.
 
-        After a stop the service comes back on the same port, with its records.
+        After a stop, it starts on the same port, with its records.
         """
         if self._server is None:
             listener = listen(self._port)
             self._port = listener.getsockname()[1]
-            self._state.base_url = self._address()
+            self._state.base_url = self._url()
             stopping = asyncio.Event()
             app = create_app(self.settings, self._state, base_path=self._base_path)
             front = Front(
@@ -124,7 +124,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         return self
 
     def stop(self) -> None:
-        """Close all connections, cancel forms and deliveries not made yet; may be called twice."""
+        """Close all connections, and cancel scheduled forms and deliveries; may be called twice."""
         self._delivery.stop()
         if self._engineer is not None:
             self._engineer.stop()
@@ -145,13 +145,13 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
     @property
     def base_url(self) -> str:
-        """The service's address, e.g. ``http://127.0.0.1:49152/api``; known once started.
+        """The service's URL, e.g. ``http://127.0.0.1:49152/api``; known once started.
 
-        With ``port=0`` neither the address nor a record with links can be had before that.
+        With ``port=0`` neither the URL nor a record with links is available before that.
         """
         return self._state.base_url
 
-    def _address(self) -> str:
+    def _url(self) -> str:
         return f"http://127.0.0.1:{self._port}{self._base_path}"
 
     def connection(self) -> dict[str, Any]:
@@ -169,12 +169,12 @@ class FakeFieldService(FakeRecords, FakeFaults):
         }
 
     def connection_json(self) -> str:
-        """Make the connection as a string, for ``AIRFLOW_CONN_<ID>``."""
+        """Make the connection as JSON text, for ``AIRFLOW_CONN_<ID>``."""
         return json.dumps(self.connection())
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests handled so far, in the order of their answers."""
+        """The requests handled so far, in the order of their responses."""
         with self._state.changed:
             return list(self._state.requests)
 
@@ -182,7 +182,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         """Return the requests to a path.
 
         :param method: e.g. ``GET``; ``*`` is any.
-        :param path_pattern: relative to the base address, in which ``*`` is anything:
+        :param path_pattern: relative to the base URL; ``*`` matches anything:
             ``/properties/*/jobs``.
         """
         return [
@@ -193,7 +193,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
     @property
     def deliveries(self) -> list[RecordedDelivery]:
-        """The attempts at webhook deliveries so far, in the order of their answers."""
+        """The attempts at webhook deliveries so far, in the order of their responses."""
         with self._state.changed:
             return list(self._state.deliveries)
 
@@ -203,24 +203,23 @@ class FakeFieldService(FakeRecords, FakeFaults):
         self._delivery.job_created(job, webhooks)
 
     def clear_requests(self) -> None:
-        """Forget the requests handled so far."""
+        """Clear the recorded requests."""
         with self._state.changed:
             self._state.requests.clear()
 
     def wait_for(self, predicate: Callable[[], T], timeout: float) -> T:
-        """Return what ``predicate`` returns as soon as that is true.
+        """Return the result of ``predicate`` as soon as it is true.
 
-        It is called at once and after every request, every change and every fault::
+        It is called at once and after every request, change and fault::
 
             [form] = service.wait_for(lambda: service.forms, timeout=5)
 
-        :param predicate: looks at this object; must not send a request to it, as the service
-            waits meanwhile.
+        :param predicate: must not send a request to this service, which waits meanwhile.
         :param timeout: seconds.
-        :raises TimeoutError: it is still false after ``timeout``.
+        :raises TimeoutError: if it is still false after ``timeout``.
         """
         with self._state.changed:
             result = self._state.changed.wait_for(predicate, timeout)
         if not result:
-            raise TimeoutError(f"Not the case after {timeout} s")
+            raise TimeoutError(f"Still false after {timeout} s")
         return result

@@ -1,4 +1,4 @@
-"""What the fake knows: its records, the requests it got, and a signal for every change."""
+"""The fake's state: its records, the requests it got, and a signal for every change."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RecordedRequest:
     """A request that the fake has read.
 
     :param method: e.g. ``GET``.
-    :param path: decoded, relative to the base address, e.g. ``/properties/7/jobs``.
+    :param path: decoded, relative to the base URL, e.g. ``/properties/7/jobs``.
     :param query: decoded (name, value) pairs in the order sent.
-    :param headers: names in lower case; the value of ``authorization`` is ``Bearer ***`` where
-        the token was the right one, otherwise ``***``.
-    :param json: the parsed body; None where there is none or it isn't JSON.
-    :param status: the status answered; None where a fault sent none.
+    :param headers: names in lower case; the value of ``authorization`` is ``Bearer ***`` if the
+        token was correct, otherwise ``***``.
+    :param json: the parsed body; None where it is empty or not JSON.
+    :param status: the HTTP status returned; None where a fault sent none.
     :param connection: host and port of the client; as many distinct pairs as TCP connections.
     :param at: when the request arrived, an aware time in UTC.
     """
@@ -45,7 +45,7 @@ class RecordedRequest:
 
 @dataclass
 class StoredForm:
-    """A form and what it is filtered by, which its record need not show (section 4.3)."""
+    """A form and the values it is filtered by, which its record may not show."""
 
     record: Record
     job_id: int
@@ -94,43 +94,43 @@ class ServiceState:
 
     @property
     def base_url(self) -> str:
-        """The service's address, which the links in records begin with."""
+        """The service's URL, which the links in records begin with."""
         if self._base_url is None:
-            raise RuntimeError("The address isn't known yet: start() the service first")
+            raise RuntimeError("The URL isn't known yet: start() the service first")
         return self._base_url
 
     @base_url.setter
-    def base_url(self, address: str) -> None:
-        self._base_url = address
+    def base_url(self, url: str) -> None:
+        self._base_url = url
 
     def has_property(self, property_id: int) -> bool:
-        """Say whether jobs can be created on this property."""
+        """Return whether jobs can be created on this property."""
         return self._properties is None or property_id in self._properties
 
     def add_property(self, property_id: int) -> None:
-        """Make a property known; means nothing where every property is."""
+        """Add a property; no effect where any integer is one."""
         with self.changed:
             if self._properties is not None:
                 self._properties.add(property_id)
 
     def record_request(self, request: RecordedRequest) -> None:
-        """Remember a handled request."""
-        log.info("%s %s %s", request.method, request.path, request.status or "not answered")
+        """Record a handled request."""
+        log.info("%s %s %s", request.method, request.path, request.status or "no response")
         with self.changed:
             self.requests.append(request)
             self.changed.notify_all()
 
     def record_delivery(self, delivery: RecordedDelivery) -> None:
-        """Remember an attempt at a delivery."""
-        answer = delivery.status or "no answer"
-        log.info("delivery %s, attempt %d: %s", delivery.delivery_id, delivery.attempt, answer)
+        """Record an attempt at a delivery."""
+        status = delivery.status or "no response"
+        log.info("delivery %s, attempt %d: %s", delivery.delivery_id, delivery.attempt, status)
         with self.changed:
             self.deliveries.append(delivery)
             self.changed.notify_all()
 
     def add_job(self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]) -> Record:
-        """Create a job from a request body, some of its fields then replaced."""
-        now = wire.whole_milliseconds(datetime.now(UTC))
+        """Create a job from a request body, with some fields replaced."""
+        now = wire.truncate_to_milliseconds(datetime.now(UTC))
         with self.changed:
             job_id = next(self._job_ids)
             job = wire.job_record(job_id, property_id, body, base_url=self.base_url, now=now)
@@ -153,8 +153,8 @@ class ServiceState:
         form_name_id: str | None,
         overrides: Mapping[str, Any],
     ) -> Record:
-        """Add a form, some fields of its record replaced."""
-        created, updated = wire.whole_milliseconds(created), wire.whole_milliseconds(updated)
+        """Add a form, with some fields of its record replaced."""
+        created, updated = wire.truncate_to_milliseconds(created), wire.truncate_to_milliseconds(updated)
         with self.changed:
             record = wire.form_record(
                 next(self._form_ids),
@@ -175,9 +175,9 @@ class ServiceState:
     def update_form(self, form_id: int, updated: datetime, overrides: Mapping[str, Any]) -> Record:
         """Change a form in its place in the listing.
 
-        :raises LookupError: there is no such form.
+        :raises LookupError: if there is no such form.
         """
-        updated = wire.whole_milliseconds(updated)
+        updated = wire.truncate_to_milliseconds(updated)
         with self.changed:
             stored = self.form(form_id)
             stored.updated = updated
@@ -188,7 +188,7 @@ class ServiceState:
     def form(self, form_id: int) -> StoredForm:
         """Find a form.
 
-        :raises LookupError: there is no such form.
+        :raises LookupError: if there is no such form.
         """
         with self.changed:
             for stored in self.forms.records:
@@ -199,7 +199,7 @@ class ServiceState:
     def complete_form(self, job_id: int, form_name: str) -> Record:
         """Add a form completed just now against a job.
 
-        :raises LookupError: there is no such job.
+        :raises LookupError: if there is no such job.
         """
         with self.changed:
             if job_id not in self.jobs:
@@ -226,7 +226,7 @@ class ServiceState:
         used_by: Sequence[Mapping[str, Any]],
         overrides: Mapping[str, Any],
     ) -> Record:
-        """Add an asset dynamic field, some of its fields replaced."""
+        """Add an asset dynamic field, with some fields replaced."""
         with self.changed:
             fields = self.asset_dynamic_fields.records
             field = wire.asset_dynamic_field_record(len(fields) + 1, name, values, used_by)

@@ -1,4 +1,4 @@
-"""The service's JSON: records with every field of section 2, and the envelope of a listing."""
+"""The service's JSON: records with every field of the specification, and the envelope of a listing."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ JOB_BODY_TYPES: Mapping[str, type] = {
 }
 
 
-def whole_milliseconds(moment: datetime) -> datetime:
-    """Cut an aware time to the precision that the service writes."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment!r} has no time zone")
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+def truncate_to_milliseconds(time: datetime) -> datetime:
+    """Truncate an aware time to the service's precision."""
+    if time.tzinfo is None:
+        raise ValueError(f"{time!r} has no time zone")
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
-def timestamp(moment: datetime) -> str:
-    """Write a time as the service does: UTC, milliseconds and ``Z``."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def timestamp(time: datetime) -> str:
+    """Format a time as the service does: UTC, milliseconds and ``Z``."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def is_whole_number(text: str) -> bool:
-    """Say whether a text is digits that can be read, which Python refuses to do with thousands."""
+def is_integer(text: str) -> bool:
+    """Return whether a text is up to 18 digits; Python refuses to parse thousands of them."""
     return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
 def is_skill(value: Any) -> bool:
-    """Say whether a value is an element of ``skills`` in section 2.2."""
+    """Return whether a value is an element of a job's ``skills``."""
     return isinstance(value, dict) and type(value.get("id")) is int and isinstance(value.get("skill"), str)
 
 
 def contact(id_name: str, contact_id: str) -> Record:
-    """Make the contact object that goes with a contact identifier."""
+    """Make the contact object for a contact identifier."""
     return {
-        id_name: int(contact_id) if is_whole_number(contact_id) else 0,
+        id_name: int(contact_id) if is_integer(contact_id) else 0,
         "fullName": "",
         "mobile": "",
         "telephone": "",
@@ -69,17 +69,16 @@ def contact(id_name: str, contact_id: str) -> Record:
 def job_record(
     job_id: int, property_id: int, body: Mapping[str, Any], *, base_url: str, now: datetime
 ) -> Record:
-    """Make the Job of section 2.2 that a request body of section 4.2 results in.
+    """Make the job that a request body creates.
 
-    What is not given is empty: ``""``, ``0``, ``[]``, ``False``. Only the times of a completion
-    and a closure that have not happened are None. Fields that section 4.2 does not know are
-    carried over, but never over a field that the service sets. Of ``skills``, whose form in a
-    request is not shown, what has the form of section 2.2 is carried over.
+    Fields that are not given are empty: ``""``, ``0``, ``[]``, ``False``. Only the times of completion
+    and closure are None. Unknown fields of the request are copied, unless the service sets them. The
+    specification does not show ``skills`` in a request: elements that look like a job's are copied.
     """
     customer_contact_id = body.get("customerContactID", "")
     site_contact_id = body.get("siteContactID", "")
     skills = body.get("skills")
-    address = f"{base_url}/jobs/{job_id}"
+    url = f"{base_url}/jobs/{job_id}"
     record: Record = {
         "id": job_id,
         "createdOnDateTime": timestamp(now),
@@ -145,9 +144,9 @@ def job_record(
         "SLAType": "",
         "SLAStatus": "",
         "links": {
-            "self": address,
+            "self": url,
             "property": f"{base_url}/properties/{property_id}",
-            "appointments": f"{address}/appointments",
+            "appointments": f"{url}/appointments",
         },
     }
     for number in (1, 2, 3):
@@ -167,7 +166,7 @@ def form_record(
     updated: datetime,
     base_url: str,
 ) -> Record:
-    """Make a Form with every field of section 2.3."""
+    """Make a form with every field of the specification."""
     return {
         "id": form_id,
         "createdOnDateTime": timestamp(created),
@@ -198,7 +197,7 @@ def form_record(
 def asset_dynamic_field_record(
     field_id: int, name: str, values: Sequence[str], used_by: Sequence[Mapping[str, Any]]
 ) -> Record:
-    """Make an asset dynamic field of section 2.1; its values are numbered from 1."""
+    """Make an asset dynamic field; its values are numbered from 1."""
     return {
         "dynamicFieldID": field_id,
         "dynamicFieldName": name,
@@ -210,7 +209,7 @@ def asset_dynamic_field_record(
 def webhook_record(
     webhook_id: int, *, description: str, object_: str, event_types: list[str], target_url: str
 ) -> Record:
-    """Make a webhook registration of section 2.4 with a fresh signing secret."""
+    """Make a webhook registration with a new signing secret."""
     return {
         "id": webhook_id,
         "description": description,
@@ -222,16 +221,16 @@ def webhook_record(
 
 
 def paginates_in_strings(kind: ListingKind, dialect: Dialect) -> bool:
-    """Say whether a listing writes its pagination fields as strings (section 2.5)."""
+    """Return whether a listing writes its pagination fields as strings."""
     return dialect == "string" or (dialect == "specified" and kind == "forms")
 
 
 def envelope(
     kind: ListingKind, page: Page[Any], data: list[Record], *, dialect: Dialect, now: datetime
 ) -> Record:
-    """Wrap the records of a page as in section 2.5, the pagination fields in the dialect.
+    """Wrap the records of a page, with the pagination fields in the dialect.
 
-    :param now: in the zone that the asset listing writes its time in.
+    :param now: in the time zone of the asset listing.
     """
     pagination: Record = {
         "hasMore": page.next_cursor is not None,

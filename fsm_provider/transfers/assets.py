@@ -1,4 +1,4 @@
-"""Operators that bring asset dynamic fields to files."""
+"""Operators that export asset dynamic fields to files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.transfers.base import Exported
+    from fsm_provider.transfers.base import ExportResult
 
 
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
-    """Export the asset dynamic fields (4.1).
+    """Export the asset dynamic fields.
 
-    How files are written is said by :class:`~fsm_provider.transfers.base.FsmExportOperator`. There is one
-    row for each value in each use; a field without values, or without uses, has one all the same. Columns
-    are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
+    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the files. There is one row for each
+    value in each use; a field without values, or without uses, still has one row. Columns are
+    ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
     ``values_id``, and so on. The file is sorted by ``dynamicFieldID``.
     """
 
@@ -31,23 +31,22 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         with bad_arguments_are_refused():
             self.options(only_known=True)
 
-    def execute(self, context: Context) -> Exported:
+    def execute(self, context: Context) -> ExportResult:
         """List and write the fields."""
-        from fsm_provider.api.models import AssetDynamicField
-        from fsm_provider.exports.entries import entries_of_asset_fields
-        from fsm_provider.exports.schema import Schema
+        from fsm_provider.api.endpoints import LIST_ASSET_DYNAMIC_FIELDS as endpoint
+        from fsm_provider.transfers.export.entries import entries_for_asset_fields
+        from fsm_provider.transfers.export.schema import Schema
 
         with permanent_errors_fail_the_task():
-            schema = Schema(AssetDynamicField)
+            schema = Schema(endpoint.response)
             return self.export(
                 context,
                 {"query_params": self.query_params},
                 schema,
-                lambda encode: entries_of_asset_fields(
-                    self.counted(
-                        self.hook.list_asset_dynamic_fields(params=self.query_params, max_pages=MAX_PAGES)
-                    ),
-                    schema,
-                    encode,
+                lambda: self.hook.client.pages(
+                    endpoint.path, endpoint.response, self.query_params, max_pages=MAX_PAGES
+                ),
+                lambda listing, encode: entries_for_asset_fields(
+                    self.counted(field for page in listing for field in page.data), schema, encode
                 ),
             )

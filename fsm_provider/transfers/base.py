@@ -1,4 +1,4 @@
-"""What the operators share that export a listing as files."""
+"""Base classes of the operators that write files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
-from fsm_provider.api.inputs import read_choice, read_identifier
-from fsm_provider.operators.base import FsmWriteOperator, Readers
+from fsm_provider.api.validation import parse_choice, parse_text
+from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
-    from fsm_provider.exports.schema import Row, Schema
-    from fsm_provider.exports.spool import Entry
+    from fsm_provider.api.listing import Listing
+    from fsm_provider.transfers.export.schema import Row, Schema
+    from fsm_provider.transfers.export.sort_buffer import Entry
 
 T = TypeVar("T")
 
@@ -21,8 +22,8 @@ MAX_PAGES = 1_000_000
 PROGRESS_EVERY = 20_000
 
 
-class Exported(TypedDict):
-    """What an export gives to other tasks.
+class ExportResult(TypedDict):
+    """The result of an export, for other tasks.
 
     :param manifest: the path of the manifest, which names the files.
     """
@@ -33,21 +34,21 @@ class Exported(TypedDict):
     bytes: int
 
 
-def _read_destination(name: str, value: Any) -> Any:
-    return read_identifier(name, value) if isinstance(value, str) else value
+def _parse_destination(name: str, value: Any) -> Any:
+    return parse_text(name, value) if isinstance(value, str) else value
 
 
-class FsmFilesOperator(FsmWriteOperator):
-    """Base of what writes files to any storage that Airflow reaches.
+class FsmObjectStorageOperator(FsmOptionsOperator):
+    """Base of operators that write files to any storage that Airflow reaches.
 
     :param destination: the folder, e.g. ``s3://bucket/forms/{{ ds }}``, or an ``ObjectStoragePath``
         (templated).
-    :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not name
-        one itself, as ``s3://aws_default@bucket/forms`` does (templated).
+    :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not
+        name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "destination", "object_storage_conn_id")
-    readers: ClassVar[Readers] = {"destination": _read_destination}
+    option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 
     def __init__(
         self,
@@ -61,46 +62,49 @@ class FsmFilesOperator(FsmWriteOperator):
         self.object_storage_conn_id = object_storage_conn_id
 
     def folder(self) -> ObjectStoragePath:
-        """Give the destination as a path with its connection."""
+        """Return the destination as a path with its connection."""
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
         conn_id = self.object_storage_conn_id
-        # Airflow 2 takes None for a connection too, in the place of the destination's own.
+        # In Airflow 2, even None replaces the connection that the destination names.
         connection = {"conn_id": conn_id} if conn_id else {}
-        return ObjectStoragePath(str(_read_destination("destination", self.destination)), **connection)
+        return ObjectStoragePath(str(_parse_destination("destination", self.destination)), **connection)
 
 
-class FsmExportOperator(FsmFilesOperator):
-    """Base of what exports a listing as files.
+class FsmExportOperator(FsmObjectStorageOperator):
+    """Base of operators that export a listing as files.
 
-    The listing is read to its end before the first file is written; meanwhile it is on the worker's disk, in
-    a file that is gone when the task is, however that ends (in ``TMPDIR``, else ``/var/tmp``; as many bytes
-    as the export as text). Memory is bounded. A record that came twice is written once.
+    The listing is read to its end before the first file is written. Meanwhile it is on the worker's disk, in
+    a file that disappears with the task's process (in ``TMPDIR``, else ``/var/tmp``; as many bytes as the
+    export has as text). Memory is bounded. Duplicate records are written once. Where the number of records
+    differs from the service's ``meta.totalRecords``, the listing is read again, up to three times in all. Two
+    readings of the same records are accepted, with a warning; otherwise the task fails and may be retried.
 
-    Files are there whole or not at all, and last of all ``_manifest.json``: filters, columns, and of each
-    file path, rows, bytes and sha256. The same records give the same bytes, but for another version of
-    pyarrow. A run that is repeated replaces the files of the one before, and removes those that it does not
-    write again; meanwhile there is no manifest. So each listing and each window needs a folder of its own,
-    and one that holds another export is refused.
+    Files are atomic. The last one is ``_manifest.json``: filters, columns, and the path, rows, bytes and
+    sha256 of each file. The same records give the same bytes, unless the version of pyarrow changes. A
+    repeated run writes its files under temporary names, then replaces those of the run before and removes the
+    ones it did not write again; meanwhile there is no manifest. So each account, listing and window needs a
+    folder of its own. A folder that holds another export is refused: the manifest names connection and host.
 
     All formats have the same columns, named as the service names them; a field of a nested object has that
-    object's name and an underscore before it (``jobDetails_jobID``). They are integers of 64 bits, text, or
-    times in UTC (with microseconds). ``_extra`` holds as JSON text what the service sends beyond them, and
-    each value of another type than its column's, which is then null. In CSV (RFC 4180, UTF-8), null and empty
-    text are both empty. Nothing is done to text that a spreadsheet may take for a formula.
+    object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit integers, text, or
+    times in UTC (with microseconds). ``_extra`` holds, as JSON text, fields without a column and values that
+    do not have their column's type; the column is then null. In CSV (RFC 4180, UTF-8), null and empty text
+    are both empty. Text that a spreadsheet may take for a formula is not escaped.
 
-    :param destination: the folder; see :class:`FsmFilesOperator`, also for ``object_storage_conn_id``.
+    :param destination: the folder; see :class:`FsmObjectStorageOperator`, also for
+        ``object_storage_conn_id``.
     :param format: ``jsonl``, ``csv``, or ``parquet`` (zstd), which needs the extra ``parquet`` (templated).
-    :param query_params: query parameters that the specification does not show (templated).
+    :param query_params: query parameters beyond those of the specification (templated).
     :return: the manifest's path, and how many files, rows and bytes.
     """
 
     records: ClassVar[str]
-    """What is listed, as the files are called."""
-    template_fields: tuple[str, ...] = (*FsmFilesOperator.template_fields, "format")
-    readers: ClassVar[Readers] = {
-        **FsmFilesOperator.readers,
-        "format": partial(read_choice, choices=("jsonl", "csv", "parquet")),
+    """What is listed; also the name of the files."""
+    template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "format")
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmObjectStorageOperator.option_parsers,
+        "format": partial(parse_choice, choices=("jsonl", "csv", "parquet")),
     }
 
     def __init__(self, *, format: str = "jsonl", **kwargs: Any) -> None:
@@ -112,46 +116,51 @@ class FsmExportOperator(FsmFilesOperator):
         context: Context,
         filters: dict[str, Any],
         schema: Schema,
-        entries: Callable[[Callable[[Row], bytes]], Iterator[Entry]],
+        list_records: Callable[[], Listing],
+        entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
         *,
         partitioned: bool = False,
-    ) -> Exported:
+    ) -> ExportResult:
         """Write the files.
 
-        :param filters: what of the records is listed, the same JSON values in each run of the same export.
-        :param entries: lists, given what a row comes to in the format.
+        :param filters: which records are listed: the same JSON values in each run of the same export.
+        :param list_records: starts a listing.
+        :param entries: reads a listing, given the encoder of rows.
+        :param partitioned: whether each folder gets a file of its own.
         """
-        from fsm_provider.exports.folder import ExportFolder, Layout
-        from fsm_provider.exports.formats import format_of
-        from fsm_provider.exports.spool import Spool
-        from fsm_provider.lineage import records_of, report
-        from fsm_provider.storing import WholeFiles
+        from fsm_provider.atomic_files import AtomicFiles
+        from fsm_provider.lineage import report, uri_for_records
+        from fsm_provider.transfers.export.folder import ExportFolder, Layout
+        from fsm_provider.transfers.export.formats import format_for
+        from fsm_provider.transfers.export.readings import read_completely
 
         options = self.options()
-        format = format_of(options["format"])
+        format = format_for(options["format"])
         layout = Layout(f"{self.records}.{options['format']}", partitioned, format, schema)
-        with WholeFiles(self.folder(), context) as files, Spool() as spool:
-            folder = ExportFolder(files, {"records": self.records, **filters})
-            spool.fill(entries(format.encoder(schema)))
-            written = folder.write(spool, layout)
-        report(self.hook, inputs=[records_of(self.fsm_conn_id, self.records)])
-        exported = Exported(
+        encode = format.encoder(schema)
+        with AtomicFiles(self.folder(), context) as files:
+            source = {"service": self.hook.client.settings.base_url, "connection": self.fsm_conn_id}
+            folder = ExportFolder(files, {**source, "records": self.records, **filters})
+            with read_completely(list_records, lambda listing: entries(listing, encode)) as buffer:
+                written = folder.write(buffer, layout)
+        report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
+        exported = ExportResult(
             manifest=str(folder.manifest), files=written.files, rows=written.rows, bytes=written.bytes
         )
         self.log.info("Exported %(rows)s rows, %(bytes)s bytes, in %(files)s files: %(manifest)s", exported)
         return exported
 
     def counted(self, records: Iterable[T]) -> Iterator[T]:
-        """Give the records, and tell of them now and then."""
+        """Yield the records, logging progress."""
         for number, record in enumerate(records, start=1):
             yield record
             if number % PROGRESS_EVERY == 0:
                 self.log.info("%s records listed", number)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Tell the OpenLineage provider what was read and written."""
-        from fsm_provider.lineage import openlineage, records_of, uri_of
+        """Report to the OpenLineage provider what was read and written."""
+        from fsm_provider.lineage import openlineage, uri_for, uri_for_records
 
         return openlineage(
-            inputs=[records_of(self.fsm_conn_id, self.records)], outputs=[uri_of(self.folder())]
+            inputs=[uri_for_records(self.fsm_conn_id, self.records)], outputs=[uri_for(self.folder())]
         )

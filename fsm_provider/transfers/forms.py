@@ -1,34 +1,46 @@
-"""Operators that bring forms to files."""
+"""Operators that export forms and their PDFs to files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.inputs import MAX_PDF_BYTES, read_choice, read_count, read_flag, read_json, read_time
+from fsm_provider.api.form_filter import FORM_FILTERS
+from fsm_provider.api.validation import (
+    MAX_PDF_BYTES,
+    MAX_PDF_SECONDS,
+    parse_choice,
+    parse_count,
+    parse_flag,
+    parse_json,
+    parse_time,
+)
 from fsm_provider.operators.base import (
-    FORM_FILTERS,
     FsmFormFilterOperator,
-    Readers,
+    OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmFilesOperator
+from fsm_provider.state.digest import digest_for
+from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
+from fsm_provider.transfers.pdfs.outcomes import PdfOutcome as PdfOutcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
-    from fsm_provider.paths import PathTemplate
-    from fsm_provider.pdfs import PdfTransfer
-    from fsm_provider.transfers.base import Exported
+    from fsm_provider.transfers.base import ExportResult
+    from fsm_provider.transfers.pdfs.paths import PathTemplate
+    from fsm_provider.transfers.pdfs.transfer import PdfTransfer
 
 PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
 PDF_MANIFEST = (
@@ -37,65 +49,71 @@ PDF_MANIFEST = (
 )
 
 
-def _read_template(_: str, text: Any) -> PathTemplate:
-    from fsm_provider.paths import PathTemplate
+def _parse_template(_: str, text: Any) -> PathTemplate:
+    from fsm_provider.transfers.pdfs.paths import PathTemplate
 
     return PathTemplate(text)
 
 
-def _read_relative_path(name: str, text: Any) -> str:
-    from fsm_provider.paths import read_relative_path
+def _parse_relative_path(name: str, text: Any) -> str:
+    from fsm_provider.transfers.pdfs.paths import parse_relative_path
 
-    return read_relative_path(name, text)
+    return parse_relative_path(name, text)
 
 
-class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
-    """Bring the PDFs of forms (2.3) to any storage that Airflow reaches, each version of a form once.
+class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
+    """Store the PDFs of forms in any storage that Airflow reaches, each version of a form once.
 
-    A file is there whole or not at all: it is written under another name, checked (``%PDF-``, size) and
-    renamed, or given its name by the store itself. A version that is there is not fetched again, and nothing
-    is overwritten: a form that changed is a further file. Killed at any moment and run again, the task
-    fetches what is missing.
+    Files are atomic: each is written under a temporary name, checked (``%PDF-``, its end, size) and renamed,
+    or given its name by the store itself. A stored version is not fetched again, unless the file lacks its
+    end, as earlier versions of this package may have left it; a changed form is a further file. A task that
+    is killed and run again fetches what is missing. A stored file is not read again while its size and ETag,
+    or time of writing, are those of the latest run's manifest, which is copied to ``_latest``.
 
-    The token goes to the connection's own scheme, host and port, and nowhere else. Where the address of a
-    PDF is missing, has expired or is refused, the form is looked up in the listing, with the narrowest
-    filter that lets all such forms through: bare ids alone mean the whole listing. What is stored then is
-    the form's version of that moment, and the manifest says where it is newer than asked for.
+    The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of a PDF is
+    missing, has expired or is refused, the form is looked up in the listing, with the narrowest filter that
+    matches all such forms: for bare ids, that is the full listing. The form's current version is then stored,
+    and the manifest says whether it is newer than the one asked for.
 
-    One form that fails does not stop the others; the task fails at the end, with a retry where that could
-    help. After twenty failures one after the other that may pass the rest is not tried.
+    One form that fails does not stop the others; the task fails at the end, and is retried where that could
+    help. After twenty transient failures in a row, the remaining forms are not tried.
 
     :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
         bare ids, as a list, the output of another task, or a template that gives JSON (templated).
-    :param destination: the folder; see :class:`~fsm_provider.transfers.base.FsmFilesOperator`, also for
-        ``object_storage_conn_id``.
-    :param path_template: path of a PDF in it (templated): of ``{form_id}`` and ``{version}``, which it has to
-        hold, ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is ``lastUpdatedOnDateTime``.
-    :param manifest: path in it of a file with a JSON line for each of ``forms``, in order: see
-        :class:`~fsm_provider.manifest.PdfOutcome`. It is written last, also where forms failed (templated).
-        Where there is one already, a file that is not as it says is a failure, and stays.
+    :param destination: the folder; see :class:`~fsm_provider.transfers.base.FsmObjectStorageOperator`,
+        also for ``object_storage_conn_id``.
+    :param path_template: path of a PDF in the folder (templated), with ``{form_id}`` and ``{version}``
+        (required), ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is
+        ``lastUpdatedOnDateTime``.
+    :param manifest: path in the folder of a file with a JSON line for each of ``forms``, in order: see
+        :class:`~fsm_provider.transfers.forms.PdfOutcome`. It is written last, also where forms
+        failed (templated). If it exists already, a stored file that differs from it counts as failed, and
+        is left as it is.
     :param max_concurrency: PDFs at once, 1 to 64 (templated).
     :param max_bytes: a larger PDF is refused (templated).
-    :param allow_private_addresses: let a PDF be on a host of an inner network, other than the connection's
-        own (templated). Behind a proxy it is the proxy that decides what a name leads to.
+    :param max_seconds: limit of the total time of all requests for one PDF (templated).
+    :param allow_private_addresses: allow PDFs on hosts in a private network, other than the connection's
+        own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: the manifest's address, and how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``,
-        with the ``bytes`` stored; also where the task fails.
+    :return: the manifest's URI, how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``, and the
+        ``bytes`` stored; also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
     template_fields: tuple[str, ...] = (
-        *FsmFilesOperator.template_fields,
-        *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "allow_private_addresses"),
+        *FsmObjectStorageOperator.template_fields,
+        *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "max_seconds"),
+        "allow_private_addresses",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
-    readers: ClassVar[Readers] = {
-        **FsmFilesOperator.readers,
-        "path_template": _read_template,
-        "manifest": _read_relative_path,
-        "max_concurrency": partial(read_count, most=64),
-        "max_bytes": read_count,
-        "allow_private_addresses": read_flag,
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmObjectStorageOperator.option_parsers,
+        "path_template": _parse_template,
+        "manifest": _parse_relative_path,
+        "max_concurrency": partial(parse_count, max_value=64),
+        "max_bytes": parse_count,
+        "max_seconds": parse_count,
+        "allow_private_addresses": parse_flag,
     }
     _transfer: PdfTransfer | None = None
 
@@ -107,6 +125,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
         manifest: str = PDF_MANIFEST,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
+        max_seconds: int | str = MAX_PDF_SECONDS,
         allow_private_addresses: bool | str = False,
         **kwargs: Any,
     ) -> None:
@@ -116,6 +135,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
         self.manifest = manifest
         self.max_concurrency = max_concurrency
         self.max_bytes = max_bytes
+        self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
         with bad_arguments_are_refused():
             self.options(only_known=True)
@@ -123,30 +143,32 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
                 _check_forms(forms)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Bring what is not there."""
-        from fsm_provider.lineage import uri_of
-        from fsm_provider.manifest import digests_by_path, write_manifest
-        from fsm_provider.pdfs import PdfTransfer
-        from fsm_provider.storing import WholeFiles
+        """Store the PDFs that are not stored yet."""
+        from fsm_provider.atomic_files import AtomicFiles
+        from fsm_provider.lineage import uri_for
+        from fsm_provider.transfers.pdfs.manifest import KnownPdfs, write_manifest
+        from fsm_provider.transfers.pdfs.transfer import PdfTransfer
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            with WholeFiles(self.folder(), context) as files:
+            with AtomicFiles(self.folder(), context) as files:
+                latest = _latest_manifest(context)
                 self._transfer = transfer = PdfTransfer(
-                    read_json("forms", self.forms),
+                    parse_json("forms", self.forms),
                     fsm_conn_id=self.fsm_conn_id,
                     files=files,
                     template=options["path_template"],
-                    earlier=digests_by_path(files, options["manifest"]),
+                    known=KnownPdfs(files, options["manifest"], latest),
                     concurrency=options["max_concurrency"],
                     max_bytes=options["max_bytes"],
+                    max_seconds=options["max_seconds"],
                     allow_private_addresses=options["allow_private_addresses"],
                 )
                 transfer.run()
                 if transfer.interrupted:
-                    raise AirflowException("the task was stopped; a retry goes on from here")
-                write_manifest(files, options["manifest"], transfer.outcomes)
-                result = {"manifest": uri_of(files.folder / options["manifest"]), **transfer.counts}
+                    raise AirflowException("the task was stopped; a retry continues from here")
+                write_manifest(files, options["manifest"], transfer.outcomes, latest=latest)
+                result = {"manifest": uri_for(files.folder / options["manifest"]), **transfer.counts}
         if not transfer.complete:
             context["ti"].xcom_push(key="return_value", value=result)
             failed = [outcome for outcome in transfer.outcomes if outcome["error"]]
@@ -154,61 +176,68 @@ class FsmFormPdfsToObjectStorageOperator(FsmFilesOperator):
                 transfer.summary,
                 [f"forms[{one['index']}]: {one['error']}" for one in failed],
                 all_are_in="the manifest",
-                retry=transfer.another_try_could_help,
+                retry=transfer.retry_could_help,
                 passing_error=transfer.passing_error,
             )
         return result
 
     def on_kill(self) -> None:
-        """Begin nothing more, and give up what is under way."""
+        """Start no more downloads, and abandon those under way."""
         if self._transfer:
             self._transfer.interrupt()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Tell the OpenLineage provider what was read and written."""
-        from fsm_provider.lineage import openlineage, records_of, uri_of
+        """Report to the OpenLineage provider what was read and written."""
+        from fsm_provider.lineage import openlineage, uri_for, uri_for_records
 
         folder = self.folder()
         return openlineage(
-            inputs=[records_of(self.fsm_conn_id, "forms")],
-            outputs=[uri_of(folder), uri_of(folder / self.manifest)],
+            inputs=[uri_for_records(self.fsm_conn_id, "forms")],
+            outputs=[uri_for(folder), uri_for(folder / self.manifest)],
         )
 
 
-def _read_bound(name: str, value: Any) -> datetime | None:
-    return None if value is None else read_time(name, value)
+def _latest_manifest(context: Context) -> str:
+    """Name the copy of the latest run's manifest, which lets the next run skip reading stored files."""
+    task = context["ti"]
+    return f"_latest/{digest_for([task.dag_id, task.task_id, task.map_index], 24)}.jsonl"
+
+
+def _parse_bound(name: str, value: Any) -> datetime | None:
+    return None if value is None else parse_time(name, value)
 
 
 class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
-    """Export completed forms (4.3), one row each.
+    """Export completed forms, one row each.
 
-    How files are written is said by :class:`~fsm_provider.transfers.base.FsmExportOperator`. They are
-    sorted by ``createdOnDateTime`` and ``id``. Of a form that comes in two versions, the one that was
-    updated last is written. The filters are those of
-    :class:`~fsm_provider.operators.base.FsmFormFilterOperator`, and two more, which only this side applies:
+    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the files. They are sorted by
+    ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that was updated
+    last is written. The filters are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator`,
+    and two more, which are applied here rather than by the service:
 
-    :param created_before: created before; ISO 8601 or a time, in UTC where it has no zone (templated).
-    :param updated_before: last updated before; likewise (templated). A form whose time cannot be read is in
-        every window.
+    :param created_before: created before this time: ISO 8601 text or a ``datetime``, UTC if without a zone
+        (templated).
+    :param updated_before: last updated before this time; likewise (templated). A form whose time cannot be
+        parsed is in every window.
     :param partition_by: a file for each ``day`` of creation in UTC (``day=2026-01-31/forms.jsonl``), or for
         each ``property`` (``property=7/forms.jsonl``); None: one file. A form without the value is in
         ``__HIVE_DEFAULT_PARTITION__`` (templated).
-    :param with_pdf_address: add the column ``formPDFURL``. The address may be signed: whoever has the file
-        can then read the form (templated).
+    :param include_pdf_url: add the column ``formPDFURL``. The URL may be signed: whoever has the file can
+        then read the form (templated).
     """
 
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *FORM_FILTERS,
-        *("query_params", "created_before", "updated_before", "partition_by", "with_pdf_address"),
+        *("query_params", "created_before", "updated_before", "partition_by", "include_pdf_url"),
     )
-    readers: ClassVar[Readers] = {
-        **FsmExportOperator.readers,
-        "created_before": _read_bound,
-        "updated_before": _read_bound,
-        "partition_by": lambda name, value: value and read_choice(name, value, ("day", "property")),
-        "with_pdf_address": read_flag,
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmExportOperator.option_parsers,
+        "created_before": _parse_bound,
+        "updated_before": _parse_bound,
+        "partition_by": lambda name, value: value and parse_choice(name, value, ("day", "property")),
+        "include_pdf_url": parse_flag,
     }
 
     def __init__(
@@ -217,37 +246,44 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         created_before: datetime | str | None = None,
         updated_before: datetime | str | None = None,
         partition_by: str | None = None,
-        with_pdf_address: bool | str = False,
+        include_pdf_url: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.created_before = created_before
         self.updated_before = updated_before
         self.partition_by = partition_by
-        self.with_pdf_address = with_pdf_address
+        self.include_pdf_url = include_pdf_url
         with bad_arguments_are_refused():
             self._filters(only_known=True)
 
-    def execute(self, context: Context) -> Exported:
+    def execute(self, context: Context) -> ExportResult:
         """List and write the forms."""
         from fsm_provider.api.models import Form
-        from fsm_provider.exports.entries import entries_of_forms
-        from fsm_provider.exports.schema import Schema
+        from fsm_provider.transfers.export.entries import entries_for_forms
+        from fsm_provider.transfers.export.schema import Schema
 
         with permanent_errors_fail_the_task():
             options, filters = self.options(), self._filters()
-            schema = Schema(Form, without=() if options["with_pdf_address"] else ("formPDFURL",))
+            schema = Schema(Form, without=() if options["include_pdf_url"] else ("formPDFURL",))
             return self.export(
                 context,
                 {"filters": filters, "query_params": self.query_params},
                 schema,
-                lambda encode: entries_of_forms(self._forms(), schema, encode, options["partition_by"]),
+                lambda: self.hook.client.form_pages(
+                    self.form_filter(), self.query_params, max_pages=MAX_PAGES
+                ),
+                lambda listing, encode: entries_for_forms(
+                    self._forms(listing), schema, encode, options["partition_by"]
+                ),
                 partitioned=bool(options["partition_by"]),
             )
 
-    def _forms(self) -> Iterator[Form]:
-        options, wanted = self.options(), self.form_filter()
-        forms = self.hook.list_forms(params=self.query_params, max_pages=MAX_PAGES, **wanted.as_dict())
+    def _forms(self, listing: Listing) -> Iterator[Form]:
+        from fsm_provider.api.forms import matching_forms
+
+        options = self.options()
+        forms = chain.from_iterable(matching_forms(listing, self.form_filter()))
         created_before, updated_before = options["created_before"], options["updated_before"]
         return (
             form
@@ -257,9 +293,9 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         )
 
     def _filters(self, *, only_known: bool = False) -> dict[str, str]:
-        """Give all filters as JSON values.
+        """Return all filters as JSON values.
 
-        :raises FsmInputError: naming the one that is not of its type, or a window that holds nothing.
+        :raises FsmInputError: naming a filter of the wrong type, or the bound of an empty window.
         """
         options, wanted = self.options(only_known=only_known), self.form_filter(only_known=only_known)
         filters: dict[str, Any] = {**wanted.as_dict()}
@@ -273,9 +309,9 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
 
 
 def _check_forms(given: Any) -> None:
-    from fsm_provider.api.forms import read_forms
+    from fsm_provider.api.forms import parse_forms
 
-    read_forms(given, UTC)
+    parse_forms(given, UTC)
 
 
 def _is_before(found: Any, bound: datetime | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a deferred form sensor waits with, and what watches an asset of completed forms."""
+"""Triggers of deferred form sensors and of assets of completed forms."""
 
 from __future__ import annotations
 
@@ -8,67 +8,68 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
-from fsm_provider.polling import FormPoller, Outage, Patience, follow
+from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
 
 if TYPE_CHECKING:
-    from fsm_provider.api.forms import FormFilter, FormFilters, Reference
-    from fsm_provider.api.sweeps import Snapshot
-    from fsm_provider.watching import FormEventProducer
+    from fsm_provider.api.form_filter import FormFilter, FormFilters
+    from fsm_provider.polling.producer import FormEventProducer
+    from fsm_provider.polling.shared_forms import Snapshot
+    from fsm_provider.polling.watch import FormWatch
 
-EARLIEST_EVENT = 15.0
-"""Seconds that a trigger waits before its event, however soon it has one.
+MIN_DEFERRAL = 15.0
+"""Seconds that a trigger waits, at least, before its event.
 
-Airflow fails a task that is queued again before the scheduler has read that the process that deferred
-it ended ("finished with state success, but the task instance's state attribute is queued"). On two
-busy cores that took up to 11 s from the deferral.
+Airflow fails a task that is queued again before the scheduler has noticed the end of the process that
+deferred it ("finished with state success, but the task instance's state attribute is queued"). On two busy
+cores that took up to 11 s from the deferral.
 """
 NEEDS_3_3 = (
     "watching for completed forms needs Airflow 3.3 or newer: before, an asset watcher can neither keep "
-    "its watermark nor learn which of its events are stored, so forms would be lost or told twice. "
+    "its watermark nor learn which of its events are stored, so forms would be lost or emitted twice. "
     "Schedule the DAG by time instead and list what was updated since its last run that succeeded, as the "
     "example forms_since_watermark does."
 )
 FAILURE_TOLERANCE = 600.0
 """Seconds."""
-SHARED_FOR = timedelta(days=7)
-"""A wait that goes back further when it defers polls by itself: a stream would list all forms since."""
+MAX_SHARED_LOOKBACK = timedelta(days=7)
+"""A wait that goes back further when it defers polls alone: a stream would list all forms since then."""
 LOOK_BACK = timedelta(hours=1)
-WHOLE_SWEEP_EVERY = 900.0
-"""Seconds, at least, between two sweeps of a stream that find forms with old times."""
-RETELL_EVERY = 0.8 * EARLIEST_EVENT
-"""Seconds after which a stream tells again what has not changed, for those who have joined since.
+FULL_POLL_INTERVAL = 900.0
+"""Seconds, at least, between two full polls of a stream, which find forms with old times."""
+REBROADCAST_INTERVAL = 0.8 * MIN_DEFERRAL
+"""Seconds after which a stream repeats an unchanged snapshot for waits that have joined since.
 
-They may have no event before :data:`EARLIEST_EVENT`, so it costs them nothing; and each telling wakes all.
+They may emit no event before :data:`MIN_DEFERRAL`, so the delay costs nothing; and each repeat wakes all.
 """
 
 
 class FsmFormTrigger(BaseEventTrigger):
-    """Look for completed forms at an interval until they are enough.
+    """Poll for completed forms at an interval until there are enough.
 
-    On Airflow 3.3 and newer, waits on one connection share the requests: the triggerer runs one
-    stream of sweeps for all whose interval, filters and lower bounds agree, where property, job,
-    form names and the time of day need not. Each picks its own forms out of what the stream knows.
-    Elsewhere, also in ``dag.test()``, a trigger asks for its own forms alone; it finds the same.
+    On Airflow 3.3 and newer, waits on one connection share the requests: the triggerer runs one stream of
+    polls for all waits whose interval, filters and lower bounds agree; property, job, form names and the
+    time of day may differ. Each wait picks its own forms from the stream. On older versions, and in
+    ``dag.test()``, a trigger polls for its own forms alone; it finds the same.
 
-    The worker has looked just before it deferred, so a look at once would tell nothing.
+    It does not poll at once, because the worker polled just before it deferred.
 
     Fires once, with ``{"forms": [...references...]}`` or ``{"error": {...}}``
     (:meth:`fsm_provider.api.FsmError.as_dict`).
 
     :param fsm_conn_id: the Airflow connection.
-    :param filters: as :meth:`fsm_provider.api.forms.FormFilter.as_dict` gives them.
-    :param minimum_forms: so many forms are enough.
-    :param form_names: and at least one of each of these names.
-    :param query_params: query parameters that the specification does not show.
-    :param poll_interval: seconds between two looks, at least 1.
-    :param failure_tolerance: seconds for which looks may go on failing before that is the event. An
-        error that time alone does not mend is the event at once.
-    :param shared: share the requests where possible.
+    :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
+    :param minimum_forms: number of forms that are enough.
+    :param form_names: names of which each needs a form; empty: any form counts.
+    :param query_params: query parameters that the specification does not document.
+    :param poll_interval: seconds between two polls, at least 1.
+    :param failure_tolerance: seconds for which polls may fail before the error is the event. An error that
+        is not transient is the event at once.
+    :param shared: share the requests if possible.
     """
 
     supports_triggerer_queue = True
@@ -96,7 +97,7 @@ class FsmFormTrigger(BaseEventTrigger):
         self.shared = shared
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give what another triggerer needs to go on."""
+        """Return the class path and the arguments, from which another triggerer continues."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -112,61 +113,65 @@ class FsmFormTrigger(BaseEventTrigger):
         )
 
     def shared_stream_key(self) -> str | None:
-        """Name the stream that this wait can share, None where it is to ask by itself."""
-        widened = self._filter().widened()
-        if not self.shared or (widened.created_since is None and widened.updated_since is None):
+        """Return the key of the stream that this wait can share, None if it has to poll alone."""
+        for_shared_stream = self._filter().for_shared_stream()
+        if not self.shared or (
+            for_shared_stream.created_since is None and for_shared_stream.updated_since is None
+        ):
             return None
-        parts = [self.fsm_conn_id, float(self.poll_interval), widened.as_dict(), self.query_params]
+        parts = [self.fsm_conn_id, float(self.poll_interval), for_shared_stream.as_dict(), self.query_params]
         return f"fsm forms {json.dumps(parts, sort_keys=True, default=str)}"
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot | Outage]:
-        """Sweep for all who share the key; ``kwargs`` are those of any of them."""
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot | PollFailure]:
+        """Poll for all waits that share the key; ``kwargs`` are those of any of them."""
         interval = kwargs["poll_interval"]
         trigger = cls(**kwargs)
-        sweeps = trigger._sweeps(
-            trigger._filter().widened(),
-            whole_every=max(WHOLE_SWEEP_EVERY, 10 * interval),
-            # Nobody may have an event before that, and meanwhile others join.
-            first_after=min(interval, EARLIEST_EVENT),
+        polls = trigger._polls(
+            trigger._filter().for_shared_stream(),
+            full_interval=max(FULL_POLL_INTERVAL, 10 * interval),
+            # No wait may emit an event before that, and meanwhile others join.
+            first_after=min(interval, MIN_DEFERRAL),
         )
         clock = asyncio.get_running_loop().time
-        told_at, was_outage = -math.inf, False
-        async with aclosing(sweeps):
-            async for seen in sweeps:
-                is_news = isinstance(seen, Outage) or seen.is_news or was_outage
-                was_outage = isinstance(seen, Outage)
-                if is_news or clock() - told_at >= RETELL_EVERY:
-                    told_at = clock()
-                    yield seen
+        sent_at, had_failed = -math.inf, False
+        async with aclosing(polls):
+            async for polled in polls:
+                is_new = isinstance(polled, PollFailure) or polled.has_changes or had_failed
+                had_failed = isinstance(polled, PollFailure)
+                if is_new or clock() - sent_at >= REBROADCAST_INTERVAL:
+                    sent_at = clock()
+                    yield polled
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Snapshot | Outage]
+        self, shared_stream: AsyncIterator[Snapshot | PollFailure]
     ) -> AsyncGenerator[TriggerEvent, None]:
-        """Wait until the stream knows enough forms, or patience runs out."""
-        from fsm_provider.api.forms import FormDemand
-        from fsm_provider.api.sweeps import FormWait
+        """Wait until the stream has enough forms, or the failure tolerance is used up."""
+        from fsm_provider.polling.criteria import FormCriteria
+        from fsm_provider.polling.shared_forms import FormMatcher
 
         clock = asyncio.get_running_loop().time
-        earliest = clock() + self._settling()
-        patience = Patience(self.failure_tolerance)
-        demand = FormDemand(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
-        wait = FormWait(self._filter(), demand)
-        async for seen in shared_stream:
-            if isinstance(seen, Outage):
-                tried = patience.is_tried
-                if not patience.is_over(seen.error, clock()):
-                    if not tried:
+        earliest = clock() + self._min_deferral()
+        tolerance = FailureTolerance(self.failure_tolerance)
+        criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
+        matcher = FormMatcher(self._filter(), criteria)
+        async for polled in shared_stream:
+            if isinstance(polled, PollFailure):
+                had_failed = tolerance.is_failing
+                if polled.progressed:
+                    tolerance.reset()
+                if tolerance.tolerates(polled.error, clock()):
+                    if not had_failed:
                         self.log.warning(
-                            "Looking for forms failed, and goes on for up to %g s: %s",
+                            "Polling for forms failed, and goes on for up to %g s: %s",
                             self.failure_tolerance,
-                            seen.error,
+                            polled.error,
                         )
                     continue
-                payload: dict[str, Any] = {"error": seen.error.as_dict()}
+                payload: dict[str, Any] = {"error": polled.error.as_dict()}
             else:
-                patience.renew()
-                forms = wait.look_at(seen)
+                tolerance.reset()
+                forms = matcher.match(polled)
                 if forms is None:
                     continue
                 payload = {"forms": forms}
@@ -175,69 +180,103 @@ class FsmFormTrigger(BaseEventTrigger):
             return
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Ask for this wait's own forms alone, each time anew: they are few."""
-        sweeps = self._sweeps(
-            self._filter(), whole_every=0.0, first_after=max(self.poll_interval, self._settling())
+        """Poll for this wait's own forms alone, always in full: they are few."""
+        polls = self._polls(
+            self._filter(), full_interval=0.0, first_after=max(self.poll_interval, self._min_deferral())
         )
-        async with aclosing(sweeps), aclosing(self.filter_shared_stream(sweeps)) as events:
+        async with aclosing(polls), aclosing(self.filter_shared_stream(polls)) as events:
             async for event in events:
                 yield event
 
-    def _settling(self) -> float:
-        """Give the seconds before which there may be no event; ``dag.test()`` has no scheduler."""
-        return 0.0 if self.trigger_id is None else EARLIEST_EVENT
+    def _min_deferral(self) -> float:
+        """Return the seconds before which to emit no event; ``dag.test()`` has no scheduler."""
+        return 0.0 if self.trigger_id is None else MIN_DEFERRAL
 
     def _filter(self) -> FormFilter:
-        from fsm_provider.api.forms import FormFilter
+        from fsm_provider.api.form_filter import FormFilter
 
         return FormFilter(**self.filters)
 
-    async def _sweeps(
-        self, wanted: FormFilter, *, whole_every: float, first_after: float
-    ) -> AsyncGenerator[Snapshot | Outage, None]:
-        from fsm_provider.api.sweeps import FormWindow
+    async def _polls(
+        self, wanted: FormFilter, *, full_interval: float, first_after: float
+    ) -> AsyncGenerator[Snapshot | PollFailure, None]:
+        from fsm_provider.polling.shared_forms import SharedForms
 
-        window = FormWindow(wanted, look_back=LOOK_BACK, whole_every=whole_every)
+        forms = SharedForms(wanted, look_back=LOOK_BACK, full_interval=full_interval)
         poller = FormPoller(self.fsm_conn_id, self.query_params)
-        sweeps = follow(
+        polls = poll_forever(
             poller,
-            next_sweep=window.next_sweep,
-            take=window.take,
+            next_query=forms.next_query,
+            ingest=forms.ingest,
             interval=self.poll_interval,
             first_after=first_after,
         )
         try:
-            async with aclosing(sweeps):
-                async for seen in sweeps:
-                    yield seen
+            async with aclosing(polls):
+                async for polled in polls:
+                    yield polled
         finally:
             poller.close()
 
 
-class FormWatch(TypedDict):
-    """What a watcher of completed forms is given: times in seconds, and every value plain JSON."""
-
-    asset_name: str
-    fsm_conn_id: str
-    filters: FormFilters
-    form_names: list[str]
-    query_params: dict[str, Any] | None
-    poll_interval: float
-    start_from: str
-    look_back: float
-    reconcile_every: float
-    reconcile_back: float
-
-
 class FsmFormEventTrigger(BaseEventTrigger):
-    """Tell of newly completed forms, sweep after sweep, as the watcher of an asset (Airflow 3.3).
+    """Emit newly completed forms, poll after poll, as the watcher of an asset (Airflow 3.3).
 
-    Each event holds what a sweep found that no event has told of: ``{"forms": [...references...]}``, at
-    most 100. What was told is stored with the asset once the events are in Airflow's database. Made by
-    :func:`fsm_provider.assets.forms.completed_forms`, whose parameters these are; times are in seconds,
-    and every value is plain JSON, or Airflow would take the trigger for another one at each parsing.
+    Each event holds the new forms of a poll, at most 100 references: ``{"asset_name": ..., "question":
+    {...filters...}, "forms": [...references...]}``. What was emitted is stored with the asset once the
+    events are in Airflow's database.
 
-    :param asset_name: the asset in whose state store the watermark is.
+    What to poll for, and how often, comes from an ``FsmFormConfigurationTrigger`` and an
+    ``FsmFormIntervalTrigger`` through the asset's state store. As arguments of this trigger they would
+    identify it: Airflow would replace it whenever two DAGs disagree about the asset, and leave the asset
+    without a watcher in between.
+
+    :param asset_name: the asset whose state store holds the configuration and the watermark.
+    """
+
+    def __init__(self, *, asset_name: str, **_from_earlier_versions: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asset_name = asset_name
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments, from which another triggerer continues."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"asset_name": self.asset_name}
+
+    def shared_stream_key(self) -> str:
+        """Return the key of this trigger's own stream: only a stream learns when its events are stored.
+
+        A trigger that replaces this one has another key, so that it does not get this one's events.
+        """
+        return f"fsm form events {self.trigger_id} {self.asset_name}"
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+        """Create the producer, which polls for the events and notes which of them are stored."""
+        from fsm_provider.polling.producer import FormEventProducer
+
+        return FormEventProducer(kwargs["asset_name"])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[dict[str, Any]]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of the stream, which are this trigger's own."""
+        async for event in shared_stream:
+            yield TriggerEvent(event)
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Refuse to run: without a shared stream the trigger cannot learn which events are stored.
+
+        :raises RuntimeError: always; only Airflow before 3.3 calls this.
+        """
+        raise RuntimeError(NEEDS_3_3)
+        yield TriggerEvent(None)
+
+
+class FsmFormConfigurationTrigger(BaseEventTrigger):
+    """Pass the configuration, except the interval, to the watcher of an asset; emits no event (Airflow 3.3).
+
+    Its parameters are those of :func:`fsm_provider.assets.forms.completed_forms`. Times are in seconds, and
+    every value is plain JSON: otherwise Airflow would take it for a new trigger at each parsing.
     """
 
     def __init__(self, **watch: Unpack[FormWatch]) -> None:
@@ -245,31 +284,43 @@ class FsmFormEventTrigger(BaseEventTrigger):
         self._watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give what another triggerer needs to go on."""
+        """Return the class path and the arguments, from which another triggerer continues."""
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._watch)
 
-    def shared_stream_key(self) -> str:
-        """Name this watcher's own stream: only a stream can tell when its events are stored."""
-        return f"fsm form events {json.dumps(self._watch, sort_keys=True, default=str)}"
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
+        from fsm_provider.polling.producer import announce
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
-        """Make what sweeps for the events, and notes which of them are stored."""
-        from fsm_provider.watching import FormEventProducer
+        await announce(self._watch)
+        await asyncio.Event().wait()
+        yield TriggerEvent(None)
 
-        return FormEventProducer(**kwargs)
 
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[list[Reference]]
-    ) -> AsyncGenerator[TriggerEvent, None]:
-        """Make an event of each list of new forms."""
-        async for forms in shared_stream:
-            yield TriggerEvent({"forms": forms})
+class FsmFormIntervalTrigger(BaseEventTrigger):
+    """Pass the interval to the watcher of an asset; emits no event (Airflow 3.3).
+
+    A trigger of its own, so that two DAGs that disagree only about the interval share the configuration.
+
+    :param asset_name: the asset.
+    :param poll_interval: seconds between two polls.
+    """
+
+    def __init__(self, *, asset_name: str, poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asset_name = asset_name
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments, from which another triggerer continues."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"asset_name": self.asset_name, "poll_interval": self.poll_interval},
+        )
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Refuse: without a shared stream nobody tells which events are stored.
+        """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
+        from fsm_provider.polling.producer import announce_interval
 
-        :raises RuntimeError: on Airflow before 3.3, which asks for this.
-        """
-        raise RuntimeError(NEEDS_3_3)
+        await announce_interval(self.asset_name, self.poll_interval)
+        await asyncio.Event().wait()
         yield TriggerEvent(None)

@@ -1,4 +1,4 @@
-"""What a benchmark consists of, and what it may be told."""
+"""The parts of a benchmark, and its parameters."""
 
 from __future__ import annotations
 

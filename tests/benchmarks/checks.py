@@ -1,4 +1,4 @@
-"""What ``HttpEventTrigger`` asks of an answer. It loads this module anew at each poll."""
+"""What ``HttpEventTrigger`` asks of a response. It loads this module anew at each poll."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from requests import Response
 
 
 async def has_form(response: Response) -> bool:
-    """Tell whether the listing holds a form."""
+    """Return whether the listing holds a form."""
     return bool(response.json()["data"])

@@ -18,7 +18,7 @@ _COUNTED = {"connections": "connections to the service", "look_ups": "look-ups o
 def measure(port: int, variant: str, pages: int) -> dict[str, int]:
     """Count while so many pages are listed."""
     service, subject = Service(port), HOOKS[variant]
-    function = clients.function_of(subject)
+    function = clients.function_for(subject)
     before = service.counts()
     check(function(service.listing(0, pages)), subject, 0, pages)
     return {

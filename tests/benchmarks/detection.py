@@ -29,8 +29,8 @@ _KINDS = {_FORMS: "fsm", "http_sensor": "http"}
 _WAITING = {"deferred", "up_for_reschedule"}
 _EVERY = 2.3
 """Seconds between two forms: no multiple of an interval, and time for the process of a task to run."""
-_SETTLE_SECONDS = 25.0
-"""From when all wait: until the triggerer has them, and may fire (``EARLIEST_EVENT``)."""
+_WARM_UP_SECONDS = 25.0
+"""From when all wait: until the triggerer has them, and may fire (``MIN_DEFERRAL``)."""
 _CPU_SECONDS = 10.0
 _FIRED = "Trigger fired event"
 
@@ -55,7 +55,7 @@ def _measured(airflow: LocalAirflow, service: Service, dag_id: str, sensors: int
     airflow.add_connection(dag_id, connection)
     run_id = airflow.trigger(dag_id, {"sensors": sensors})
     airflow.wait_for_tasks(dag_id, run_id, lambda states: _waiting(states) == sensors, timeout=300)
-    time.sleep(_SETTLE_SECONDS)
+    time.sleep(_WARM_UP_SECONDS)
     measured: dict[str, Any] = {}
     if dag_id == _FORMS:
         before = service.counts().requests
@@ -89,7 +89,7 @@ def _fired(airflow: LocalAirflow, dag_id: str, run_id: str, number: int) -> floa
     log = airflow.task_log(dag_id, run_id, "wait", map_index=number)
     times = [line.split()[0] for line in log.splitlines() if _FIRED in line]
     if len(times) != 1:
-        raise BenchmarkError(f"{dag_id}, {number}: the log tells of {len(times)} events:\n{log}")
+        raise BenchmarkError(f"{dag_id}, {number}: the log has {len(times)} events:\n{log}")
     return datetime.fromisoformat(times[0]).timestamp()
 
 

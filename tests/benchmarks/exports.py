@@ -95,11 +95,11 @@ def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
         row
         for pages in extent.exports
         for format in _FORMATS
-        for row in _rows_of(extent, rounds, pages, format)
+        for row in _rows_for(extent, rounds, pages, format)
     ]
 
 
-def _rows_of(extent: Extent, rounds: Sequence[Round], pages: int, format: str) -> list[Row]:
+def _rows_for(extent: Extent, rounds: Sequence[Round], pages: int, format: str) -> list[Row]:
     forms = pages * FORMS_PER_PAGE
     section = f"{forms:,} forms to {format}"
     rows = []

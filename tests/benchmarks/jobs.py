@@ -23,19 +23,19 @@ _GOALS = {
 def measure(port: int, variant: str, count: int) -> float:
     """Create so many jobs, after one that is not counted, and give the CPU seconds."""
     base_url = Service(port).listing(0, 0)
-    create = clients.function_of(CREATIONS[variant])
+    create = clients.function_for(CREATIONS[variant])
 
-    def cpu_of(property_ids: range) -> float:
-        drafts = [(property_id, pages.draft_of_job(property_id)) for property_id in property_ids]
+    def cpu_for(property_ids: range) -> float:
+        payloads = [(property_id, pages.job_payload(property_id)) for property_id in property_ids]
         start = time.process_time()
-        created = list(create(base_url, drafts))
+        created = list(create(base_url, payloads))
         cpu = time.process_time() - start
         if created != [pages.job_id(property_id) for property_id in property_ids]:
             raise BenchmarkError(f"{CREATIONS[variant].label}: {len(created)} jobs, not those asked for")
         return cpu
 
-    cpu_of(range(1))
-    return cpu_of(range(count))
+    cpu_for(range(1))
+    return cpu_for(range(count))
 
 
 def _tasks(extent: Extent, port: int) -> list[Task]:

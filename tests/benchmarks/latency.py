@@ -20,7 +20,7 @@ _GOALS = {OURS: Goal(at_most=1.05), REFERENCE: None}
 def measure(port: int, variant: str, pages: int) -> float:
     """Give the wall time, in units of pages x latency."""
     service, subject = Service(port), LISTINGS[variant]
-    function = clients.function_of(subject)
+    function = clients.function_for(subject)
     check(function(service.listing(0, 1)), subject, 0, 1)
     start = time.perf_counter()
     check(function(service.listing(0, pages, _LATENCY_MS)), subject, 0, pages)

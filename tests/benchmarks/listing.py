@@ -35,19 +35,19 @@ def measure(port: int, variant: str, sizes: Sequence[int], collects: bool) -> di
     """
     service = Service(port)
     subject = clients.LISTINGS[variant]
-    function = clients.function_of(subject)
+    function = clients.function_for(subject)
 
-    def cpu_of(first: int, stop: int) -> float:
+    def cpu_for(first: int, stop: int) -> float:
         start = time.process_time()
         check(function(service.listing(first, stop)), subject, first, stop, collects=collects)
         return time.process_time() - start
 
-    measured: dict[str, Any] = {"first_page": cpu_of(0, 1)}
+    measured: dict[str, Any] = {"first_page": cpu_for(0, 1)}
     for size in sizes:
         gc.collect()
         before = service.counts()
         starts = range(0, min(max(_PAGES_MEASURED, size), max(sizes)) - size + 1, size)
-        cpu = sum(cpu_of(first, first + size) for first in starts)
+        cpu = sum(cpu_for(first, first + size) for first in starts)
         connections = service.counts().connections - before.connections
         measured[str(size)] = {"cpu": cpu / len(starts), "connections": connections / len(starts)}
     return measured
@@ -58,11 +58,11 @@ def check(forms: Iterable[Any], variant: Variant, first: int, stop: int, *, coll
 
     :raises BenchmarkError: where they are not the forms of these pages.
     """
-    id_of: Callable[[Any], int] = attrgetter("id") if variant.typed else itemgetter("id")
+    get_id: Callable[[Any], int] = attrgetter("id") if variant.typed else itemgetter("id")
     count = total = 0
     for form in list(forms) if collects else forms:
         count += 1
-        total += id_of(form)
+        total += get_id(form)
     if (count, total) != ((stop - first) * pages.FORMS_PER_PAGE, pages.sum_of_form_ids(first, stop)):
         raise BenchmarkError(f"{variant.label}: {count} forms with the sum {total}, pages {first} to {stop}")
 

@@ -23,7 +23,7 @@ _FLAT = Goal(at_most=0.25)
 def measure(port: int, variant: str, pages: int, way: str) -> float:
     """Give the peak above the start, which is after a first page, in MiB."""
     service, subject = Service(port), LISTINGS[variant]
-    function = clients.function_of(subject)
+    function = clients.function_for(subject)
     check(function(service.listing(0, 1)), subject, 0, 1)
     gc.collect()
     if way == "traced":

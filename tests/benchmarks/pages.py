@@ -1,4 +1,4 @@
-"""The answers of the service that is measured against: pages of complete forms, no two alike, and jobs."""
+"""The responses of the service that is measured against: pages of complete forms, no two alike, and jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sum_of_form_ids(first_page: int, stop_page: int) -> int:
 
 
 def forms_of_page(page: int) -> bytes:
-    """Render the ``data`` of a page (2.3): about 79 KB."""
+    """Render the ``data`` of a page: about 79 KB."""
     chance = random.Random(page)
     start = page * FORMS_PER_PAGE
     return _render([_form(number, chance) for number in range(start, start + FORMS_PER_PAGE)])
@@ -47,7 +47,7 @@ def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[
 
 
 def envelope(page: int, stop_page: int) -> bytes:
-    """Render what stands before the ``data`` of a page (2.5), whose array and last brace are missing."""
+    """Render what stands before the ``data`` of a page, whose array and last brace are missing."""
     more = page + 1 < stop_page
     opening = {
         "meta": {
@@ -68,8 +68,8 @@ def job_id(property_id: int) -> int:
     return _FIRST_JOB_ID + property_id
 
 
-def draft_of_job(property_id: int) -> dict[str, Any]:
-    """Make the body of a job's creation (4.2)."""
+def job_payload(property_id: int) -> dict[str, Any]:
+    """Make the body of a job's creation."""
     return {
         "customerReference": f"PO-{property_id:06}",
         "notes": "Ring first. Key safe by the back door; the boiler is in the loft.",
@@ -81,7 +81,7 @@ def draft_of_job(property_id: int) -> dict[str, Any]:
 
 
 def job(property_id: int) -> bytes:
-    """Render the job that is created on a property, with every field of 2.2."""
+    """Render the job that is created on a property."""
     chance = random.Random(property_id)
     at = _EPOCH + timedelta(minutes=property_id)
     contact = {"fullName": chance.choice(_PEOPLE), "mobile": f"07{chance.randrange(10**9):09}"}
@@ -118,7 +118,7 @@ def job(property_id: int) -> bytes:
         "blameUser": None,
         **{name: _time(at + timedelta(days=days)) for days, name in enumerate(dates)},
         "tags": ["landlord", f"batch-{property_id % 7}"],
-        **draft_of_job(property_id),
+        **job_payload(property_id),
         "businessUnit": "Heating North",
         "userGroup": "Gas engineers",
         "status": "Open",
@@ -146,9 +146,9 @@ def job(property_id: int) -> bytes:
 
 
 @cache
-def _completed(number: int, moment: int) -> bytes:
+def _completed(number: int, time_ms: int) -> bytes:
     form = _form(number, random.Random(number))
-    at = _time(datetime.fromtimestamp(moment / 1000, UTC))
+    at = _time(datetime.fromtimestamp(time_ms / 1000, UTC))
     form["jobDetails"]["jobID"] = number
     return _render(form | {"createdOnDateTime": at, "lastUpdatedOnDateTime": at})
 
@@ -186,8 +186,8 @@ def _form(number: int, chance: random.Random) -> dict[str, Any]:
     }
 
 
-def _time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _time(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _render(value: Any) -> bytes:

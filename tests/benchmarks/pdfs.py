@@ -46,9 +46,9 @@ def _loop(forms: list[dict[str, Any]], folder: str) -> Any:
         with requests.Session() as session:
             session.headers["Authorization"] = f"Bearer {TOKEN}"
             for form in forms:
-                answer = session.get(form["formPDFURL"], timeout=30)
-                answer.raise_for_status()
-                Path(folder, f"{form['id']}.pdf").write_bytes(answer.content)
+                response = session.get(form["formPDFURL"], timeout=30)
+                response.raise_for_status()
+                Path(folder, f"{form['id']}.pdf").write_bytes(response.content)
 
     return bring
 

@@ -1,11 +1,11 @@
 """A service in a process of its own that does next to nothing but send bytes rendered beforehand.
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``;
-``.../forms/<id>/pdf`` is a PDF; ``.../properties/<id>/jobs`` takes jobs; ``/counts`` tells what came, without
-counting itself.
+``.../forms/<id>/pdf`` is a PDF; ``.../properties/<id>/jobs`` takes jobs; ``/counts`` returns what came,
+without counting itself.
 ``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
 form of job n at start + n x every, n from 1. It takes ``jobID``; ``.../forms/<n>`` is 404 until then. A start
-of 0 is the one that ``/start/<ms>`` told last.
+of 0 is the one that ``/start/<ms>`` set last.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ class Service:
     def growing(self, start: float, every: float, latency_ms: int = 0) -> str:
         """Give the base URL under which job n has a form ``every`` x n seconds after ``start``.
 
-        A ``start`` of 0 is told later, by :meth:`start`.
+        A ``start`` of 0 is set later, by :meth:`start`.
         """
         return f"http://127.0.0.1:{self.port}/growing/{start * 1000:.0f}/{every * 1000:.0f}/{latency_ms}"
 
-    def start(self, moment: float | None) -> None:
-        """Tell the start of what grows; None: not yet."""
-        self._ask(f"/start/{2**53 if moment is None else moment * 1000:.0f}")
+    def start(self, start: float | None) -> None:
+        """Set the start of what grows; None: not yet."""
+        self._ask(f"/start/{2**53 if start is None else start * 1000:.0f}")
 
     def counts(self) -> Counts:
-        """Ask what has come so far."""
+        """Return what has come so far."""
         return Counts(*self._ask("/counts"))
 
     def _ask(self, path: str) -> list[int]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         connection.request("GET", path)
-        answer: list[int] = json.loads(connection.getresponse().read())
+        response: list[int] = json.loads(connection.getresponse().read())
         connection.close()
-        return answer
+        return response
 
 
 @contextmanager
@@ -111,10 +111,10 @@ class _Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         while target := self._next_target():
             if target == b"/counts":
-                self._answer(200, json.dumps([self.server.connections, self.server.requests]).encode())
+                self._respond(200, json.dumps([self.server.connections, self.server.requests]).encode())
             elif target.startswith(b"/start/"):
                 self.server.start_ms = int(target.rpartition(b"/")[2])
-                self._answer(200, b"[]")
+                self._respond(200, b"[]")
             else:
                 self._count()
                 self._serve(target)
@@ -125,13 +125,13 @@ class _Connection(socketserver.BaseRequestHandler):
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
                 self._receive()
             length = _LENGTH.search(self._buffer, 0, end + 2)
-            whole = end + 4 + (int(length[1]) if length else 0)
-            while len(self._buffer) < whole:
+            end_of_body = end + 4 + (int(length[1]) if length else 0)
+            while len(self._buffer) < end_of_body:
                 self._receive()
         except ConnectionError:
             return None
         target = self._buffer.split(b" ", 2)[1]
-        self._buffer = self._buffer[whole:]
+        self._buffer = self._buffer[end_of_body:]
         return target
 
     def _receive(self) -> None:
@@ -149,15 +149,15 @@ class _Connection(socketserver.BaseRequestHandler):
             numbers = [int(rest[1])] if rest[1:] else [int(job[1])] if job else None
             forms = pages.forms_by_now(int(first) or self.server.start_ms, int(stop), numbers)
             found = 404 if rest[1:] and not forms else 200
-            self._answer(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
+            self._respond(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
         elif rest[-1] == "pdf":
-            self._answer(200, _PDF)
+            self._respond(200, _PDF)
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
-            self._answer(200, pages.envelope(page, int(stop)), self.server.pages[page], b"}")
+            self._respond(200, pages.envelope(page, int(stop)), self.server.pages[page], b"}")
         else:
-            self._answer(201, self.server.jobs[int(rest[1])])
+            self._respond(201, self.server.jobs[int(rest[1])])
 
     def _count(self) -> None:
         self.server.requests += 1
@@ -165,7 +165,7 @@ class _Connection(socketserver.BaseRequestHandler):
             self._is_counted = True
             self.server.connections += 1
 
-    def _answer(self, status: int, *body: bytes) -> None:
+    def _respond(self, status: int, *body: bytes) -> None:
         head = (
             f"HTTP/1.1 {status} OK\r\nDate: Mon, 05 Jan 2026 07:30:00 GMT\r\n"
             "Content-Type: application/json; charset=utf-8\r\n"

@@ -22,12 +22,12 @@ class Runner(TriggerRunner):
     """Runs triggers that are given to it here rather than by Airflow's database."""
 
     async def init_comms(self) -> None:
-        """Have nobody to talk to."""
+        """Run without a supervisor."""
         forever = asyncio.create_task(asyncio.Event().wait())
         self.comms_decoder: Any = SimpleNamespace(_reader_task=forever)
 
     async def sync_state_to_supervisor(self, finished_ids: list[int]) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def add(self, number: int, trigger: Any) -> None:
         """Start a trigger as ``create_triggers`` does."""

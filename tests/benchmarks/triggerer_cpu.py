@@ -26,18 +26,18 @@ from tests.system.local_airflow import LocalAirflow
 _DAG = "form_sensor"
 _FIRST_JOB = 10_000_000
 _FORM_EVERY = 10.0
-_SETTLE_SECONDS = 30.0
-_MOST_SECONDS = 300.0
+_WARM_UP_SECONDS = 30.0
+_MAX_SECONDS = 300.0
 
 
 def measure(port: int, waits: int, seconds: float) -> dict[str, float]:
-    """Measure the triggerer's processes, once idle and once with so many waits that look once a second."""
+    """Measure the triggerer's processes, idle and with that many waits that poll once a second."""
     with (
         TemporaryDirectory(prefix="fsm-bench-") as home,
         LocalAirflow(Path(__file__).with_name("dags"), Path(home)) as airflow,
     ):
         airflow.wait_for_dag(_DAG)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(_WARM_UP_SECONDS)
         idle = cpu_of_triggerer(airflow, seconds)
         service = Service(port)
         host = service.growing(time.time(), _FORM_EVERY)
@@ -47,7 +47,7 @@ def measure(port: int, waits: int, seconds: float) -> dict[str, float]:
         _wait_for(database, "select count(*) from task_instance where state = 'deferred'", 1)
         _multiply(database, waits)
         _wait_for(database, "select count(*) from trigger where triggerer_id is not null", waits)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(_WARM_UP_SECONDS)
         before = service.counts().requests
         waiting = cpu_of_triggerer(airflow, seconds)
         requests = (service.counts().requests - before) / seconds
@@ -69,7 +69,7 @@ def cpu_of_triggerer(airflow: LocalAirflow, seconds: float) -> float:
 
 
 def _wait_for(database: Path, count: str, wanted: int) -> None:
-    deadline = time.monotonic() + _MOST_SECONDS
+    deadline = time.monotonic() + _MAX_SECONDS
     while True:
         with closing(sqlite3.connect(database, timeout=60)) as connection:
             (found,) = connection.execute(count).fetchone()
@@ -105,7 +105,7 @@ def _tasks(extent: Extent, port: int) -> list[Task]:
 
 
 def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    section = f"the triggerer of a real Airflow, {extent.waits[-1]:,} deferred sensors, a look each second"
+    section = f"the triggerer of a real Airflow, {extent.waits[-1]:,} deferred sensors, a poll each second"
     measured = [one["triggerer"] for one in rounds]
     over_idle = [one["waiting"] / one["idle"] for one in measured]
     return [

@@ -94,7 +94,7 @@ async def _memory(variant: str, waits: int) -> float:
 
 
 def poke(port: int, seconds: float) -> dict[str, float]:
-    """Measure the process of one ``HttpSensor`` that looks once a second."""
+    """Measure the process of one ``HttpSensor`` that polls once a second."""
     _provide(port, _PROCESS)
     from tests.benchmarks.clients import waits as made
 
@@ -141,7 +141,7 @@ def _tasks(extent: Extent, port: int) -> list[Task]:
 def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     rows = []
     for waits in extent.waits:
-        rows += _rows_of(rounds, waits, extent.waits[-1])
+        rows += _rows_for(rounds, waits, extent.waits[-1])
     rows += _memory_rows(rounds, extent.waits[-1])
     one = [("requests", "requests a second", ""), ("core", "CPU", "% core"), ("mib", "resident", "MiB")]
     return rows + [
@@ -150,8 +150,8 @@ def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     ]
 
 
-def _rows_of(rounds: Sequence[Round], waits: int, most: int) -> list[Row]:
-    section = f"{waits:,} waits in the triggerer, each looks once a second"
+def _rows_for(rounds: Sequence[Round], waits: int, most: int) -> list[Row]:
+    section = f"{waits:,} waits in the triggerer, each polls once a second"
     keys = {f"{variant} {waits}": label for variant, label in _LABELS.items()}
     held = f"{_SHARED} {waits}" if waits == most else None
     rows = [

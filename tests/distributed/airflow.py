@@ -24,8 +24,8 @@ SOON_NOTICED = NOTICED_AFTER | {
 class DistributedAirflow(LocalAirflow):
     """Two schedulers, two triggerers and two workers, one API server and one DAG processor.
 
-    :param database: the address of a database of PostgreSQL, without a scheme.
-    :param broker: the address of Redis.
+    :param database: the URL of a PostgreSQL database, without a scheme.
+    :param broker: the URL of Redis.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class MissingPackageError(Exception):
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Run a cluster of its own, and give the address of its database, without a scheme."""
+    """Run a cluster of its own, and give the URL of its database, without a scheme."""
     port = free_port()
     as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory(prefix="fsm-postgresql-") as folder:
@@ -52,7 +52,7 @@ def postgresql() -> Iterator[str]:
 
 @contextmanager
 def redis() -> Iterator[str]:
-    """Run a server that keeps nothing on disk, and give its address."""
+    """Run a server that keeps nothing on disk, and give its URL."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="fsm-redis-") as folder:
         server = [_find("redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--save", ""]

@@ -12,7 +12,7 @@ from tests.seeds import SEED
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID, WAITS_ID
 from tests.system.kills import DAG_IDS, LATENCY, OURS, Stage
-from tests.system.watcher import until_swept
+from tests.system.watcher import until_polled
 
 WATCHED = OURS.with_name("watched.py")
 
@@ -83,6 +83,6 @@ def stage(airflow: DistributedAirflow, job_service: FakeFieldService) -> Stage:
 
 @pytest.fixture(scope="session")
 def watched(airflow: DistributedAirflow, watched_service: FakeFieldService) -> FakeFieldService:
-    """The service, asked by a watcher that has its first sweep behind it."""
-    until_swept(watched_service)
+    """The service, asked by a watcher that has completed its first poll."""
+    until_polled(watched_service)
     return watched_service

@@ -13,18 +13,18 @@ from tests.system.form_events import (
     WAITS_ID,
     Waits,
     add,
-    are_one_a_sweep,
+    are_one_a_poll,
+    emitted,
     listings,
     mismatches,
-    times_told,
-    told,
-    until_told,
+    times_emitted,
+    until_emitted,
 )
 from tests.system.kills import process_behind
-from tests.system.watcher import looks
+from tests.system.watcher import polls
 
 SENSORS = 200
-SWEEPS = 10
+POLLS = 10
 KILLS = 3
 TRIGGERERS = ("triggerer", "triggerer-2")
 
@@ -65,16 +65,16 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
     )
     assert Counter(ends) == Counter(range(SENSORS))
     assert by_triggerer.keys() <= set(TRIGGERERS)
-    assert all(map(are_one_a_sweep, by_triggerer.values()))
+    assert all(map(are_one_a_poll, by_triggerer.values()))
     assert mismatches(airflow) == 0
 
 
 def _listings_by_triggerer(
     airflow: DistributedAirflow, service: FakeFieldService
 ) -> dict[str, list[RecordedRequest]]:
-    """Wait for some sweeps of the sensors, and give their listings by who asked."""
+    """Wait for some polls of the sensors, and give their listings by who asked."""
     start = len(service.requests)
-    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * SWEEPS, timeout=120)
+    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * POLLS, timeout=120)
     by_triggerer = defaultdict(list)
     for listing in listings(service, start):
         by_triggerer[_sender(airflow, listing)].append(listing)
@@ -82,7 +82,7 @@ def _listings_by_triggerer(
 
 
 def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
-    return airflow.name_of(process_behind(request.connection))
+    return airflow.name_for(process_behind(request.connection))
 
 
 def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
@@ -104,26 +104,26 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
     for _ in range(KILLS):
         at_risk += add(watched, chance.randint(1, 5))
         time.sleep(chance.uniform(0.0, 3.0))
-        victim = _sender(airflow, looks(watched)[-1])
+        victim = _sender(airflow, polls(watched)[-1])
         airflow.kill(victim)
         killed_at = datetime.now(UTC)
         safe += add(watched, chance.randint(1, 5))
-        watched.wait_for(lambda since=killed_at: looks(watched)[-1].at > since, timeout=240)
-        gaps.append((looks(watched)[-1].at - killed_at).total_seconds())
+        watched.wait_for(lambda since=killed_at: polls(watched)[-1].at > since, timeout=240)
+        gaps.append((polls(watched)[-1].at - killed_at).total_seconds())
         safe += add(watched)
-        until_told(airflow, [*at_risk, *safe])
+        until_emitted(airflow, [*at_risk, *safe])
         airflow.start_again(victim)
 
-    twice = Counter(times_told(airflow, at_risk).values()), Counter(times_told(airflow, safe).values())
+    twice = Counter(times_emitted(airflow, at_risk).values()), Counter(times_emitted(airflow, safe).values())
     in_events = {form for event in _events(airflow) for form in event}
     record_property(
         "figures",
         f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms by how "
-        f"often they were told of: completed before a kill {twice[0]}, after it {twice[1]}",
+        f"often they were emitted: completed before a kill {twice[0]}, after it {twice[1]}",
     )
     assert max(twice[0]) <= 2
     assert set(twice[1]) == {1}
-    assert in_events == {form for run in told(airflow) for form in run}
+    assert in_events == {form for run in emitted(airflow) for form in run}
     assert in_events >= {*at_risk, *safe}
 
 

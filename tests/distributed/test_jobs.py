@@ -14,7 +14,7 @@ from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
 from tests.system.airflow_api import wait_until
-from tests.system.form_events import add, times_told, until_told
+from tests.system.form_events import add, times_emitted, until_emitted
 from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
 
 RUNS = 8
@@ -38,13 +38,13 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     killed_at = datetime.now(UTC)
     reports = stage.finish(runs)
     seconds = (datetime.now(UTC) - killed_at).total_seconds()
-    retried = [run for run, report in zip(runs, reports, strict=True) if report.tries > 1]
+    retried = [run for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
     noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
     orphans = airflow.age_messages()
     airflow.start_again(worker)
     wait_until(lambda: all(map(airflow.times_handled, orphans)), 300, "the messages came again")
 
-    tally = Tally.of(reports)
+    tally = Tally.from_reports(reports)
     record_property(
         "figures",
         f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried again "
@@ -54,11 +54,11 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     assert len(orphans) >= len(retried)
     assert [report.jobs for report in stage.finish(runs)] == [report.jobs for report in reports]
     assert retried
-    assert {report.tries for report in reports} == {1, 2}
+    assert {report.attempts for report in reports} == {1, 2}
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
     for report in reports:
         outcomes = Counter(outcome["outcome"] for outcome in report.result)
-        assert outcomes["uncertain"] <= (CONCURRENCY + CONCURRENCY // 2 if report.tries == 2 else 0)
+        assert outcomes["uncertain"] <= (CONCURRENCY + CONCURRENCY // 2 if report.attempts == 2 else 0)
         assert report.state == ("failed" if outcomes["uncertain"] else "success")
 
 
@@ -82,19 +82,19 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     reports = stage.finish(runs)
     seconds = time.monotonic() - killed_at
     forms += add(watched)
-    until_told(airflow, forms)
+    until_emitted(airflow, forms)
     airflow.start_again(scheduler)
 
-    tally, tries = Tally.of(reports), Counter(report.tries for report in reports)
-    told = Counter(times_told(airflow, forms).values())
+    tally, attempts = Tally.from_reports(reports), Counter(report.attempts for report in reports)
+    emitted = Counter(times_emitted(airflow, forms).values())
     record_property(
         "figures",
-        f"killed after {requests} of {JOBS} jobs: {tally}, tries {tries}, over after {seconds:.0f} s; "
-        f"forms by how often they were told of: {told}",
+        f"killed after {requests} of {JOBS} jobs: {tally}, attempts {attempts}, over after {seconds:.0f} s; "
+        f"forms by how often they were emitted: {emitted}",
     )
     assert tally == Tally(asked=JOBS, created=JOBS)
-    assert set(tries) == {1}
-    assert told == {1: len(forms)}
+    assert set(attempts) == {1}
+    assert emitted == {1: len(forms)}
 
 
 def _start(stage: Stage) -> list[Run]:
@@ -103,7 +103,7 @@ def _start(stage: Stage) -> list[Run]:
 
 def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:
     """Come back while a run of this worker sends its requests, after so many of them."""
-    sender = cache(lambda connection: airflow.name_of(process_behind(connection)))
+    sender = cache(lambda connection: airflow.name_for(process_behind(connection)))
 
     def is_the_time(newest: RecordedRequest) -> bool:
         sent = stage.killer.seen[run_number(newest.path)]

@@ -45,7 +45,7 @@ def wait_until(find: Callable[[], T], timeout: float, what: str) -> T:
 class AirflowApi:
     """``/api/v2`` of an Airflow that gives everybody an admin's token; in Airflow 2 ``/api/v1``, without one.
 
-    :param base_url: the API server's address
+    :param base_url: the API server's URL
     """
 
     def __init__(self, base_url: str) -> None:
@@ -100,10 +100,10 @@ class AirflowApi:
         similar = self.api("GET", "/dags", params={"dag_id_pattern": dag_id, "limit": 100})
         return any(dag["dag_id"] == dag_id for dag in similar["dags"])
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
         """Start a run, as soon as the DAG is parsed, and return its id."""
         self.wait_for_dag(dag_id)
-        run_id = f"manual__{datetime.now(UTC).isoformat()}"
+        run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
         body = {"dag_run_id": run_id, "conf": dict(conf or {}), **NO_DATE}
         try:
             self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)
@@ -209,7 +209,7 @@ class AirflowApi:
         try_number: int | None = None,
         map_index: int = -1,
     ) -> str:
-        """Return the log of one try (default: the latest), one line per event."""
+        """Return the log of one attempt (default: the latest), one line per event."""
         path = _task_path(dag_id, run_id, task_id)
         if try_number is None:
             instance = path if map_index < 0 else f"{path}/{map_index}"
@@ -234,7 +234,7 @@ class AirflowApi:
         self.api("PATCH", _task_path(dag_id, run_id, task_id), json={"new_state": state})
 
     def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
-        """Map the name of each extra link of a task to its address."""
+        """Map the name of each extra link of a task to its URL."""
         path = f"{_task_path(dag_id, run_id, task_id)}/links"
         return dict(self.api("GET", path)["extra_links"])
 
@@ -248,7 +248,7 @@ class AirflowApi:
         self.api("POST", "/connections", json=body)
 
     def test_connection(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Press the Test button: the payload is a connection, the answer status and message."""
+        """Press the Test button: the payload is a connection, the response status and message."""
         return dict(self.api("POST", "/connections/test", json=dict(payload)))
 
 

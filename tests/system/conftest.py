@@ -23,16 +23,16 @@ AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=
 """The supervisor's log at DEBUG of a Variable that a task sets; nothing of ours can mask it."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service() -> Iterator[FakeFieldService]:
     """The service behind the connection ``fsm_default``; its engineer completes two forms a job."""
     engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
-    deliveries = Deliveries(attempts=100, most_backoff=1.0, duplicates=1, reorder=0.5, seed=7)
+    deliveries = Deliveries(attempts=100, max_backoff=1.0, duplicates=1, reorder=0.5, seed=7)
     with FakeFieldService(token=TOKEN, engineer=engineer, deliveries=deliveries) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def watched_service() -> Iterator[FakeFieldService]:
     """The service behind ``fsm_watched``, which a watcher asks all the time; it has a history."""
     with FakeFieldService(token=WATCHED_TOKEN) as running:
@@ -40,7 +40,7 @@ def watched_service() -> Iterator[FakeFieldService]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example DAGs and those of the system tests; a test may add files of its own."""
     folder = tmp_path_factory.mktemp("dags")
@@ -49,7 +49,7 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(
     service: FakeFieldService,
     watched_service: FakeFieldService,
@@ -68,6 +68,8 @@ def airflow(
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
         "FSM_POLL_INTERVAL": "1",
+        # Airflow fails a task of a run that is deleted and made again while the former's process still ends.
+        "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
         # A triggerer that is gone is noticed by its silence; Airflow's own default is 30 s.
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     }

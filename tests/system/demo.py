@@ -15,7 +15,7 @@ from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import until_swept
+from tests.system.watcher import until_polled
 
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
 ENGINEER = Engineer(after=8.0, every=2.0, form_names=("Gas Safety Record", "Job Sign-off"))
@@ -49,7 +49,7 @@ class Narrator:
 
 @dataclass(frozen=True)
 class Stage:
-    """What every part of the demonstration plays on."""
+    """What every part of the demonstration uses."""
 
     airflow: LocalAirflow
     service: FakeFieldService
@@ -61,25 +61,25 @@ class Stage:
         run_id: str,
         result: Callable[[str, Any], str],
         shown: frozenset[str] = STEPS,
-        look: Callable[[], None] = lambda: None,
+        on_poll: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell what a run does, until it has succeeded.
+        """Print what a run does, until it has succeeded.
 
-        :param result: what a task that succeeded has to show for it: of its id and what it returned.
-        :param shown: the states that are told.
-        :param look: is called at each look at the run.
+        :param result: describes a successful task, from its id and its result.
+        :param shown: the states that are printed.
+        :param on_poll: called at each poll of the run.
         :raises LocalAirflowError: with the logs of what failed.
         """
         seen: dict[str, str | None] = {}
         try:
             for _, states in self.airflow.follow(dag_id, run_id, RUN_SECONDS):
-                look()
+                on_poll()
                 for task_id, state in states.items():
                     if state in shown and state != seen.get(task_id):
-                        told = ""
+                        description = ""
                         if state == "success":
-                            told = result(task_id, self._returned(dag_id, run_id, task_id))
-                        self.narrator.say(task_id, f"{state}{told and f': {told}'}")
+                            description = result(task_id, self._returned(dag_id, run_id, task_id))
+                        self.narrator.say(task_id, f"{state}{description and f': {description}'}")
                 seen = states
         except LocalAirflowError as error:
             print(error, file=sys.stderr)
@@ -108,7 +108,7 @@ def work_order(stage: Stage) -> None:
     """One order, from its job to the engineer's completed forms."""
     forms: list[str] = []
 
-    def look() -> None:
+    def on_poll() -> None:
         for form in stage.service.forms[len(forms) :]:
             forms.append(form["formName"])
             stage.narrator.say("engineer", f"completed {form['formName']}")
@@ -124,7 +124,7 @@ def work_order(stage: Stage) -> None:
 
     run_id = stage.airflow.trigger("work_order_roundtrip")
     stage.narrator.say("DAG", "work_order_roundtrip triggered")
-    stage.follow("work_order_roundtrip", run_id, result, look=look)
+    stage.follow("work_order_roundtrip", run_id, result, on_poll=on_poll)
     stage.narrator.show(
         [
             ("job", ", ".join(str(job["id"]) for job in stage.service.jobs)),
@@ -136,7 +136,7 @@ def work_order(stage: Stage) -> None:
 
 
 def register_webhook(stage: Stage) -> None:
-    """The receiver is configured, and its address registered with the service."""
+    """The receiver is configured, and its URL registered with the service."""
     endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
     configuration = {"base_url": stage.airflow.base_url, "endpoints": endpoints}
     stage.airflow.set_variable("fsm_webhooks", configuration)
@@ -192,7 +192,7 @@ def unasked_form(stage: Stage) -> None:
 
     def result(task_id: str, value: Any) -> str:
         match task_id:
-            case "read_forms":
+            case "parse_forms":
                 return ", ".join(f"{form['formName']} of property {form['propertyID']}" for form in value)
             case "route":
                 return ""
@@ -201,7 +201,7 @@ def unasked_form(stage: Stage) -> None:
 
     stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
-    until_swept(stage.service, timeout=RUN_SECONDS)
+    until_polled(stage.service, timeout=RUN_SECONDS)
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
     completed = stage.narrator.seconds
     stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")

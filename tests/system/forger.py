@@ -74,12 +74,12 @@ class Forger:
         url = self.url if token is None else self.url.rpartition("/")[0] + "/" + token
         kwargs = {"method": "POST", "url": url, **kwargs}
         try:
-            answer = session.request(data=body, headers=headers, timeout=15, **kwargs)
+            response = session.request(data=body, headers=headers, timeout=15, **kwargs)
         except requests.ConnectionError:
             return None
-        if answer.status_code != 200 and kwargs["method"] != "HEAD":
-            assert answer.text in ('{"accepted": false}', "Invalid HTTP request received."), answer.text
-        return answer.status_code
+        if response.status_code != 200 and kwargs["method"] != "HEAD":
+            assert response.text in ('{"accepted": false}', "Invalid HTTP request received."), response.text
+        return response.status_code
 
     def other_token(self, session: Session) -> Status:
         body, token = self.body(), self.url.rpartition("/")[2]
@@ -175,7 +175,7 @@ class Forger:
         with socket.create_connection((parts.hostname, parts.port), timeout=15) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            answer = b""
+            response = b""
             while part := connection.recv(65536):
-                answer += part
-        return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else None
+                response += part
+        return int(response.split()[1]) if response.startswith(b"HTTP/1.1 ") else None

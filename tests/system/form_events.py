@@ -1,4 +1,4 @@
-"""Forms that a watcher tells of, and sensors that wait for theirs: how to add them and see them arrive."""
+"""Forms that a watcher emits, and sensors that wait for theirs: how to add them and see them arrive."""
 
 import re
 from collections import Counter
@@ -13,34 +13,36 @@ from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
 from tests.system.dags.watched import POKE_INTERVAL, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import is_of_sensors
+from tests.system.watcher import is_from_sensors
 
 DAG_ID = "watched_records"
 WAITS_ID = "many_waits"
 FIRST_JOBS_EVERY = 1000
-TOLD_SECONDS = 300.0
+EMIT_SECONDS = 300.0
 job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 
-def told(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
+def emitted(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
     """The forms of each run that the asset started, in order."""
     runs = airflow.runs(dag_id)
-    return [forms_of(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
+    return [forms_from_run(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
 
 @cache
-def forms_of(airflow: LocalAirflow, dag_id: str, run_id: str) -> list[int]:
+def forms_from_run(airflow: LocalAirflow, dag_id: str, run_id: str) -> list[int]:
     return [form["id"] for form in airflow.xcom(dag_id, run_id, "read")]
 
 
-def times_told(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID) -> dict[int, int]:
-    seen = Counter(form for run in told(airflow, dag_id) for form in run)
+def times_emitted(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID) -> dict[int, int]:
+    seen = Counter(form for run in emitted(airflow, dag_id) for form in run)
     return {form: seen[form] for form in forms}
 
 
-def until_told(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
+def until_emitted(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
     wait_until(
-        lambda: all(times_told(airflow, forms, dag_id).values()), TOLD_SECONDS, f"{dag_id} is told of {forms}"
+        lambda: all(times_emitted(airflow, forms, dag_id).values()),
+        EMIT_SECONDS,
+        f"{dag_id} has a run with each of {forms}",
     )
 
 
@@ -50,12 +52,12 @@ def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None
 
 def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:
     """The first page of each listing for sensors, from a request on."""
-    asked = [request for request in service.requests[start:] if is_of_sensors(request)]
-    return [request for request in asked if "cursor" not in dict(request.query)]
+    requests = [request for request in service.requests[start:] if is_from_sensors(request)]
+    return [request for request in requests if "cursor" not in dict(request.query)]
 
 
-def are_one_a_sweep(found: Sequence[RecordedRequest]) -> bool:
-    """Whether there are no more listings than sweeps, by their own times: a slow machine has fewer sweeps."""
+def are_one_a_poll(found: Sequence[RecordedRequest]) -> bool:
+    """Whether there are no more listings than polls in the time they span: slow machines poll less."""
     span = (found[-1].at - found[0].at).total_seconds()
     return len(found) - 1 <= span / POKE_INTERVAL + 1
 
@@ -98,7 +100,7 @@ class Waits:
             assert "failed" not in states
             return {number for number, state in enumerate(states) if state == "success"}
 
-        wait_until(lambda: forms.keys() <= found(), TOLD_SECONDS, f"the sensors {[*forms]} have succeeded")
+        wait_until(lambda: forms.keys() <= found(), EMIT_SECONDS, f"the sensors {[*forms]} have succeeded")
         for number, form in forms.items():
             (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
             assert reference["id"] == form
@@ -107,7 +109,7 @@ class Waits:
 
 
 def mismatches(airflow: LocalAirflow) -> int:
-    """Count the sensors that came back from the triggerer before the scheduler had noted that they left."""
+    """Count the sensors that were queued again before the scheduler had noticed the end of their process."""
     logs = [path.read_text() for path in airflow.home.glob("scheduler*.log")]
-    noted = rf"\[error .*TaskInstance: {WAITS_ID}\.\S+ .*finished with state success, but"
-    return sum(len(re.findall(noted, log)) for log in logs)
+    mismatch = rf"\[error .*TaskInstance: {WAITS_ID}\.\S+ .*finished with state success, but"
+    return sum(len(re.findall(mismatch, log)) for log in logs)

@@ -67,7 +67,7 @@ class Kill:
 
 
 def random_kills(seed: int, number: int) -> list[Kill]:
-    """Choose moments in the creation of many jobs, and who dies."""
+    """Choose points in the creation of many jobs, and who dies."""
     chance = random.Random(seed)
     return [
         Kill(chance.choice(VICTIMS), chance.randint(1, BULK_JOBS), chance.uniform(0, 2 * LATENCY))
@@ -76,7 +76,7 @@ def random_kills(seed: int, number: int) -> list[Kill]:
 
 
 class Killer:
-    """Plays each creation of a job rightly, and kills its sender where that is planned."""
+    """Handles each creation of a job, and kills its sender if that is planned."""
 
     def __init__(self) -> None:
         self.planned: dict[int, Kill] = {}
@@ -84,7 +84,7 @@ class Killer:
         self.done: list[asyncio.Task[None]] = []
 
     async def play(self, exchange: Exchange) -> None:
-        answer = await exchange.handle()
+        response = await exchange.handle()
         number = run_number(exchange.request.url.path)
         self.seen[number] += 1
         kill = self.planned.get(number)
@@ -95,7 +95,7 @@ class Killer:
                 await asyncio.wait(self.done[-1:])
                 exchange.close()
                 return
-        await exchange.answer(answer)
+        await exchange.respond(response)
 
 
 def run_number(path: str) -> int:
@@ -133,9 +133,9 @@ class Report:
     """How a run has ended."""
 
     state: str
-    tries: int
+    attempts: int
     log: str
-    """The task's, of its last try."""
+    """The task's, of its last attempt."""
     result: Any
     """What the task left in XCom, also where it failed."""
     jobs: dict[str, list[int]]
@@ -170,7 +170,7 @@ def staged(folder: Path, *dag_files: Path) -> Iterator["Stage"]:
 
 
 class Stage:
-    """An Airflow, and a service that kills whom it is told to."""
+    """An Airflow, and a service that kills the senders of planned requests."""
 
     def __init__(self, airflow: LocalAirflow, service: FakeFieldService) -> None:
         self.airflow, self.service = airflow, service
@@ -195,7 +195,7 @@ class Stage:
         self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
 
     def start_one(self, dag_id: str, point: str, victim: str, **conf: Any) -> Run:
-        """Have one job created by a task that dies at this point of its first try."""
+        """Have one job created by a task that dies at this point of its first attempt."""
         kill = Kill(victim, answered=False) if point == "stored, not answered" else None
         return self._start(dag_id, 1, kill, {"point": point, "victim": victim, **conf})
 
@@ -249,7 +249,7 @@ class Stage:
 
 @dataclass
 class Tally:
-    """Inputs, by what became of them."""
+    """Inputs, by outcome."""
 
     asked: int = 0
     created: int = 0
@@ -268,7 +268,7 @@ class Tally:
     """Something else is said than what is."""
 
     @classmethod
-    def of(cls, reports: Iterable[Report]) -> Self:
+    def from_reports(cls, reports: Iterable[Report]) -> Self:
         """Compare what the tasks say of each input with the jobs that the service holds."""
         tally = cls()
         for report in reports:
@@ -291,9 +291,9 @@ class Tally:
         if len(said) > 1:
             return "wrong"
         match said[0]["outcome"]:
-            case "created" if jobs == [said[0]["jobID"]]:
+            case "created" | "existing" if jobs == [said[0]["jobID"]]:
                 return "created"
-            case "created" if not jobs:
+            case "created" | "existing" if not jobs:
                 return "lost"
             case "uncertain":
                 return "uncertain_existing" if jobs else "uncertain_missing"
@@ -303,7 +303,7 @@ class Tally:
 
 
 def main() -> int:
-    """Kill both sides and print what came of it."""
+    """Kill both sides and print the outcomes."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.kills", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the random kills")
     parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
@@ -331,7 +331,7 @@ def _kill_at_points(stage: Stage) -> None:
     _print_row(*["---"] * (1 + len(head)))
     for point in POINTS:
         _print_row(
-            point, *[_in_words(tries[dag_id, point]) for dag_id in dags for tries in (retried, cleared)]
+            point, *[_in_words(reports[dag_id, point]) for dag_id in dags for reports in (retried, cleared)]
         )
 
 
@@ -350,7 +350,7 @@ def _kill_at_random(stage: Stage, seed: int, number: int) -> None:
     for dag_id, name in names.items():
         with stage.quiet():
             runs = [stage.start_bulk(dag_id, kill) for kill in random_kills(seed, number)]
-        tally = Tally.of(stage.finish(runs))
+        tally = Tally.from_reports(stage.finish(runs))
         _print_row(name, *[getattr(tally, column) for column in columns])
 
 

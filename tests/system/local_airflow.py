@@ -37,7 +37,7 @@ with suppress(ImportError):
 with suppress(ImportError):
     import airflow.providers.openlineage.plugins.openlineage
 """
-"""Airflow's settings here. A process that makes any asset loads what providers know of addresses, and each
+"""Airflow's settings here. A process that makes any asset loads what providers know of asset URIs, and each
 task loads plugins; with the Amazon and OpenLineage providers that takes most of a second: here once, before
 tasks are forked."""
 EVERYBODY_IS_ADMIN = "AUTH_ROLE_PUBLIC = 'Admin'\n"
@@ -101,7 +101,7 @@ class LocalAirflow(AirflowApi):
         """End one process and all it started with SIGKILL, as if its machine had died."""
         kill_session(self.processes.pop(name))
 
-    def name_of(self, pid: int) -> str:
+    def name_for(self, pid: int) -> str:
         """Name the process that this one is, or was started by."""
         session = os.getsid(pid)
         return next(name for name, process in self.processes.items() if process.pid == session)
@@ -127,7 +127,7 @@ class LocalAirflow(AirflowApi):
             )
 
     def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
-        """Launch a process, and give what tells whether it has started."""
+        """Launch a process, and return a function that checks whether it has started."""
         wanted = {"job_type": f"{kind.title()}Job", "start_date_gte": datetime.now(UTC).isoformat()}
         self.processes[name] = self._launch(name, COMMANDS[kind])
         return lambda: bool(self.api("GET", "/jobs", params=wanted)["total_entries"])

@@ -31,10 +31,10 @@ def test_the_form_shows_every_field(airflow: LocalAirflow) -> None:
 
 
 def test_a_good_connection_passes_the_test(airflow: LocalAirflow, payload: dict) -> None:
-    answer = airflow.test_connection(payload)
+    response = airflow.test_connection(payload)
 
-    assert answer["status"] is True, answer
-    assert "token is accepted" in answer["message"]
+    assert response["status"] is True, response
+    assert "token is accepted" in response["message"]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_good_connection_passes_the_test(airflow: LocalAirflow, payload: dict)
 def test_a_bad_connection_says_what_to_change(
     airflow: LocalAirflow, payload: dict, change: dict, says: str
 ) -> None:
-    answer = airflow.test_connection({**payload, **change})
+    response = airflow.test_connection({**payload, **change})
 
-    assert answer["status"] is False
-    assert says in answer["message"]
+    assert response["status"] is False
+    assert says in response["message"]
 
 
 def test_the_token_is_masked_when_the_connection_is_read(airflow: LocalAirflow, payload: dict) -> None:

@@ -24,7 +24,7 @@ from tests.system.airflow_api import AirflowApi
 from tests.system.local_airflow import LocalAirflow, create_database, environment, free_port, kill_session
 from tests.unit.plugins import signing
 
-ADDRESS, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
+BASE_URL, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
 """The reader's own."""
 PREAMBLE = f"""\
 set -euo pipefail
@@ -68,8 +68,8 @@ class Shell:
             waits = f" > {log} 2>&1 &\nuntil {ready.format(log=log)}; do sleep 0.5; done"
             script = re.sub(rf"^({command})$", rf"\1{waits}", script, flags=re.MULTILINE)
         own = {
-            ADDRESS: self._own.base_url,
-            quote(ADDRESS, safe=""): quote(self._own.base_url, safe=""),
+            BASE_URL: self._own.base_url,
+            quote(BASE_URL, safe=""): quote(self._own.base_url, safe=""),
             TOKEN: self._own.settings.token,
             "http://127.0.0.1:8400": f"http://127.0.0.1:{self._fakes_port}",
             "-m fsm_provider.testing": f"-m fsm_provider.testing --port {self._fakes_port}",
@@ -96,7 +96,7 @@ class Shell:
             kill_session(process)
 
 
-def commands_of(page: Path) -> str:
+def commands_for(page: Path) -> str:
     """Give the commands of a page's blocks, without prompts and output."""
     return "\n".join(
         "\n".join(re.findall(r"^\$ (.*)$", block.text, re.MULTILINE))
@@ -138,11 +138,11 @@ def test_the_commands_of_a_page_run(shell: Shell, page: Path, database: Path) ->
     (shell.folder / "body.bin").write_bytes(delivery)
     (shell.folder / "secret.txt").write_text(secret)
 
-    shell.run(commands_of(page))
+    shell.run(commands_for(page))
 
 
 def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shell) -> None:
-    shell.run(commands_of(DOCS / "quickstart.md"))
+    shell.run(commands_for(DOCS / "quickstart.md"))
 
     def until(dag_id: str, task_id: str, state: str) -> None:
         run_id = shell.api.first_run(dag_id)

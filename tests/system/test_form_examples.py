@@ -38,18 +38,18 @@ def broken(airflow: LocalAirflow, dags_folder: Path, tmp_path: Path) -> Path:
     return file
 
 
-def run_told_of(airflow: LocalAirflow, form: int) -> str:
-    """Wait until a run that was told of a form has succeeded; other tests' jobs may have forms as well."""
+def run_started_by(airflow: LocalAirflow, form: int) -> str:
+    """Wait until a run with a form has succeeded; other tests' jobs may have forms as well."""
 
     def run_id() -> str | None:
         for run in airflow.runs(EVENTS):
             if run["state"] == "success":
-                told = airflow.xcom(EVENTS, run["dag_run_id"], "read_forms")
-                if form in [reference["id"] for reference in told]:
+                references = airflow.xcom(EVENTS, run["dag_run_id"], "parse_forms")
+                if form in [reference["id"] for reference in references]:
                     return str(run["dag_run_id"])
         return None
 
-    return wait_until(run_id, 120, f"a run of {EVENTS} was told of form {form}")
+    return wait_until(run_id, 120, f"a run of {EVENTS} with form {form}")
 
 
 def test_completed_forms_start_a_run_and_go_where_their_names_send_them(
@@ -57,10 +57,10 @@ def test_completed_forms_start_a_run_and_go_where_their_names_send_them(
 ) -> None:
     record = service.add_form(form_name="Gas Safety Record", property_id=9601)
 
-    run_id = run_told_of(airflow, record["id"])
+    run_id = run_started_by(airflow, record["id"])
 
     assert airflow.task_states(EVENTS, run_id) == {
-        "read_forms": "success",
+        "parse_forms": "success",
         "route": "success",
         "file_records": "success",
         "warn_office": "skipped",

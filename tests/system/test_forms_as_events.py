@@ -1,7 +1,7 @@
 """Forms as events on a real Airflow: the watcher of an asset, and many sensors on one stream.
 
-No form may be lost, whatever is killed or fails. ``FSM_KILLS_SEED`` repeats the random kill of a test
-that has failed.
+No form may be lost, whatever is killed or fails. ``FSM_KILLS_SEED`` repeats the random kill of a failed
+test.
 """
 
 import random
@@ -25,30 +25,30 @@ from tests.system.form_events import (
     WAITS_ID,
     Waits,
     add,
-    are_one_a_sweep,
-    forms_of,
+    are_one_a_poll,
+    emitted,
+    forms_from_run,
     listings,
     mismatches,
-    times_told,
-    told,
-    until_told,
+    times_emitted,
+    until_emitted,
 )
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import is_of_sensors, until_swept
+from tests.system.watcher import is_from_sensors, until_polled
 
 HELD_ID = "held_records"
 WAITS = 200
 SHORT_WAITS = 101
-"""Sensors of these whose forms are there as soon as they defer."""
+"""The number of them whose forms exist as soon as they defer."""
 SHARE = 33
-"""Sensors that each test of a trouble has for itself, of those that wait through all of them."""
+"""Sensors for each test of a failure, out of those that wait through all failures."""
 SURVIVED_WAITS = 30
-OUTAGE_SECONDS = 60.0
+DOWN_SECONDS = 60.0
 STORM_SECONDS = 15.0
 
 
 def until_reconciled(service: FakeFieldService) -> None:
-    """Wait until the watcher has looked again for forms with old times."""
+    """Wait until the watcher has reconciled again."""
 
     def seen() -> int:
         return sum(goes_back(request) for request in service.requests)
@@ -66,10 +66,10 @@ def goes_back(request: RecordedRequest) -> bool:
 
 @pytest.fixture
 def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> Iterator[FakeFieldService]:
-    """The service, asked by a watcher that has its first sweep behind it; a test may trouble it."""
+    """The service, polled by a watcher at least three times; a test may make it fail."""
     airflow.wait_for_dag(DAG_ID)
     page_size = watched_service.settings.page_size
-    until_swept(watched_service)
+    until_polled(watched_service)
     yield watched_service
     watched_service.clear_faults()
     watched_service.settings.page_size = page_size
@@ -79,12 +79,12 @@ def test_new_forms_start_a_run_and_history_does_not(airflow: LocalAirflow, watch
     history = {form["id"] for form in watched.forms}
     added = add(watched, 3)
 
-    until_told(airflow, added)
+    until_emitted(airflow, added)
 
-    assert history.isdisjoint(form for run in told(airflow) for form in run)
+    assert history.isdisjoint(form for run in emitted(airflow) for form in run)
 
 
-def test_odd_forms_are_told_of_once(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+def test_odd_forms_are_emitted_once(airflow: LocalAirflow, watched: FakeFieldService) -> None:
     now = datetime.now(UTC)
     watched.settings.page_size = 40
     overlapping = watched.fail("GET", "/forms", faults.RepeatedRecords(3), every=True)
@@ -96,39 +96,39 @@ def test_odd_forms_are_told_of_once(airflow: LocalAirflow, watched: FakeFieldSer
     }
 
     for forms in odd.values():
-        until_told(airflow, forms)
+        until_emitted(airflow, forms)
     until_reconciled(watched)
     (after,) = add(watched)
-    until_told(airflow, [after])
+    until_emitted(airflow, [after])
 
-    times = {kind: Counter(times_told(airflow, forms).values()) for kind, forms in odd.items()}
-    print(f"{overlapping.hits} overlapping pages; forms by how often they were told of: {times}")
+    times = {kind: Counter(times_emitted(airflow, forms).values()) for kind, forms in odd.items()}
+    print(f"{overlapping.hits} overlapping pages; forms by how often they were emitted: {times}")
     assert times == {kind: {1: len(forms)} for kind, forms in odd.items()}
-    assert max(map(len, told(airflow))) <= 100
+    assert max(map(len, emitted(airflow))) <= 100
 
 
-@pytest.mark.parametrize("moment", ["waiting", "after a sweep that found it", "after its event"])
+@pytest.mark.parametrize("killed", ["waiting", "after a poll that found it", "after its event"])
 def test_a_killed_triggerer_loses_no_form(
-    airflow: LocalAirflow, watched: FakeFieldService, moment: str
+    airflow: LocalAirflow, watched: FakeFieldService, killed: str
 ) -> None:
-    if moment == "waiting":
+    if killed == "waiting":
         airflow.kill("triggerer")
         (form,) = add(watched)
     else:
         before = len(airflow.runs(DAG_ID))
         (form,) = add(watched)
-        if moment == "after its event":
+        if killed == "after its event":
             wait_until(lambda: len(airflow.runs(DAG_ID)) > before, 60, f"{DAG_ID} has another run")
         else:
-            until_swept(watched, 1)
+            until_polled(watched, 1)
         airflow.kill("triggerer")
     airflow.restart("triggerer")
 
     (after,) = add(watched)
-    until_told(airflow, [form, after])
+    until_emitted(airflow, [form, after])
 
-    times = times_told(airflow, [form, after])
-    print(f"killed {moment}: the form was told of {times[form]} times")
+    times = times_emitted(airflow, [form, after])
+    print(f"killed {killed}: the form was emitted {times[form]} times")
     assert times[form] <= 2
     assert times[after] == 1
 
@@ -142,73 +142,75 @@ def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched
     finally:
         airflow.pause(DAG_ID, False)
 
-    until_told(airflow, [*early, *late])
+    until_emitted(airflow, [*early, *late])
 
-    times = times_told(airflow, [*early, *late])
-    print(f"paused: forms by how often they were told of: {Counter(times.values())}")
+    times = times_emitted(airflow, [*early, *late])
+    print(f"paused: forms by how often they were emitted: {Counter(times.values())}")
     assert set(times.values()) == {1}
 
 
 def until_silent(service: FakeFieldService) -> None:
-    """Wait until the watcher is gone, as it is where every DAG of its asset is paused."""
-    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), 300, "nobody asks")
+    """Wait until the watcher is gone, because every DAG of its asset is paused."""
+    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), 300, "no request")
 
 
 def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
     airflow: LocalAirflow, watched: FakeFieldService
 ) -> None:
-    def add_told(how_many: int = 1) -> list[int]:
-        """Add forms, each of which has an event of its own before the next comes."""
+    def add_emitted(how_many: int = 1) -> list[int]:
+        """Add forms, each with an event of its own before the next."""
         added = []
         for _ in range(how_many):
             added += add(watched)
-            until_told(airflow, added)
+            until_emitted(airflow, added)
         return added
 
     def held(run: int) -> tuple[set[int], set[int]]:
-        """What a run was told of by its events, and what it has read since its watermark."""
+        """The forms of a run's events, and those that it has read since its watermark."""
         wait_until(lambda: len(airflow.runs(HELD_ID)) >= run, 300, f"{HELD_ID} has {run} runs")
         run_id = airflow.runs(HELD_ID)[run - 1]["dag_run_id"]
         airflow.wait_for_tasks(
             HELD_ID, run_id, lambda states: states["read"] == states["read_since_watermark"] == "success", 300
         )
         since = airflow.xcom(HELD_ID, run_id, "read_since_watermark")["forms"]
-        return set(forms_of(airflow, HELD_ID, run_id)), set(since)
+        return set(forms_from_run(airflow, HELD_ID, run_id)), set(since)
 
-    paused = set(add_told(2))
+    paused = set(add_emitted(2))
     airflow.pause(HELD_ID, False)
     try:
-        first = set(add_told())
-        told_first, _ = held(1)
-        waiting = add_told(3)
+        first = set(add_emitted())
+        from_events_first, _ = held(1)
+        waiting = add_emitted(3)
         watched.add_form(form_name=LEAVE, created=datetime.now(UTC) + timedelta(days=1))
-        told_second, read_second = held(2)
-        last = set(add_told())
-        told_third, _ = held(3)
-        wait_until(lambda: len(told(airflow, HELD_ID)) == 3, 300, f"three runs of {HELD_ID} have succeeded")
+        from_events_second, read_second = held(2)
+        last = set(add_emitted())
+        from_events_third, _ = held(3)
+        wait_until(
+            lambda: len(emitted(airflow, HELD_ID)) == 3, 300, f"three runs of {HELD_ID} have succeeded"
+        )
     finally:
         airflow.pause(HELD_ID, True)
 
     print(
-        f"paused: {len(paused & told_first)} of {len(paused)} forms in the next event's run; at "
-        f"max_active_runs: {len(told_second & set(waiting))} of {len(waiting)} in the next run, "
-        f"{len(told_third & set(waiting))} in that of the next event; "
+        f"paused: {len(paused & from_events_first)} of {len(paused)} forms in the next event's run; at "
+        f"max_active_runs: {len(from_events_second & set(waiting))} of {len(waiting)} in the next run, "
+        f"{len(from_events_third & set(waiting))} in that of the next event; "
         f"{len(read_second & set(waiting))} read since the watermark in the next run"
     )
-    assert paused | first <= told_first
+    assert paused | first <= from_events_first
     assert set(waiting) <= read_second
-    assert told_second == set(waiting[:1])
-    assert told_third == set(waiting[1:]) | last
+    assert from_events_second == set(waiting[:1])
+    assert from_events_third == set(waiting[1:]) | last
 
 
 class FormAtOnce:
-    """Completes the forms of the first jobs as soon as a sensor was told that there is none."""
+    """Completes the forms of the first jobs as soon as a sensor has found none."""
 
     def __init__(self, service: FakeFieldService, jobs: int) -> None:
         self._service, self._jobs = service, jobs
 
     async def play(self, exchange: Exchange) -> None:
-        await exchange.answer(await exchange.handle())
+        await exchange.respond(await exchange.handle())
         job = exchange.request.query_params.get("jobID")
         if job and int(job) % FIRST_JOBS_EVERY <= self._jobs:
             self._service.add_form(job_id=int(job))
@@ -216,7 +218,7 @@ class FormAtOnce:
 
 @pytest.fixture(scope="module")
 def waits(airflow: LocalAirflow, watched_service: FakeFieldService) -> Waits:
-    """Sensors of which some find their forms at once, and some wait through all troubles."""
+    """Sensors of which some find their forms at once, and some wait through all failures."""
     at_once = FormAtOnce(watched_service, SHORT_WAITS)
     watched_service.fail("GET", "/forms", at_once, every=True)
     try:
@@ -228,36 +230,36 @@ def waits(airflow: LocalAirflow, watched_service: FakeFieldService) -> Waits:
     return waits
 
 
-def test_forms_that_are_there_as_soon_as_a_sensor_defers_are_found(
-    airflow: LocalAirflow, waits: Waits
-) -> None:
+def test_forms_that_exist_as_soon_as_a_sensor_defers_are_found(airflow: LocalAirflow, waits: Waits) -> None:
     print(f"{SHORT_WAITS} short deferrals: {mismatches(airflow)} state mismatches")
     assert mismatches(airflow) == 0
 
 
-def test_deferred_sensors_share_one_listing_a_sweep(watched: FakeFieldService, waits: Waits) -> None:
+def test_deferred_sensors_share_one_listing_a_poll(watched: FakeFieldService, waits: Waits) -> None:
     start = len(watched.requests)
     watched.wait_for(lambda: len(listings(watched, start)) >= 10, timeout=120)
 
     found = listings(watched, start)
     took = (found[-1].at - found[0].at).total_seconds()
     waiting = WAITS - SHORT_WAITS
-    print(f"{waiting} sensors, a look every {POKE_INTERVAL} s: {len(found)} listings in {took:.1f} s")
-    assert are_one_a_sweep(found)
-    asked = [request for request in watched.requests[start:] if is_of_sensors(request)]
-    assert all("jobID" not in dict(request.query) for request in asked)
+    print(f"{waiting} sensors, a poll every {POKE_INTERVAL} s: {len(found)} listings in {took:.1f} s")
+    assert are_one_a_poll(found)
+    requests = [request for request in watched.requests[start:] if is_from_sensors(request)]
+    assert all("jobID" not in dict(request.query) for request in requests)
 
 
-def test_an_outage_loses_no_form(airflow: LocalAirflow, watched: FakeFieldService, waits: Waits) -> None:
+def test_a_service_that_is_down_loses_no_form(
+    airflow: LocalAirflow, watched: FakeFieldService, waits: Waits
+) -> None:
     with watched.refuse_connections():
         added = add(watched, 3)
         forms = waits.complete(share(0))
-        time.sleep(OUTAGE_SECONDS)
+        time.sleep(DOWN_SECONDS)
 
-    until_told(airflow, added)
+    until_emitted(airflow, added)
     waits.until_found(forms)
-    times = times_told(airflow, added)
-    print(f"{OUTAGE_SECONDS:g} s of outage: forms by how often they were told of: {Counter(times.values())}")
+    times = times_emitted(airflow, added)
+    print(f"{DOWN_SECONDS:g} s down: forms by how often they were emitted: {Counter(times.values())}")
     assert set(times.values()) == {1}
 
 
@@ -278,20 +280,20 @@ def test_a_storm_of_429_loses_nothing_and_is_not_hammered(
     watched.clear_faults()
     refused = [request for request in watched.requests[start:] if request.status == 429]
 
-    until_told(airflow, added)
+    until_emitted(airflow, added)
     waits.until_found(forms)
 
     for name, of_sensors in (("watcher", False), ("sensors", True)):
-        times = [request.at for request in refused if is_of_sensors(request) is of_sensors]
+        times = [request.at for request in refused if is_from_sensors(request) is of_sensors]
         gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
-        print(f"429, Retry-After {retry_after}: {name} asked {len(times)} times, {gaps} s apart")
+        print(f"429, Retry-After {retry_after}: {name} sent {len(times)} requests, {gaps} s apart")
         assert times
         if retry_after:
-            assert gaps, f"{name} asked only once in {STORM_SECONDS:g} s"
+            assert gaps, f"{name} sent only one request in {STORM_SECONDS:g} s"
             assert all(gap >= retry_after for gap in gaps)
         else:
             assert len(times) < STORM_SECONDS / 2
-    assert set(times_told(airflow, added).values()) == {1}
+    assert set(times_emitted(airflow, added).values()) == {1}
 
 
 def test_all_of_them_end_with_their_own_forms(airflow: LocalAirflow, waits: Waits) -> None:
@@ -317,13 +319,13 @@ def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
     airflow.processes["triggerer"] = airflow.processes.pop("triggerer-2")
     forms, after = forms | waits.complete(numbers[half:]), add(watched, 3)
 
-    until_told(airflow, [*before, *after])
+    until_emitted(airflow, [*before, *after])
     waits.until_found(forms)
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
-    times = times_told(airflow, [*before, *after])
+    times = times_emitted(airflow, [*before, *after])
     print(
         f"seed {SEED}: one of two triggerers killed {delay:.1f} s after {half} of {SURVIVED_WAITS} forms: "
-        f"told of {Counter(times.values())}"
+        f"emitted {Counter(times.values())}"
     )
     assert max(times[form] for form in before) <= 2
     assert {times[form] for form in after} == {1}

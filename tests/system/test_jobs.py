@@ -17,14 +17,14 @@ def test_jobs_are_created_and_waited_for(
     run_id = airflow.trigger(dag_id)
 
     assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
-    assert len(jobs_of(service, prefix)) == 2
+    assert len(jobs_for(service, prefix)) == 2
 
     airflow.clear(dag_id, run_id, ["create"])
     assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
-    assert len(jobs_of(service, prefix)) == 2
+    assert len(jobs_for(service, prefix)) == 2
 
 
-def test_a_bad_draft_of_a_mapped_task_fails_it_without_a_retry(airflow: LocalAirflow) -> None:
+def test_a_bad_payload_of_a_mapped_task_fails_it_without_a_retry(airflow: LocalAirflow) -> None:
     run_id = airflow.trigger("bad_mapped_job")
 
     assert airflow.wait_for_run("bad_mapped_job", run_id) == "failed"
@@ -43,17 +43,16 @@ def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
     run_id = airflow.trigger("asked_to_wait")
 
     assert airflow.wait_for_run("asked_to_wait", run_id) == "success"
-    assert jobs_of(service, "LATER") == [f"LATER-{property_id}" for property_id in range(41, 45)]
+    assert jobs_for(service, "LATER") == [f"LATER-{property_id}" for property_id in range(41, 45)]
     assert len(service.requests_to("POST", "/properties/41/jobs")) == 1
-    tries = airflow.api("GET", f"/dags/asked_to_wait/dagRuns/{run_id}/taskInstances/create/tries")
-    first, second = (one for one in tries["task_instances"] if one["try_number"])
+    attempts = airflow.api("GET", f"/dags/asked_to_wait/dagRuns/{run_id}/taskInstances/create/tries")
+    first, second = (one for one in attempts["task_instances"] if one["try_number"])
     waited = datetime.fromisoformat(second["start_date"]) - datetime.fromisoformat(first["end_date"])
     assert waited.total_seconds() >= 9
-    assert [outcome["outcome"] for outcome in airflow.xcom("asked_to_wait", run_id, "create")] == [
-        "created"
-    ] * 4
+    outcomes = airflow.xcom("asked_to_wait", run_id, "create")
+    assert [outcome["outcome"] for outcome in outcomes] == ["existing", "created", "created", "created"]
 
 
-def jobs_of(service: FakeFieldService, prefix: str) -> list[str]:
+def jobs_for(service: FakeFieldService, prefix: str) -> list[str]:
     references = [job["customerReference"] or "" for job in service.jobs]
     return sorted(reference for reference in references if reference.startswith(f"{prefix}-"))

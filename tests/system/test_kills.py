@@ -32,7 +32,7 @@ from tests.system.kills import (
 CLEARED_BULK_RUNS = 3
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
 OPTIONS = {
-    "create another": ("recorded", {"if_already_created": "create"}),
+    "create another": ("recorded", {"if_already_done": "create"}),
     "create what may be missing": ("before the POST", {"if_uncertain": "create"}),
     "create what may exist": ("stored, not answered", {"if_uncertain": "create"}),
 }
@@ -46,7 +46,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @dataclass
 class Aftermath:
-    """What came of a kill once the task was retried, and then cleared."""
+    """The reports after a kill: of the retried task, and of the cleared one."""
 
     run: Run
     retried: Report
@@ -84,7 +84,7 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
 ) -> None:
     retried, cleared = killed[point, victim].retried, killed[point, victim].cleared
     assert cleared
-    assert (retried.tries, cleared.tries) == (2, 3)
+    assert (retried.attempts, cleared.attempts) == (2, 3)
     assert len(retried.job_ids) == JOBS_AFTER[point]
     assert cleared.jobs == retried.jobs
     if point == "recorded":
@@ -109,7 +109,7 @@ def test_if_already_created_another_is_created_by_a_clear_and_never_by_a_retry(
 ) -> None:
     retried, cleared = killed["create another"].retried, killed["create another"].cleared
     assert cleared
-    assert (retried.state, retried.tries) == ("success", 2)
+    assert (retried.state, retried.attempts) == ("success", 2)
     assert [retried.result["id"]] == retried.job_ids
     assert cleared.state == "success"
     assert [*retried.job_ids, cleared.result["id"]] == cleared.job_ids
@@ -130,9 +130,9 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
     killed: dict[object, Aftermath],
 ) -> None:
     reports = [killed[number].retried for number in range(BULK_RUNS)]
-    tally = Tally.of(reports)
+    tally = Tally.from_reports(reports)
     print(f"seed {SEED}: {tally}")
-    assert {report.tries for report in reports} == {2}
+    assert {report.attempts for report in reports} == {2}
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
         asked=BULK_RUNS * BULK_JOBS
     )
@@ -148,7 +148,10 @@ def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict
     for aftermath in cleared:
         assert aftermath.cleared
         assert aftermath.cleared.jobs == aftermath.retried.jobs
-        assert aftermath.cleared.result == aftermath.retried.result
+        assert aftermath.cleared.result == [
+            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"]}
+            for one in aftermath.retried.result
+        ]
 
 
 def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> None:
@@ -162,7 +165,7 @@ def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> N
     stage.clear([run])
     [report] = stage.finish([run])
     assert report.state == "success"
-    assert Tally.of([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
+    assert Tally.from_reports([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
     assert stage.killer.seen[run.number] == BULK_JOBS
 
 
@@ -183,9 +186,9 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage)
     stage.clear([run])
     [cleared] = stage.finish([run])
 
-    assert (retried.tries, woken.tries, cleared.tries) == (2, 2, 3)
+    assert (retried.attempts, woken.attempts, cleared.attempts) == (2, 2, 3)
     for report in (retried, woken, cleared):
-        tally = Tally.of([report])
+        tally = Tally.from_reports([report])
         assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
         assert tally.uncertain_existing + tally.uncertain_missing <= CONCURRENCY + CONCURRENCY // 2
 

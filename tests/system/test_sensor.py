@@ -32,31 +32,31 @@ def test_sensors_end_alike(airflow: LocalAirflow, mode: str) -> None:
     assert {task["task_id"]: task["try_number"] for task in tasks} == dict.fromkeys(
         airflow.task_states(dag_id, run_id), 1
     )
-    assert "GET /forms was answered 401" in airflow.task_log(dag_id, run_id, "is_refused")
+    assert "GET /forms returned HTTP 401" in airflow.task_log(dag_id, run_id, "is_refused")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_cancelled_sensor_stops_asking_and_a_cleared_one_starts_anew(
+def test_a_cancelled_sensor_stops_polling_and_a_cleared_one_starts_again(
     airflow: LocalAirflow, service: FakeFieldService, mode: str
 ) -> None:
     dag_id, job_id = f"sensor_waits_{mode}", next(job_ids)
 
-    def looks() -> int:
-        # A deferred sensor looks by a stream that asks for no job.
-        asked = [dict(request.query).get("jobID") for request in service.requests_to("GET", "/forms")]
-        return asked.count(str(job_id)) + (asked.count(None) if mode == "deferrable" else 0)
+    def polls() -> int:
+        # A deferred sensor polls through a stream without a job filter.
+        jobs = [dict(request.query).get("jobID") for request in service.requests_to("GET", "/forms")]
+        return jobs.count(str(job_id)) + (jobs.count(None) if mode == "deferrable" else 0)
 
     run_id = airflow.trigger(dag_id, {"job_id": job_id})
-    airflow.wait_for_tasks(dag_id, run_id, lambda states: states == {"wait": WAITING[mode]} and looks() > 1)
+    airflow.wait_for_tasks(dag_id, run_id, lambda states: states == {"wait": WAITING[mode]} and polls() > 1)
 
     airflow.set_task_state(dag_id, run_id, "wait", "failed")
 
     assert airflow.wait_for_run(dag_id, run_id) == "failed"
-    wait_until_quiet(looks, MODES[mode].get("poke_interval", 1) + 5.0)
+    wait_until_quiet(polls, MODES[mode].get("poke_interval", 1) + 5.0)
 
     airflow.clear(dag_id, run_id, ["wait"])
-    before = looks()
-    service.wait_for(lambda: looks() > before, timeout=60)
+    before = polls()
+    service.wait_for(lambda: polls() > before, timeout=60)
     form = service.add_form(job_id=job_id)
 
     assert airflow.wait_for_run(dag_id, run_id) == "success"
@@ -64,12 +64,12 @@ def test_a_cancelled_sensor_stops_asking_and_a_cleared_one_starts_anew(
     assert reference["id"] == form["id"]
 
 
-def wait_until_quiet(looks: Callable[[], int], seconds: float) -> None:
-    """Wait for so many seconds without a look, which are more than pass between two looks of a sensor."""
+def wait_until_quiet(polls: Callable[[], int], seconds: float) -> None:
+    """Wait for so many seconds without a poll, more than the interval of the sensor."""
 
     def is_quiet() -> bool:
-        before = looks()
+        before = polls()
         time.sleep(seconds)
-        return looks() == before
+        return polls() == before
 
-    wait_until(is_quiet, 60 + 2 * seconds, "the sensor that was marked as failed asks no more")
+    wait_until(is_quiet, 60 + 2 * seconds, "the sensor that was marked as failed stops polling")

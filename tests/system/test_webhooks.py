@@ -34,11 +34,13 @@ def test_the_secret_goes_to_the_variable_alone(airflow: LocalAirflow, service: F
     assert [webhook["id"] for webhook in registered] == [webhook["id"] for webhook in service.webhooks]
     assert all("signingSecret" not in webhook for webhook in registered)
     variable = airflow.api("GET", "/variables/fsm_webhook_secrets_fsm_default_jobs")
-    assert json.loads(variable["value"]) == {str(webhook["id"]): "***" for webhook in registered}
+    assert json.loads(variable["value"]) == {
+        f"fsm_default/jobs/{webhook['id']}": "***" for webhook in registered
+    }
     assert variable["is_encrypted"] is True
 
 
-def test_tasks_at_the_same_moment_register_once(airflow: LocalAirflow, service: FakeFieldService) -> None:
+def test_concurrent_tasks_register_once(airflow: LocalAirflow, service: FakeFieldService) -> None:
     def registered() -> list[dict]:
         return [webhook for webhook in service.webhooks if webhook["object"] == "assets"]
 
@@ -56,16 +58,16 @@ def test_tasks_at_the_same_moment_register_once(airflow: LocalAirflow, service: 
 
 @pytest.fixture(scope="module")
 def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
-    """The registration with the receiver's own address, made by the example DAG, run twice."""
+    """The registration with the receiver's own URL, made by the example DAG, run twice."""
     configure(airflow, {"signature": "standard-webhooks", "refusals_per_minute": 100_000})
     for _ in range(2):
         run_id = airflow.trigger("webhook_bootstrap")
         assert airflow.wait_for_run("webhook_bootstrap", run_id) == "success"
     (registered,) = airflow.xcom("webhook_bootstrap", run_id, "register")
     (ours,) = (one for one in service.webhooks if one["targetURL"].startswith(airflow.base_url))
-    address, _, token = ours["targetURL"].rpartition("/")
-    assert address == f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
-    assert registered["targetURL"] == f"{address}/***"
+    url, _, token = ours["targetURL"].rpartition("/")
+    assert url == f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
+    assert registered["targetURL"] == f"{url}/***"
     links = airflow.extra_links("webhook_bootstrap", run_id, "register")
     assert links["Webhook"].startswith(f"{airflow.base_url}/assets?")
     assert len(token) >= 43
@@ -85,7 +87,7 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
         wait_until(
             lambda: job["id"] in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")},
             timeout=60,
-            what="a run was told of the form of the job",
+            what="a run got the form of the job",
         )
 
 
@@ -107,7 +109,7 @@ def test_forged_deliveries_are_not_accepted(
     wait_until_delivered(service, [job["id"]])
     server = airflow.processes["api-server"]
     forger = Forger(webhook, random.Random(SEED))
-    answers: Counter = Counter()
+    responses: Counter = Counter()
 
     with requests.Session() as session:
         session.trust_env = False
@@ -116,21 +118,23 @@ def test_forged_deliveries_are_not_accepted(
         started = time.monotonic()
         for number in range(FORGED):
             kind = forger.kinds[number % len(forger.kinds)]
-            answers[kind.__name__, kind(session)] += 1
+            responses[kind.__name__, kind(session)] += 1
     seconds = time.monotonic() - started
 
     assert events_by_job(airflow) == before
-    # A replay within the tolerance is answered like the repeat that it may be, and makes no event.
-    assert {kind for kind, status in answers if status == 200} == {"replay"}
+    # A replay within the tolerance gets 200, as it may be a repeat, and makes no event.
+    assert {kind for kind, status in responses if status == 200} == {"replay"}
     # Only what comes for no endpoint has a limit that these reach.
-    limited = {kind for kind, status in answers if status == 429}
+    limited = {kind for kind, status in responses if status == 429}
     assert limited <= {"other_token", "other_route", "wrong_method"}
-    assert {status for _, status in answers} <= {200, 400, 401, 404, 405, 408, 413, 415, 429, None}, answers
+    assert {status for _, status in responses} <= {200, 400, 401, 404, 405, 408, 413, 415, 429, None}, (
+        responses
+    )
     assert airflow.processes["api-server"] is server
     assert server.poll() is None
     job = service.add_job(7)
     wait_until_delivered(service, [job["id"]])
-    print(f"{FORGED} forged deliveries in {seconds:.1f} s, seed {SEED}: {dict(answers)}")
+    print(f"{FORGED} forged deliveries in {seconds:.1f} s, seed {SEED}: {dict(responses)}")
 
 
 def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
@@ -153,8 +157,8 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
     waited = wait_for_references(airflow, jobs, service)
     slowest = max(attempt.seconds for attempt in attempts if attempt.status == 200)
     print(
-        f"{len(jobs)} jobs, {len(attempts)} attempts, {len(unanswered)} without an answer, "
-        f"{sum(attempt.status == 503 for attempt in attempts)} asked to come again, "
+        f"{len(jobs)} jobs, {len(attempts)} attempts, {len(unanswered)} without a response, "
+        f"{sum(attempt.status == 503 for attempt in attempts)} asked to retry, "
         f"slowest accepted {slowest:.2f} s, {waited} times the next event was needed"
     )
 
@@ -167,7 +171,7 @@ def test_nothing_is_accepted_once_the_receiver_is_not_configured(
     body, forger = b"{}", Forger(webhook, random.Random(SEED))
     with requests.Session() as session:
         session.trust_env = False
-        # What was read of the settings is kept for ten seconds, the count of forged deliveries for a minute.
+        # Settings are cached for ten seconds, the count of forged deliveries for a minute.
         wait_until(
             lambda: forger.post(session, body, forger.headers(body, "0" * 8), token="x" * 43) == 404,
             timeout=75,
@@ -230,7 +234,7 @@ def wait_for_references(
     On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts on: it
     then waits for the next event. That is made after a while; the result says how often.
     """
-    deadline, made, settled = time.monotonic() + timeout, 0, time.monotonic() + 20
+    deadline, made, next_job_at = time.monotonic() + timeout, 0, time.monotonic() + 20
     while True:
         runs = airflow.runs("jobs_from_webhooks")
         references = [
@@ -241,7 +245,7 @@ def wait_for_references(
             assert {references.count(("jobs.created", job_id)) for job_id in jobs} == {1}
             return made
         assert time.monotonic() < deadline, jobs - {job_id for _, job_id in references}
-        if time.monotonic() > settled and all(run["state"] in ("success", "failed") for run in runs):
-            made, settled = made + 1, time.monotonic() + 20
+        if time.monotonic() > next_job_at and all(run["state"] in ("success", "failed") for run in runs):
+            made, next_job_at = made + 1, time.monotonic() + 20
             service.add_job(7)
         time.sleep(0.5)

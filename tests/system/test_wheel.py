@@ -64,7 +64,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("list_of", "shows"),
+    ("list_for", "shows"),
     [
         ("list", "airflow-provider-fsm"),
         ("hooks", "fsm_provider.hooks.fsm.FsmHook"),
@@ -73,9 +73,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     ],
 )
 def test_airflow_shows_the_installed_provider(
-    installed: Callable[..., str], list_of: str, shows: str
+    installed: Callable[..., str], list_for: str, shows: str
 ) -> None:
-    assert shows in installed("airflow", "providers", list_of, "--output", "json")
+    assert shows in installed("airflow", "providers", list_for, "--output", "json")
 
 
 def test_airflow_loads_the_webhook_receiver(installed: Callable[..., str]) -> None:

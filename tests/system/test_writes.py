@@ -15,7 +15,7 @@ FAULTS = {
 def test_an_uncertain_write_is_sent_once_and_reported(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    airflow.add_connection("fsm_impatient", service.connection(), timeout=2)
+    airflow.add_connection("fsm_short_timeout", service.connection(), timeout=2)
     for task_id, fault in FAULTS.items():
         service.fail("POST", f"/properties/{PROPERTIES[task_id]}/jobs", fault)
 

@@ -1,4 +1,4 @@
-"""Airflow's UI in a real browser: one Chromium, one Airflow and one fake service for all tests."""
+"""What a user sees, in a real browser: one Chromium; one Airflow and one fake service where a test asks."""
 
 import json
 import os
@@ -22,12 +22,12 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE = 60_000.0
+TIMEOUT_MS = 60_000.0
 """Milliseconds that a busy machine may take for anything."""
 WINDOW = {"width": 1280, "height": 800}
 EXAMPLES = ("work_order_roundtrip", "gas_safety_forms")
 
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=TIMEOUT_MS)
 
 Picture = Callable[[Page | Locator, str], None]
 
@@ -82,7 +82,7 @@ def airflow(
 def windows(
     browser: Browser, airflow: LocalAirflow, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrowserContext]:
-    """One user's windows. By the end no token was in an address asked for, nor in anything answered."""
+    """One user's windows. By the end no URL that was requested, and no response, held a token."""
     traffic = tmp_path_factory.mktemp("traffic") / "traffic.har"
     context = browser.new_context(
         base_url=airflow.base_url,
@@ -91,14 +91,14 @@ def windows(
         permissions=["clipboard-read", "clipboard-write"],
         record_har_path=traffic,
     )
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(TIMEOUT_MS)
     yield context
     context.close()
     exchanges = json.loads(traffic.read_text())["log"]["entries"]
     seen = [(exchange["request"]["url"], json.dumps(exchange["response"])) for exchange in exchanges]
-    assert any('\\"total_entries\\"' in answer for _, answer in seen), "no answer was recorded"
+    assert any('\\"total_entries\\"' in response for _, response in seen), "no response was recorded"
     for secret in (TOKEN, REFUSED_TOKEN):
-        assert [url for url, answer in seen if secret in url + answer] == []
+        assert [url for url, response in seen if secret in url + response] == []
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def unfold(page: Page) -> None:
         expect(unfolded).to_have_count(levels)
 
 
-def test_an_asset_shows_the_forms_that_it_told_of_and_the_run_that_they_started(
+def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
     page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
 ) -> None:
     with watching(airflow, service, DAG_ID):

@@ -47,7 +47,7 @@ def field(settings: Locator, name: str) -> Locator:
     )
 
 
-def input_of(settings: Locator, name: str) -> Locator:
+def input_for(settings: Locator, name: str) -> Locator:
     group = field(settings, name)
     return group.get_by_role("textbox").or_(group.get_by_role("spinbutton"))
 
@@ -59,7 +59,7 @@ def fill(form: Locator, conn_id: str, host: str, token: str, settings: dict[str,
     if settings:
         opened = open_settings(form)
         for name, value in settings.items():
-            input_of(opened, name).fill(value)
+            input_for(opened, name).fill(value)
             form.page.keyboard.press("Tab")
 
 
@@ -79,11 +79,11 @@ def give_port_0(airflow: LocalAirflow, conn_id: str) -> None:
 
 
 def press_test(page: Page, conn_id: str) -> Locator:
-    """Press the button in the list of connections; a corner of the window tells what comes of it."""
+    """Press the button in the list of connections; a corner of the window shows the result."""
     page.get_by_role("row", name=conn_id).get_by_role("button", name="Test Connection").click()
-    told = page.get_by_role("status").filter(has_text="Test Connection")
-    expect(told).to_be_visible()
-    return told
+    notice = page.get_by_role("status").filter(has_text="Test Connection")
+    expect(notice).to_be_visible()
+    return notice
 
 
 def test_the_form_has_the_fields_of_the_service_and_no_others(page: Page, picture: Picture) -> None:
@@ -110,7 +110,7 @@ def test_each_setting_is_shown_with_its_description_and_default(page: Page, pict
         elif isinstance(default, bool):
             expect(field(settings, name).get_by_role("checkbox")).to_be_checked(checked=default)
         else:
-            expect(input_of(settings, name)).to_have_value("" if default is None else str(default))
+            expect(input_for(settings, name)).to_have_value("" if default is None else str(default))
     page.set_viewport_size(TALL)
     picture(page.get_by_role("dialog"), "connection-settings")
 
@@ -141,10 +141,10 @@ def test_the_token_goes_in_and_never_comes_back(
 def test_a_number_below_its_least_is_put_right_by_the_form(page: Page) -> None:
     settings = open_settings(open_form(page))
 
-    input_of(settings, "page_size").fill("0")
+    input_for(settings, "page_size").fill("0")
     page.keyboard.press("Tab")
 
-    expect(input_of(settings, "page_size")).to_have_value(str(FIELDS["page_size"]["schema"]["minimum"]))
+    expect(input_for(settings, "page_size")).to_have_value(str(FIELDS["page_size"]["schema"]["minimum"]))
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_the_button_says_what_is_right_or_which_field_to_change(
     save(form)
     give_port_0(airflow, conn_id)
 
-    told = press_test(page, conn_id)
+    notice = press_test(page, conn_id)
 
     for text in says:
-        expect(told).to_contain_text(text)
-    picture(told, f"connection-test-{conn_id.removeprefix('fsm_')}")
+        expect(notice).to_contain_text(text)
+    picture(notice, f"connection-test-{conn_id.removeprefix('fsm_')}")
 
 
 @pytest.mark.xfail(

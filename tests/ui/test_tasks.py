@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,6 +12,7 @@ from playwright.sync_api import Page, expect
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.links.reports import FsmReportLink
 from fsm_provider.testing import FakeFieldService
+from tests.http_server import serving
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
@@ -44,12 +44,8 @@ def follow(page: Page, link: str) -> Page:
 @contextmanager
 def web_server(folder: Path) -> Iterator[str]:
     handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
@@ -82,8 +78,8 @@ def quality(airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path)
 def test_the_link_of_a_report_leads_to_its_page(
     page: Page, airflow: LocalAirflow, quality: str, tmp_path: Path, picture: Picture
 ) -> None:
-    with web_server(tmp_path) as address:
-        run_id = finished_run(airflow, quality, folder=str(tmp_path), served_at=address, max_similar_names=2)
+    with web_server(tmp_path) as url:
+        run_id = finished_run(airflow, quality, folder=str(tmp_path), served_at=url, max_similar_names=2)
         open_details(page, quality, run_id, "report")
         report = follow(page, FsmReportLink.name)
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from fsm_provider.api import FsmClient, Settings, reading
+from fsm_provider.api import FsmClient, Settings, log_once, parsing
 from fsm_provider.testing import FakeFieldService
 from tests.s3 import BUCKET, running_s3
 
@@ -20,8 +20,9 @@ TOKEN = "canary-token-7f3a/9+b="
 
 @pytest.fixture(autouse=True)
 def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field of an unexpected type is warned of once per process: here, once per test."""
-    monkeypatch.setattr(reading, "_warned", set())
+    """What is warned of once per process is here warned of once per test."""
+    monkeypatch.setattr(parsing, "_warned", set())
+    monkeypatch.setattr(log_once, "_logged", set())
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def make_client() -> Iterator[Callable[..., FsmClient]]:
     def make(
         service: FakeFieldService, *, sleep: Callable[[float], None] = lambda _: None, **settings: Any
     ) -> FsmClient:
-        address = {"base_url": service.base_url, "token": service.settings.token}
-        checked = Settings.checked({**address, **service.connection()["extra"], **settings})
+        connection = {"base_url": service.base_url, "token": service.settings.token}
+        checked = Settings.checked({**connection, **service.connection()["extra"], **settings})
         made.append(FsmClient(checked, sleep=sleep))
         return made[-1]
 
@@ -80,7 +81,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> "ObjectStoragePat
     return ObjectStoragePath(f"s3://{BUCKET}/{uuid4()}")
 
 
-def contents(folder: "ObjectStoragePath") -> dict[str, bytes]:
+def contents(folder: "ObjectStoragePath | Path") -> dict[str, bytes]:
     """Read all files below a folder, by their path in it."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path).removeprefix(f"{folder}/"): path.read_bytes() for path in files}
+    if not hasattr(folder, "fs"):
+        return {
+            str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+    storage = folder.fs
+    storage.invalidate_cache()  # others write there
+    root = folder.path
+    return {path.removeprefix(f"{root}/"): storage.cat_file(path) for path in storage.find(root)}

@@ -1,16 +1,17 @@
 """A task's state store without an Airflow behind it: what is kept is JSON, as there."""
 
 import json
+from datetime import datetime
 from typing import Any
 
+from fsm_provider.state.task_store import CURRENT
 from tests.capabilities import STATE_STORE
 
 
 class MemoryStateStore:
-    """``context["task_state_store"]``, kept by the test from one try to the next."""
+    """``context["task_state_store"]``, kept by the test from one attempt to the next."""
 
     def __init__(self) -> None:
-        STATE_STORE.require()
         self.kept: dict[str, str] = {}
         self.sets = 0
 
@@ -22,35 +23,56 @@ class MemoryStateStore:
         self.sets += 1
         self.kept[key] = json.dumps(value)
 
+    def delete(self, key: str) -> None:
+        self.kept.pop(key, None)
+
     @property
     def entries(self) -> dict[str, Any]:
-        pages = [json.loads(page) for page in self.kept.values()]
+        pages = [json.loads(page) for name, page in list(self.kept.items()) if name != CURRENT]
         return {key: entry for page in pages for key, entry in page.items()}
 
 
 class TaskInstance:
-    """What the operators ask of ``context["ti"]``."""
+    """What the operators and sensors ask of ``context["ti"]``."""
 
-    def __init__(self, max_tries: int, map_index: int | None, run_id: str, task_id: str) -> None:
-        self.max_tries = max_tries
+    def __init__(
+        self,
+        cleared: int = 0,
+        map_index: int | None = -1,
+        run_id: str = "run",
+        task_id: str = "task",
+        try_number: int = 1,
+    ) -> None:
+        self.max_tries = 2 + 3 * cleared
+        self.try_number = try_number
         self.dag_id = "dag"
         self.run_id = run_id
         self.task_id = task_id
         self.map_index = map_index
         self.pushed: dict[str, Any] = {}
+        self.first_reschedule: datetime | None = None
+
+    def get_first_reschedule_date(self, context: Any) -> datetime | None:
+        return self.first_reschedule
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = json.loads(json.dumps(value))
 
 
-def context_of(
+def context_for(
     store: MemoryStateStore | None,
     *,
     cleared: int = 0,
     map_index: int = -1,
     run_id: str = "run",
     task_id: str = "task",
+    try_number: int = 1,
 ) -> Any:
-    """Make the context of one try; ``cleared`` counts how often the task was cleared before it."""
-    context: dict[str, Any] = {"ti": TaskInstance(2 + 3 * cleared, map_index, run_id, task_id)}
+    """Make the context of one attempt; ``cleared`` counts how often the task was cleared before it.
+
+    Where Airflow has no state store, a test that gives one is skipped.
+    """
+    if store is not None:
+        STATE_STORE.require()
+    context: dict[str, Any] = {"ti": TaskInstance(cleared, map_index, run_id, task_id, try_number)}
     return context if store is None else {**context, "task_state_store": store}

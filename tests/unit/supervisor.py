@@ -1,11 +1,11 @@
-"""The supervisor of a running task, as far as Airflow Variables go: Airflow's own SDK talks to it."""
+"""The supervisor of a task or a triggerer, for Variables and assets' state; Airflow's own SDK talks to it."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.capabilities import TASK_SDK
+from tests.capabilities import SHARED_STREAMS, TASK_SDK
 
 TASK_SDK.require()
 
@@ -14,17 +14,34 @@ from airflow.sdk.execution_time import comms, task_runner  # noqa: E402
 
 
 class MemorySupervisor:
-    """Keeps Variables in a dictionary; what a test hooks in is called before each message is handled."""
+    """Keeps Variables and the state of assets in dictionaries.
+
+    :ivar before: what a test hooks in, called before each message is handled.
+    :ivar asset_state: what is stored, by the asset's name and the key.
+    :ivar is_active: whether there are such assets.
+    :ivar failing: so many messages fail from now on, as when the API server is away.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         self.masked: list[Any] = []
+        self.asset_state: dict[tuple[str, str], Any] = {}
+        self.is_active = True
+        self.failing = 0
         self.before: Callable[[Any], None] = lambda message: None
         self._lock = threading.Lock()
 
+    async def asend(self, message: Any) -> Any:
+        """Answer a triggerer."""
+        return self.send(message)
+
     def send(self, message: Any) -> Any:
+        """Answer a task."""
         self.before(message)
         with self._lock:
+            if self.failing:
+                self.failing -= 1
+                raise unreachable()
             match message:
                 case comms.GetVariable(key=key):
                     if key not in self.variables:
@@ -39,25 +56,47 @@ class MemorySupervisor:
                     return comms.VariableKeysResult(keys=keys, total_entries=len(keys))
                 case comms.MaskSecret(value=value):
                     self.masked.append(value)
+                case _ if SHARED_STREAMS.is_there:
+                    return self._answer_on_assets(message)
                 case _:
                     return comms.ErrorResponse(error=ErrorType.GENERIC_ERROR)
         return comms.OKResponse(ok=True)
+
+    def _answer_on_assets(self, message: Any) -> Any:
+        match message:
+            case comms.GetAssetStateStoreByName(name=name, key=key):
+                if not self.is_active or (name, key) not in self.asset_state:
+                    return comms.ErrorResponse(error=ErrorType.ASSET_STORE_NOT_FOUND)
+                return comms.AssetStateStoreResult(value=self.asset_state[name, key])
+            case comms.SetAssetStateStoreByName(name=name, key=key, value=value) if self.is_active:
+                self.asset_state[name, key] = value
+            case comms.DeleteAssetStateStoreByName(name=name, key=key) if self.is_active:
+                self.asset_state.pop((name, key), None)
+            case comms.SetAssetStateStoreByName() | comms.DeleteAssetStateStoreByName():
+                raise unreachable()
+            case _:
+                return comms.ErrorResponse(error=ErrorType.GENERIC_ERROR)
+        return None
 
     def refuse(self, *kinds: type) -> None:
         """Fail from now on whatever is of these kinds, as when the API server is away."""
 
         def before(message: Any) -> None:
             if isinstance(message, kinds):
-                raise AirflowRuntimeError(comms.ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+                raise unreachable()
 
         self.before = before
 
 
+def unreachable() -> AirflowRuntimeError:
+    """Make the error of an API server that cannot be reached."""
+    return AirflowRuntimeError(comms.ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+
+
 @contextmanager
-def supervised() -> Iterator[MemorySupervisor]:
-    """Run the body as a task runs."""
-    supervisor = MemorySupervisor()
-    task_runner.SUPERVISOR_COMMS = supervisor
+def supervised(supervisor: MemorySupervisor | None = None) -> Iterator[MemorySupervisor]:
+    """Run the body as a task or a triggerer runs."""
+    task_runner.SUPERVISOR_COMMS = supervisor = supervisor or MemorySupervisor()
     try:
         yield supervisor
     finally:

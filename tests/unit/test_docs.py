@@ -6,13 +6,19 @@ import re
 import shlex
 from importlib.metadata import metadata
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import get_args, get_type_hints, is_typeddict
 
 import pytest
 
 import fsm_provider
+from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
+from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.forms import for_xcom
+from fsm_provider.api.models import Usage
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.plugins.webhooks.settings import Endpoint, ReceiverSettings, Scheme
+from fsm_provider.operators.jobs import JobOutcome
+from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, WebhookEndpoint
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService
 from tests.capabilities import SHARED_STREAMS, TASK_SDK
@@ -21,7 +27,7 @@ from tests.pages import DOCS, PAGES, ROOT, blocks
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
 CHECKED_HERE = {"python", "json"}
 OUTPUT = {"text"}
-"""Shown only, as it holds moments and identifiers; what of it is always the same is compared."""
+"""Not run, since it contains times and identifiers; its constant part is compared."""
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 
@@ -77,7 +83,7 @@ def test_what_is_included_is_there_and_tested(block):
         assert text.count(f"# {marker}") == 1
 
 
-@pytest.mark.parametrize("name", [*Endpoint.model_fields, *Scheme.model_fields])
+@pytest.mark.parametrize("name", [*WebhookEndpoint.model_fields, *Scheme.model_fields])
 def test_every_setting_of_the_receiver_is_documented(name):
     assert f"`{name}`" in (DOCS / "webhooks.md").read_text()
 
@@ -118,42 +124,131 @@ def test_every_marked_region_is_shown():
     assert shown == marked
 
 
-def test_the_readme_names_each_setting_with_its_default():
-    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| (\S+) \|", PAGES[0].read_text(), re.MULTILINE)
-    named = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+def test_the_page_of_the_connection_names_each_setting_with_default_and_label():
+    rows = re.findall(
+        r"^\| `([a-z_]+)` \| (\S+) \| ([^|]+) \|", (DOCS / "connection.md").read_text(), re.MULTILINE
+    )
     (connection_type,) = get_provider_info()["connection-types"]
     fields = connection_type["conn-fields"]
 
-    assert list(named) == list(fields)
-    for name, field in fields.items():
-        default = json.dumps(field["schema"].get("default")).strip('"')
-        assert named[name] == ("unset" if default == "null" else f"`{default}`"), name
+    assert [name for name, _, _ in rows] == list(fields)
+    for name, default, label in rows:
+        schema = json.dumps(fields[name]["schema"].get("default")).strip('"')
+        assert default == ("unset" if schema == "null" else f"`{schema}`"), name
+        assert label == fields[name]["label"]
 
 
-def test_the_readme_names_each_example():
-    named = set(re.findall(r"^\| `(\w+)` \|", PAGES[0].read_text(), re.MULTILINE))
+def test_the_page_of_the_examples_names_each_example():
+    named = re.findall(r"^\| `(\w+)` \|", (DOCS / "examples.md").read_text(), re.MULTILINE)
 
-    assert {path.stem for path in (ROOT / "example_dags").glob("*.py")} <= named
+    assert {path.stem for path in (ROOT / "example_dags").glob("*.py")} == set(named)
+    assert len(named) == len(set(named))
+
+
+def section(page: str, heading: str) -> str:
+    """Give the text below a heading of a page, up to the next heading."""
+    text = (DOCS / page).read_text().split(f"# {heading}\n", 1)[1]
+    return re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def names_in(table: str, column: int = 0) -> list[str]:
+    """Give the names in a column of a table, in code, in their order."""
+    rows = [re.split(r" *\| *", line)[1:] for line in table.splitlines() if line.startswith("|")]
+    return [name for row in rows for name in re.findall(r"`([\w\[\].]+)`", row[column])]
+
+
+@pytest.mark.parametrize(
+    ("heading", "record"), [("Job record", Job), ("Form record", Form), ("Webhook record", Webhook)]
+)
+def test_the_page_of_the_service_names_each_field_of_a_record(heading, record):
+    named = names_in(section("service.md", heading))
+
+    assert sorted(named) == sorted(field.alias for field in record.model_fields.values())
+
+
+def test_the_page_of_the_service_names_each_field_of_an_asset_field():
+    fields = {field.alias for record in (AssetDynamicField, Usage) for field in record.model_fields.values()}
+
+    assert set(names_in(section("service.md", "Asset dynamic field record"))) == fields
+
+
+def test_the_page_of_the_service_names_each_filter_of_the_forms():
+    table = section("service.md", "List forms")
+
+    named = dict(zip(names_in(table, 1), names_in(table), strict=True))
+
+    assert named == dict(LIST_FORMS.parameters)
+
+
+def test_the_page_of_the_jobs_names_each_field_of_a_payload():
+    table = section("jobs.md", "Fields of a job")
+
+    named = names_in(table)
+    assert [*zip(names_in(table, 1), [*named, "extra_fields"], strict=True)] == [
+        (name, field.alias) for name, field in JobCreate.model_fields.items()
+    ]
+
+
+def test_the_page_of_the_jobs_names_each_outcome():
+    outcomes = get_args(get_type_hints(JobOutcome)["outcome"])
+
+    assert tuple(names_in(section("jobs.md", "Create many jobs"))[: len(outcomes)]) == outcomes
+
+
+@pytest.mark.parametrize(
+    ("page", "result"),
+    [
+        ("jobs.md", "fsm_provider.operators.jobs.JobOutcome"),
+        ("files.md", "fsm_provider.transfers.forms.PdfOutcome"),
+    ],
+)
+def test_a_page_names_a_result_where_it_can_be_imported(page, result):
+    assert f"`~{result}`" in (DOCS / page).read_text()
+    assert is_typeddict(resolve_name(result))
+
+
+def test_nothing_cites_a_document_that_is_not_there():
+    package = Path(fsm_provider.__file__).parent
+    texts = [*PAGES, *package.rglob("*.py"), *package.rglob("*.json")]
+
+    cited = [text.name for text in texts if re.search(r" \(\d\.\d(, \d)*\)|section \d", text.read_text())]
+
+    assert cited == []
+
+
+def test_the_readme_links_to_what_is_there():
+    links = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", PAGES[0].read_text())
+
+    assert len(links) > 10
+    for path, heading in links:
+        titles = re.findall(r"^#+ (.*)$", (ROOT / path).read_text().lower(), re.MULTILINE)
+        assert not heading or heading in [re.sub(r"[^\w-]", "", one.replace(" ", "-")) for one in titles]
+
+
+def test_the_readme_names_the_versions_that_were_tested():
+    (named,) = re.findall(r"^Tested on Airflow (.*);", PAGES[0].read_text(), re.MULTILINE)
+
+    assert re.split(", | and ", named) == list(json.loads((DOCS / "versions.json").read_text()))
 
 
 def literals() -> list[list[str]]:
-    """Give every text in the package, an f-string as the pieces between its values."""
+    """Return every text in the package, an f-string as the parts between its values."""
     found = []
     for path in Path(fsm_provider.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             values = node.values if isinstance(node, ast.JoinedStr) else [node]
-            pieces = [one.value for one in values if isinstance(one, ast.Constant)]
-            found.append([piece for piece in pieces if isinstance(piece, str)])
+            chunks = [one.value for one in values if isinstance(one, ast.Constant)]
+            found.append([chunk for chunk in chunks if isinstance(chunk, str)])
     return found
 
 
-LITERALS = ["\0".join(pieces) for pieces in literals() if pieces]
+LITERALS = ["\0".join(chunks) for chunks in literals() if chunks]
 QUOTED = re.findall(r"^\| `(.+?)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("message", QUOTED)
 def test_the_messages_of_troubleshooting_are_those_of_the_code(message):
-    pieces = [piece.strip() for piece in message.split("…") if piece.strip()]
-    pattern = re.compile(".*".join(map(re.escape, pieces)), re.DOTALL)
+    chunks = [chunk.strip() for chunk in message.split("…") if chunk.strip()]
+    pattern = re.compile(".*".join(map(re.escape, chunks)), re.DOTALL)
 
     assert any(pattern.search(text) for text in LITERALS)

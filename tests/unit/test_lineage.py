@@ -1,4 +1,4 @@
-"""What is told of reading and writing, to Airflow's collector and to OpenLineage."""
+"""What is reported of reads and writes to Airflow's collector and to OpenLineage."""
 
 import json
 from importlib import import_module
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
 
+from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.lineage import uri_of
-from fsm_provider.storing import WholeFiles
+from fsm_provider.lineage import uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from tests.unit.state_store import context_of
+from tests.unit.state_store import context_for
 
 ON_DISK = Path("/srv/x").as_uri()
 
@@ -30,16 +30,16 @@ def uris(assets):
 
 
 def test_a_file_is_reported_under_the_name_that_it_keeps(storage, collector):
-    with WholeFiles(storage, context_of(None)) as files, files.create("a/b.csv") as file:
+    with AtomicFiles(storage, context_for(None)) as files, files.create("a/b.csv") as file:
         file.write(b"x")
 
     collected = collector.collected_assets
     assert uris(collected.inputs) == []
-    assert uris(collected.outputs) == [uri_of(storage / "a" / "b.csv")]
+    assert uris(collected.outputs) == [uri_for(storage / "a" / "b.csv")]
 
 
 def test_a_file_that_failed_is_not_reported(storage, collector):
-    with WholeFiles(storage, context_of(None)) as files, pytest.raises(KeyError), files.create("b.csv"):
+    with AtomicFiles(storage, context_for(None)) as files, pytest.raises(KeyError), files.create("b.csv"):
         raise KeyError
 
     assert uris(collector.collected_assets.outputs) == []
@@ -52,8 +52,8 @@ def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, 
         task_id="pdfs", forms=[5001], destination=str(tmp_path), manifest="m.jsonl"
     )
 
-    operator.execute(context_of(None))
-    operator.execute(context_of(None))
+    operator.execute(context_for(None))
+    operator.execute(context_for(None))
 
     collected = collector.collected_assets
     [line] = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
@@ -72,11 +72,11 @@ def test_the_hook_reports_too(service, connect, tmp_path, collector):
 
 
 @pytest.mark.parametrize(
-    ("address", "uri"),
+    ("url", "uri"),
     [("/srv/x", ON_DISK), (ON_DISK, ON_DISK), ("s3://bucket/x", "s3://bucket/x")],
 )
-def test_a_uri_has_a_scheme(address, uri):
-    assert uri_of(ObjectStoragePath(address)) == uri
+def test_a_uri_has_a_scheme(url, uri):
+    assert uri_for(ObjectStoragePath(url)) == uri
 
 
 @pytest.mark.parametrize(

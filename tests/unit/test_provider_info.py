@@ -1,4 +1,4 @@
-"""What Airflow is told about the package holds: against its own schema, and against the code."""
+"""The provider metadata matches Airflow's schema and the code."""
 
 import json
 from importlib import import_module, metadata
@@ -103,7 +103,7 @@ def test_named_classes_exist():
 def test_the_connection_form_is_the_settings():
     fields = CONNECTION_TYPE["conn-fields"]
 
-    assert ["base_url", "token", *fields] == list(Settings.model_fields)
+    assert {"base_url", "token", *fields} == Settings.model_fields.keys()
     for name, field in fields.items():
         default = Settings.model_fields[name].default
         shown = field["schema"].get("default")

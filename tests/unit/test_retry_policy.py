@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import RetryAction  # noqa: E402
 from fsm_provider.retry_policy import FsmRetryPolicy  # noqa: E402
 
 ASKS_TO_WAIT = FsmRateLimitedError(429, "GET", "/forms", retry_after=300.0)
-UNCERTAIN = FsmUncertainWriteError("POST", "/x", "no answer", "2026-01-01T00:00:00+00:00", {})
+UNCERTAIN = FsmUncertainWriteError("POST", "/x", "no response", "2026-01-01T00:00:00+00:00", {})
 
 
 def wrapped(cause):
@@ -50,9 +50,9 @@ def test_decisions(error, action, delay):
     assert (decision.action, decision.retry_delay) == (action, delay)
 
 
-def test_the_longest_delay_is_the_authors():
-    policy = FsmRetryPolicy.deserialize(FsmRetryPolicy(longest=timedelta(seconds=60)).serialize())
+def test_max_delay_caps_the_delay():
+    policy = FsmRetryPolicy.deserialize(FsmRetryPolicy(max_delay=timedelta(seconds=60)).serialize())
 
     assert policy.evaluate(ASKS_TO_WAIT, 1, 2).retry_delay == timedelta(seconds=60)
-    with pytest.raises(ValueError, match="longest"):
-        FsmRetryPolicy(longest=timedelta())
+    with pytest.raises(ValueError, match="max_delay"):
+        FsmRetryPolicy(max_delay=timedelta())

@@ -16,7 +16,7 @@ def test_a_table_holds_what_was_measured(document):
     assert between_markers(text, DOCUMENTS[document](json.loads(RESULTS.read_text()))) == text
 
 
-def test_each_run_of_the_matrix_was_measured_and_no_other_is_told():
+def test_each_run_of_the_matrix_was_measured_and_no_other_is_shown():
     results = json.loads(RESULTS.read_text())
 
     measured = {

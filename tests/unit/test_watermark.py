@@ -18,7 +18,7 @@ def variables():
         yield running.variables
 
 
-def since_of(begun):
+def since_for(begun):
     return datetime.fromisoformat(begun["since"])
 
 
@@ -27,7 +27,7 @@ def test_the_first_run_begins_a_look_back_before_itself(variables):
 
     begun = watermark.begin(NAME, LOOK_BACK)
 
-    assert before - LOOK_BACK <= since_of(begun) <= datetime.now(UTC) - LOOK_BACK
+    assert before - LOOK_BACK <= since_for(begun) <= datetime.now(UTC) - LOOK_BACK
 
 
 def test_runs_that_fail_go_on_from_the_last_that_succeeded(variables):
@@ -38,10 +38,10 @@ def test_runs_that_fail_go_on_from_the_last_that_succeeded(variables):
     third = watermark.begin(NAME, LOOK_BACK)
 
     assert again["since"] == first["since"]
-    assert since_of(third) == datetime.fromisoformat(again["now"]) - LOOK_BACK
+    assert since_for(third) == datetime.fromisoformat(again["now"]) - LOOK_BACK
 
 
-def test_a_run_that_is_cleared_takes_nothing_back(variables):
+def test_a_cleared_run_does_not_move_the_watermark_back(variables):
     earlier, later = watermark.begin(NAME, LOOK_BACK), watermark.begin(NAME, LOOK_BACK)
     watermark.commit(NAME, later["now"])
 

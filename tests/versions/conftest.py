@@ -18,7 +18,7 @@ TOKEN = "canary-2b7c9e55-token"
 def service() -> Iterator[FakeFieldService]:
     """The service behind ``fsm_default``; its engineer completes two forms for each job."""
     engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
-    deliveries = Deliveries(attempts=20, most_backoff=1.0)
+    deliveries = Deliveries(attempts=20, max_backoff=1.0)
     with FakeFieldService(token=TOKEN, engineer=engineer, deliveries=deliveries) as running:
         yield running
 

@@ -46,29 +46,29 @@ def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
     }
 
 
-def capabilities_of(pythons: dict[str, Any]) -> dict[str, str]:
+def capabilities_for(pythons: dict[str, Any]) -> dict[str, str]:
     """Give what the runs of one version agree on; what they do not agree on names each."""
     runs = {python: run.get("boot", {}).get("capabilities", {}) for python, run in pythons.items()}
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in CAPABILITIES:
         seen = {python: run.get(name, "not measured") for python, run in runs.items()}
         same = len(set(seen.values())) == 1
-        told[name] = (
+        texts[name] = (
             next(iter(seen.values())) if same else "; ".join(f"{key}: {text}" for key, text in seen.items())
         )
-    return told
+    return texts
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """The README's table: which versions ran, and what each can do."""
+    """Tabulate which versions ran, and what each can do."""
     lines = [f"| Airflow | Python | {' | '.join(CAPABILITIES)} |", "|---" * (2 + len(CAPABILITIES)) + "|"]
     for airflow, pythons in results.items():
-        told = [text.partition(":")[0] for text in capabilities_of(pythons).values()]
-        lines.append(f"| {airflow} | {', '.join(pythons)} | {' | '.join(told)} |")
+        texts = [text.partition(":")[0] for text in capabilities_for(pythons).values()]
+        lines.append(f"| {airflow} | {', '.join(pythons)} | {' | '.join(texts)} |")
     missing = {
         f"- {name}, where it says no: {text.partition(': ')[2]}."
         for pythons in results.values()
-        for name, text in capabilities_of(pythons).items()
+        for name, text in capabilities_for(pythons).items()
         if text.startswith("no: ")
     }
     return "\n".join([*lines, "", *sorted(missing)])
@@ -87,7 +87,6 @@ def long_table(results: dict[str, Any]) -> str:
 
 
 DOCUMENTS = {
-    ROOT / "README.md": short_table,
     ROOT / "docs" / "versions.md": lambda results: f"{short_table(results)}\n\n{long_table(results)}",
 }
 

@@ -10,10 +10,10 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.triggers.forms import EARLIEST_EVENT
+from fsm_provider.triggers.forms import MIN_DEFERRAL
 from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, SHARED_STREAMS, STATE_STORE
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import until_swept
+from tests.system.watcher import until_polled
 from tests.versions.dags.runs import WAITING_JOBS
 
 Measured = Callable[..., None]
@@ -25,7 +25,7 @@ def run(airflow: LocalAirflow, dag_id: str) -> str:
     return run_id
 
 
-def jobs_of(service: FakeFieldService, reference: str) -> list[dict]:
+def jobs_for(service: FakeFieldService, reference: str) -> list[dict]:
     return [job for job in service.jobs if job["customerReference"] == reference]
 
 
@@ -34,7 +34,7 @@ def test_a_job_is_created_and_its_forms_are_waited_for(
 ) -> None:
     run_id = run(airflow, "created_and_awaited")
 
-    assert len(jobs_of(service, "BOOT")) == 1
+    assert len(jobs_for(service, "BOOT")) == 1
     assert airflow.task_states("created_and_awaited", run_id) == dict.fromkeys(
         ("create", "poke", "deferred"), "success"
     )
@@ -48,7 +48,7 @@ def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Meas
 
     measured(
         "ledger",
-        len(jobs_of(service, "LEDGER")) == 1,
+        len(jobs_for(service, "LEDGER")) == 1,
         expected=STATE_STORE.is_there,
         missing="no: a task that is cleared, or whose worker died, creates its job again",
     )
@@ -58,17 +58,17 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
     run_id = airflow.trigger("waiting")
     airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"}, 240)
     before = len(service.requests_to("GET", "/forms"))
-    time.sleep(2 * EARLIEST_EVENT)
-    looks = service.requests_to("GET", "/forms")[before:]
+    time.sleep(2 * MIN_DEFERRAL)
+    polls = service.requests_to("GET", "/forms")[before:]
     for job_id in WAITING_JOBS:
         service.add_form(job_id=job_id)
 
     assert airflow.wait_for_run("waiting", run_id, 240) == "success"
-    assert looks
+    assert polls
     measured(
         "shared poll",
         # What is asked for all asks for no job.
-        not any("jobID" in dict(look.query) for look in looks),
+        not any("jobID" in dict(poll.query) for poll in polls),
         expected=SHARED_STREAMS.is_there,
         missing="no: each deferred sensor sends its own requests",
     )
@@ -83,29 +83,29 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
 
     airflow: LocalAirflow = request.getfixturevalue("airflow")
     airflow.wait_for_dag("watched")
-    until_swept(service, 4, timeout=60)
+    until_polled(service, 4, timeout=60)
     form = service.add_form(form_name="Watched Record")
     run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
-    told = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
-    return measured("watcher", told == [form["id"]], expected=SHARED_STREAMS.is_there, missing=missing)
+    emitted = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
+    return measured("watcher", emitted == [form["id"]], expected=SHARED_STREAMS.is_there, missing=missing)
 
 
 def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
     """A webhook is registered on every version; deliveries are received where Airflow can serve that."""
-    address = f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
-    if requests.post(f"{address}/nobody", json={}, timeout=30).status_code == 404 and not IS_AIRFLOW_3:
+    url = f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
+    if requests.post(f"{url}/nobody", json={}, timeout=30).status_code == 404 and not IS_AIRFLOW_3:
         run(airflow, "registered_elsewhere")
         missing = "no: Airflow 2 serves no FastAPI application; poll instead"
         return measured("receiver", False, expected=ASSETS.is_there, missing=missing)
 
     endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
     airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
-    airflow.wait_for_dag("told_of_jobs")
+    airflow.wait_for_dag("notified_of_jobs")
     run(airflow, "registered_with_the_receiver")
-    assert requests.post(f"{address}/nobody", json={}, timeout=30).status_code == 404
+    assert requests.post(f"{url}/nobody", json={}, timeout=30).status_code == 404
     service.add_job(7)
-    state = airflow.wait_for_run("told_of_jobs", airflow.first_run("told_of_jobs"))
+    state = airflow.wait_for_run("notified_of_jobs", airflow.first_run("notified_of_jobs"))
     return measured("receiver", state == "success", expected=ASSETS.is_there, missing="no")
 
 

@@ -20,7 +20,7 @@ URL_PREFIX = "/fsm/webhooks"
 
 
 class LazyReceiver:
-    """The receiver as an ASGI application, made at its first request."""
+    """The receiver as an ASGI application, created at its first request."""
 
     _app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
 
@@ -34,7 +34,7 @@ class LazyReceiver:
 
 
 class FsmWebhooksPlugin(AirflowPlugin):
-    """Mounts the receiver below ``/fsm/webhooks``. It accepts nothing until it is configured."""
+    """Mounts the receiver under ``/fsm/webhooks``. It accepts nothing until it is configured."""
 
     name: str = "fsm_webhooks"
     fastapi_apps: list[dict[str, Any]] = (

@@ -7,11 +7,13 @@ import json
 import sys
 from pathlib import Path
 
-from fsm_provider.plugins.webhooks.finding import endpoint_of, find, read_headers
+from fsm_provider.plugins.webhooks.scheme_detection import endpoint_settings, find_schemes, parse_headers
+from fsm_provider.plugins.webhooks.settings import MIN_KEY_BYTES
+from fsm_provider.plugins.webhooks.signature import is_strong
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m fsm_provider.plugins.webhooks")
     verify = parser.add_subparsers(dest="command", required=True).add_parser(
         "verify",
@@ -30,10 +32,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what fits; the exit code is 0 where something does, 1 where nothing does, else 2."""
+    """Print the schemes that fit; return 0 if any does, 1 if none does, 2 if a file cannot be read."""
     given = parse_arguments(arguments)
     try:
-        headers = read_headers(given.headers.read_text(encoding="latin-1"))
+        headers = parse_headers(given.headers.read_text(encoding="latin-1"))
         body = given.body.read_bytes()
         secret = given.secret_file.read_text().strip()
     except (OSError, ValueError) as error:
@@ -42,25 +44,30 @@ def main(arguments: list[str] | None = None) -> int:
     if not secret:
         print(f"{given.secret_file} is empty", file=sys.stderr)
         return 2
-    schemes, note = find(headers, body, secret), ""
+    schemes, note = find_schemes(headers, body, secret), ""
     if not schemes and body.endswith(b"\n"):
-        schemes = find(headers, body.rstrip(b"\r\n"), secret)
-        note = "The body fits without the line break at its end, which the capture has added."
+        schemes = find_schemes(headers, body.rstrip(b"\r\n"), secret)
+        note = "The body fits without the line break at its end, which the capture added."
     if not schemes:
         print(
             "None of the known schemes fits. Check that the secret is that of this registration, and that "
-            "the body is as it came, byte for byte. A scheme that signs the address too is not among them."
+            "the body is as it was received, byte for byte. Schemes that also sign the URL are not known."
         )
         return 1
     if note:
         print(note)
     print("The endpoint's settings in the Variable fsm_webhooks:")
     for scheme in schemes:
-        print(json.dumps(endpoint_of(scheme), indent=2))
+        print(json.dumps(endpoint_settings(scheme), indent=2))
+    if not any(is_strong(scheme, secret) for scheme in schemes):
+        print(
+            f"The receiver refuses this secret: its key has fewer than {MIN_KEY_BYTES} bytes, or too few "
+            "distinct ones."
+        )
     if all(scheme.timestamp_header is None for scheme in schemes):
         print(
-            "No time of sending is signed: who has captured a delivery can send it again once it is "
-            "forgotten, after 24 hours."
+            "No time of sending is signed: whoever has captured a delivery can send it again once the "
+            "receiver has forgotten it, after 24 hours."
         )
     return 0
 

@@ -1,4 +1,4 @@
-"""Deliveries as asset events, each once: the one place that uses Airflow's internals for it."""
+"""Record deliveries as asset events, each once; the only module that uses Airflow's internals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
-from fsm_provider.plugins.webhooks.signature import Proof
+from fsm_provider.plugins.webhooks.signature import DeliveryIdentity
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 Outcome = Literal["accepted", "repeated", "no asset"]
 
 
-def record(uri: str, proof: Proof, extra: dict[str, Any]) -> Outcome:
-    """Make an asset event of a delivery, unless there is one since 24 hours; returns once it is stored.
+def record(uri: str, identity: DeliveryIdentity, extra: dict[str, Any]) -> Outcome:
+    """Record a delivery as an asset event, unless it repeats one of the last 24 hours; return once stored.
 
-    The memory of deliveries is the asset's events themselves, read and written in one transaction that
-    holds the asset's row: it holds for every worker of every API server, and over their restarts.
+    Earlier deliveries are found among the asset's events, read and written in one transaction that locks the
+    asset's row. So repeats are dropped by all workers of all API servers, also after restarts.
 
-    :param uri: the asset's; some DAG has to use it.
-    :param extra: what the event says.
+    :param uri: the URI of the asset, which some DAG has to use.
+    :param extra: what the event holds beside the identity of the delivery.
+    :return: what became of the delivery.
     """
     from airflow.assets.manager import asset_manager
     from airflow.models.asset import AssetEvent, AssetModel
@@ -29,46 +30,46 @@ def record(uri: str, proof: Proof, extra: dict[str, Any]) -> Outcome:
     from sqlalchemy import JSON, or_, select, type_coerce
 
     with create_session() as session:
-        # First of all: what is read before is, in MySQL, what the transaction goes on to see.
+        # Must come first: in MySQL the first read fixes what the transaction sees.
         asset_id = _locked(session, uri)
         if asset_id is None:
             return "no asset"
-        # Before Airflow 3.2 the column has a type of its own, which gives no access to elements.
-        noted = type_coerce(AssetEvent.extra, JSON)
+        # Before Airflow 3.2 the column has a custom type, which cannot access elements.
+        recorded = type_coerce(AssetEvent.extra, JSON)
         same = select(AssetEvent.id).where(
             AssetEvent.asset_id == asset_id,
             AssetEvent.timestamp >= datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS),
             or_(
-                noted["delivery"].as_string() == proof.key,
-                noted["digest"].as_string() == proof.digest,
+                recorded["delivery"].as_string() == identity.key,
+                recorded["digest"].as_string() == identity.digest,
             ),
         )
         if session.scalar(same.limit(1)) is not None:
             return "repeated"
-        _hold_queue(session, asset_id)
+        _lock_queue(session, asset_id)
         event = asset_manager.register_asset_change(
             asset=session.scalars(select(AssetModel).where(AssetModel.id == asset_id)).one(),
-            extra={"delivery": proof.key, "digest": proof.digest, **extra},
+            extra={"delivery": identity.key, "digest": identity.digest, **extra},
             session=session,
             source_is_api=True,
         )
         if event is None:
             return "no asset"
-        _queue_until(session, asset_id, event.timestamp)
+        _extend_queue(session, asset_id, event.timestamp)
         return "accepted"
 
 
 def _locked(session: Session, uri: str) -> int | None:
-    """Give the identifier of the active asset, its row held until the end of the transaction."""
+    """Return the id of the active asset, or None; lock its row until the end of the transaction."""
     from airflow.models.asset import AssetModel
     from sqlalchemy import select, update
 
     active = (AssetModel.uri == uri, AssetModel.active.has())
     if session.get_bind().dialect.name != "sqlite":
-        # Weaker than FOR UPDATE: a task that updates the asset meanwhile is not kept waiting.
+        # Weaker than FOR UPDATE: a task that updates the asset meanwhile does not have to wait.
         locked = select(AssetModel.id).where(*active).with_for_update(of=AssetModel, key_share=True)
         return session.scalar(locked)
-    # SQLite has no row locks; an update that changes nothing takes the lock of the whole database.
+    # SQLite has no row locks; an update that changes nothing locks the database.
     session.execute(
         update(AssetModel)
         .where(*active)
@@ -78,10 +79,10 @@ def _locked(session: Session, uri: str) -> int | None:
     return session.scalar(select(AssetModel.id).where(*active))
 
 
-def _hold_queue(session: Session, asset_id: int) -> None:
-    """Keep the scheduler from taking the asset's queue rows; what it has begun to take is gone afterwards.
+def _lock_queue(session: Session, asset_id: int) -> None:
+    """Lock the asset's queue rows; rows that the scheduler is already consuming are gone afterwards.
 
-    Otherwise it could delete a row that this event counts on, having read the events before.
+    Otherwise the scheduler could read the events before this one and then delete the row this one relies on.
     """
     from airflow.models.asset import AssetDagRunQueue
     from sqlalchemy import update
@@ -94,10 +95,10 @@ def _hold_queue(session: Session, asset_id: int) -> None:
     )
 
 
-def _queue_until(session: Session, asset_id: int, timestamp: datetime) -> None:
-    """Have the run that is queued take this event too.
+def _extend_queue(session: Session, asset_id: int, timestamp: datetime) -> None:
+    """Include this event in the run that is queued.
 
-    A run takes the events up to the time of its queue row, which the first event of a burst makes. The
+    A run consumes the events up to the time of its queue row, which the first event of a burst creates. The
     others would wait for a run that nothing starts.
     """
     from airflow.models.asset import AssetDagRunQueue

@@ -1,6 +1,6 @@
-"""The receiver: an ASGI application that makes asset events of deliveries it believes.
+"""The receiver: an ASGI application that records authentic deliveries as asset events.
 
-Every refusal has the same text. What is refused before a body is asked for costs no database.
+Every refusal has the same body. A delivery that is refused before its body is read costs no database query.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fsm_provider.compat import count
-from fsm_provider.lineage import records_of
+from fsm_provider.lineage import uri_for_records
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
-from fsm_provider.plugins.webhooks.configuration import Configuration, Route
+from fsm_provider.plugins.webhooks.config_cache import Configuration, Route
 from fsm_provider.plugins.webhooks.events import record
-from fsm_provider.plugins.webhooks.hints import hints
-from fsm_provider.plugins.webhooks.settings import Endpoint
-from fsm_provider.plugins.webhooks.signature import Headers, Proof, RefusedError, same_text, verify
+from fsm_provider.plugins.webhooks.log_limit import LogLimit
+from fsm_provider.plugins.webhooks.payload_summary import summarize_payload
+from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
+from fsm_provider.plugins.webhooks.signature import DeliveryIdentity, Headers, RefusedError, is_any_of, verify
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 BODY_SECONDS = 10.0
-"""How long a body may take to arrive."""
-ANSWER_SECONDS = 0.8
-"""How long a delivery may wait for the database, after which the sender is asked to come again."""
+"""Seconds that a body may take to arrive."""
+RESPONSE_SECONDS = 0.8
+"""Seconds that a delivery may wait for the database before the sender is asked to retry."""
 THREADS = 4
-MOST_UNDER_WAY = 64
-"""Deliveries whose bodies are held at once; further ones are asked to come again."""
+MAX_IN_FLIGHT = 64
+"""Deliveries whose bodies are in memory at once; senders of further ones are asked to retry."""
 UNKNOWN = Route("-", "-")
-UNKNOWN_PER_MINUTE = 60
+MAX_UNKNOWN_PER_MINUTE = 60
 
 
 class _Refusal(Exception):
@@ -47,15 +48,15 @@ class _Refusal(Exception):
 
 
 class Refusals:
-    """Counts what is refused within a minute, by route."""
+    """Counts refused deliveries per minute and route."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._minute = -1
         self._counts: dict[Route, int] = defaultdict(int)
 
-    def are_too_many(self, route: Route, most: int) -> bool:
-        """Count one, and tell whether there were more than ``most``."""
+    def exceed(self, route: Route, limit: int) -> bool:
+        """Count one refusal; return whether there were more than ``limit`` in this minute."""
         minute = int(self._clock() // 60)
         if minute != self._minute:
             for other, refused in self._counts.items():
@@ -63,27 +64,28 @@ class Refusals:
             self._counts.clear()
             self._minute = minute
         self._counts[route] += 1
-        return self._counts[route] > most
+        return self._counts[route] > limit
 
 
 class Receiver:
-    """Answers ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
+    """Handles ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
 
     def __init__(
-        self, configuration: Configuration | None = None, *, answer_seconds: float = ANSWER_SECONDS
+        self, configuration: Configuration | None = None, *, response_seconds: float = RESPONSE_SECONDS
     ) -> None:
         self._configuration = configuration or Configuration()
-        self._answer_seconds = answer_seconds
+        self._response_seconds = response_seconds
         self._refusals = Refusals()
+        self._log_limit = LogLimit(logger)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
-        self._under_way = 0
+        self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
             return
-        route, token = _read_path(scope)
-        endpoint: Endpoint | None = None
+        route, token = _parse_path(scope)
+        endpoint: WebhookEndpoint | None = None
         _hide_path(scope, None)
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
@@ -96,27 +98,30 @@ class Receiver:
             if endpoint is None:
                 raise _Refusal(404, "path")
             _hide_path(scope, route)
-            left = self._answer_seconds - (time.monotonic() - started)
+            left = self._response_seconds - (time.monotonic() - started)
             await self._deliver(route, endpoint, scope, receive, within=left)
         except _Refusal as refusal:
             status, reason = refusal.status, refusal.reason
-        except Exception as error:  # noqa: BLE001 - its text may quote what was delivered
-            where = "".join(traceback.format_tb(error.__traceback__))
-            known = route if endpoint else UNKNOWN
-            logger.error("A delivery for %s failed with %s\n%s", known, type(error).__name__, where)
+        except Exception as error:  # noqa: BLE001 - its text may quote the delivery
+            origin = error.__traceback__
+            self._log_limit.log(
+                logging.ERROR,
+                f"A delivery for {route if endpoint else UNKNOWN} failed with {type(error).__name__}",
+                lambda: "\n" + "".join(traceback.format_tb(origin)),
+            )
             status, reason = 503, "error"
         else:
-            await _answer(send, 200)
+            await _respond(send, 200)
             return
-        status = self._refused(route if endpoint else UNKNOWN, endpoint, status, reason)
-        await _answer(send, status)
+        status = self._count_refusal(route if endpoint else UNKNOWN, endpoint, status, reason)
+        await _respond(send, status)
 
     async def _deliver(
-        self, route: Route, endpoint: Endpoint, scope: Scope, receive: Receive, *, within: float
+        self, route: Route, endpoint: WebhookEndpoint, scope: Scope, receive: Receive, *, within: float
     ) -> None:
-        if self._under_way >= MOST_UNDER_WAY:
+        if self._in_flight >= MAX_IN_FLIGHT:
             raise _Refusal(503, "busy")
-        self._under_way += 1
+        self._in_flight += 1
         try:
             headers = [
                 (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]
@@ -124,49 +129,52 @@ class Receiver:
             _check_head(endpoint, headers)
             body = await _read_body(receive, endpoint.max_body)
         except BaseException:
-            self._leave()
+            self._end_delivery()
             raise
         started = time.monotonic()
         outcome = await self._in_thread(
-            lambda: self._take(route, endpoint, headers, body), within=within, at_end=self._leave
+            lambda: self._record(route, endpoint, headers, body), within=within, on_done=self._end_delivery
         )
         if outcome == "no asset":
-            logger.warning(
-                "A delivery was not accepted, as no DAG that is parsed uses the asset %s",
-                records_of(route.fsm_conn_id, route.watched),
+            asset = uri_for_records(route.fsm_conn_id, route.watched)
+            self._log_limit.log(
+                logging.WARNING,
+                f"A delivery was refused, as no parsed DAG uses the asset {asset}",
             )
             raise _Refusal(503, "no asset")
         _count(outcome, route)
         logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
 
-    def _leave(self) -> None:
-        self._under_way -= 1
+    def _end_delivery(self) -> None:
+        self._in_flight -= 1
 
-    async def _endpoint(self, route: Route, token: str) -> Endpoint | None:
-        """Give the endpoint whose token this is."""
+    async def _endpoint(self, route: Route, token: str) -> WebhookEndpoint | None:
+        """Return the endpoint of the route if the token is valid, or None."""
         if self._configuration.is_fresh(route):
             return self._with_token(route, token, fresher=False)
         return await self._in_thread(
             lambda: (
                 self._with_token(route, token, fresher=False) or self._with_token(route, token, fresher=True)
             ),
-            within=self._answer_seconds,
+            within=self._response_seconds,
         )
 
-    def _with_token(self, route: Route, token: str, *, fresher: bool) -> Endpoint | None:
+    def _with_token(self, route: Route, token: str, *, fresher: bool) -> WebhookEndpoint | None:
         endpoint = self._configuration.endpoint(route, fresher=fresher)
         tokens = self._configuration.tokens(route, fresher=fresher) if endpoint else []
-        return endpoint if same_text(token, tokens or [""]) and tokens else None
+        return endpoint if is_any_of(token, tokens or [""]) and tokens else None
 
-    def _take(self, route: Route, endpoint: Endpoint, headers: Headers, body: bytes) -> str:
-        proof = self._verified(route, endpoint, headers, body)
+    def _record(self, route: Route, endpoint: WebhookEndpoint, headers: Headers, body: bytes) -> str:
+        identity = self._verify(route, endpoint, headers, body)
         extra: dict[str, Any] = {
-            **hints(body, keep_body=endpoint.keep_body),
+            **summarize_payload(body, keep_body=endpoint.keep_body),
             "received_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        return record(records_of(route.fsm_conn_id, route.watched), proof, extra)
+        return record(uri_for_records(route.fsm_conn_id, route.watched), identity, extra)
 
-    def _verified(self, route: Route, endpoint: Endpoint, headers: Headers, body: bytes) -> Proof:
+    def _verify(
+        self, route: Route, endpoint: WebhookEndpoint, headers: Headers, body: bytes
+    ) -> DeliveryIdentity:
         tried, refusal = None, _Refusal(503, "secrets")
         for fresher in (False, True):
             secrets = self._configuration.secrets(route, endpoint, fresher=fresher)
@@ -180,12 +188,12 @@ class Receiver:
                     refusal = _Refusal(401, error.reason)
         raise refusal
 
-    def _refused(self, route: Route, endpoint: Endpoint | None, status: int, reason: str) -> int:
+    def _count_refusal(self, route: Route, endpoint: WebhookEndpoint | None, status: int, reason: str) -> int:
         _count("refused", route, reason)
         if status == 503:
             return status
-        most = endpoint.refusals_per_minute if endpoint else UNKNOWN_PER_MINUTE
-        if self._refusals.are_too_many(route, most):
+        limit = endpoint.refusals_per_minute if endpoint else MAX_UNKNOWN_PER_MINUTE
+        if self._refusals.exceed(route, limit):
             return 429
         logger.warning("Delivery for %s refused: %s", route, reason)
         return status
@@ -195,20 +203,20 @@ class Receiver:
         function: Callable[[], T],
         *,
         within: float,
-        at_end: Callable[[], None] = lambda: None,
+        on_done: Callable[[], None] = lambda: None,
     ) -> T:
-        work = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        work.add_done_callback(lambda _: at_end())
-        # Of what nobody waits for any more asyncio would log the error with its text.
-        work.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        future = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        future.add_done_callback(lambda _: on_done())
+        # Retrieve the error, as asyncio would log its text if nobody waits for it any more.
+        future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         try:
-            return await asyncio.wait_for(asyncio.shield(work), within)
+            return await asyncio.wait_for(asyncio.shield(future), within)
         except TimeoutError:
-            # It goes on. If a delivery is stored after all, the sender's repeat of it is dropped.
+            # The thread goes on. If it stores the delivery after all, the sender's retry is a repeat.
             raise _Refusal(503, "slow") from None
 
 
-def _read_path(scope: Scope) -> tuple[Route, str]:
+def _parse_path(scope: Scope) -> tuple[Route, str]:
     _, _, rest = scope["path"].partition(f"{URL_PREFIX}/")
     names, _, token = rest.rpartition("/")
     fsm_conn_id, _, watched = names.rpartition("/")
@@ -216,13 +224,13 @@ def _read_path(scope: Scope) -> tuple[Route, str]:
 
 
 def _hide_path(scope: Scope, route: Route | None) -> None:
-    # Airflow's access log, and uvicorn's, read the path from the scope after the answer.
+    # The access logs of Airflow and uvicorn read the path from the scope after the response.
     path = f"{URL_PREFIX}/{route}/***" if route else f"{URL_PREFIX}/***"
     scope["path"], scope["raw_path"] = path, path.encode()
     scope["query_string"] = b""
 
 
-def _check_head(endpoint: Endpoint, headers: Headers) -> None:
+def _check_head(endpoint: WebhookEndpoint, headers: Headers) -> None:
     given = dict(headers)
     if given.get("content-encoding", "identity").strip().lower() != "identity":
         raise _Refusal(415, "content encoding")
@@ -234,9 +242,9 @@ def _check_head(endpoint: Endpoint, headers: Headers) -> None:
         raise _Refusal(413, "size")
 
 
-async def _read_body(receive: Receive, most: int) -> bytes:
-    """Read a body, whatever its head says of its length."""
-    parts: list[bytes] = []
+async def _read_body(receive: Receive, max_size: int) -> bytes:
+    """Read a body of at most ``max_size`` bytes, whatever length its headers claim."""
+    chunks: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -244,12 +252,12 @@ async def _read_body(receive: Receive, most: int) -> bytes:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
                     raise _Refusal(400, "disconnected")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > most:
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if size > max_size:
                     raise _Refusal(413, "size")
                 if not message.get("more_body"):
-                    return b"".join(parts)
+                    return b"".join(chunks)
     except TimeoutError:
         raise _Refusal(408, "slow body") from None
 
@@ -259,7 +267,7 @@ def _count(outcome: str, route: Route, reason: str | None = None) -> None:
     count(f"fsm.webhooks.{outcome}", {**tags, "reason": reason} if reason else tags)
 
 
-async def _answer(send: Send, status: int) -> None:
+async def _respond(send: Send, status: int) -> None:
     accepted = status == 200
     body = json.dumps({"accepted": accepted}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -268,7 +276,7 @@ async def _answer(send: Send, status: int) -> None:
     if status in (429, 503):
         headers.append((b"retry-after", b"60" if status == 429 else b"1"))
     if not accepted:
-        # What is left of a body that nobody reads ends with the connection.
+        # Closing the connection ends a body that nobody reads.
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

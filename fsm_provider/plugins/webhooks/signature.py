@@ -1,4 +1,4 @@
-"""Whether a delivery was made by somebody who knows the signing secret, a short time ago."""
+"""Verify that a delivery was signed with the signing secret, a short time ago."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from fsm_provider.plugins.webhooks.settings import Endpoint, Scheme
+from fsm_provider.plugins.webhooks.settings import (
+    MIN_DISTINCT_BYTES,
+    MIN_KEY_BYTES,
+    STANDARD_WEBHOOKS,
+    Scheme,
+    WebhookEndpoint,
+)
 
 Headers = Sequence[tuple[str, str]]
 """Names in lower case."""
 
-ID_LENGTH = 255
-MOST_SIGNATURES = 16
-MOST_SECRETS = 32
+MAX_ID_LENGTH = 255
+BODY_DIGITS = 32
+MAX_SIGNATURES = 16
+MAX_SECRETS = 32
 _PART = re.compile(r"(\{(?:body|timestamp|id)\})")
 
 Reason = Literal["signature", "timestamp", "headers"]
 
 
 class RefusedError(Exception):
-    """A delivery that is not to be believed.
+    """A delivery that is not authentic.
 
-    :param reason: for the log and the metrics; who sent it is not told.
+    :param reason: for the log and the metrics; the sender does not learn it.
     """
 
     def __init__(self, reason: Reason) -> None:
@@ -37,60 +44,39 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What tells one delivery from another.
+class DeliveryIdentity:
+    """What distinguishes deliveries. A repeat has the key or the digest of an earlier delivery.
 
-    :param key: its identifier, else its digest.
-    :param digest: of what was signed: whoever sends it again, under another identifier that is not signed,
-        has the same one.
+    :param key: the identifier and a digest of the body, as senders may number from 1 for each registration;
+        without an identifier, the digest.
+    :param digest: the digest of what was signed, which stays the same when a delivery is replayed under
+        another, unsigned identifier.
     """
 
     key: str
     digest: str
 
 
-def verify(endpoint: Endpoint, secrets: Sequence[str], headers: Headers, body: bytes, *, now: float) -> Proof:
-    """Check a delivery.
+def verify(
+    endpoint: WebhookEndpoint, secrets: Sequence[str], headers: Headers, body: bytes, *, now: float
+) -> DeliveryIdentity:
+    """Verify a delivery.
 
-    :param secrets: several while one takes the place of another; any will do.
+    :param secrets: any of them may have signed it; there are several during a rotation.
     :param now: seconds since 1970.
-    :raises RefusedError: where it is not to be believed.
+    :raises RefusedError: if it is not authentic.
     """
-    match endpoint.signature:
-        case "none":
-            identifier = _one(headers, endpoint.id_header)
-            # Nothing is signed: bytes that come again under another identifier are another delivery.
-            return _proof(identifier, body if identifier is None else f"{identifier}\0".encode() + body)
-        case "standard-webhooks":
-            return _verify_standard(secrets, headers, body)
-        case scheme:
-            return _verify_hmac(scheme, secrets, headers, body, now)
+    if endpoint.scheme is not None:
+        return _verify_hmac(endpoint.scheme, secrets, headers, body, now)
+    identifier = _one(headers, endpoint.id_header)
+    # Nothing is signed: the same bytes under another identifier are another delivery.
+    signed = body if identifier is None else f"{identifier}\0".encode() + body
+    return _identity(identifier, body, signed=signed)
 
 
-def _verify_standard(secrets: Sequence[str], headers: Headers, body: bytes) -> Proof:
-    from standardwebhooks import Webhook
-
-    named = {
-        name: _one(headers, name) or "" for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
-    }
-    if not all(named.values()) or named["webhook-signature"].count(" ") >= MOST_SIGNATURES:
-        raise RefusedError("headers")
-    # Every secret is tried, also after one that fits. The library raises anything for what is malformed.
-    if sum([_fits_standard(Webhook, secret, named, body) for secret in secrets[:MOST_SECRETS]]) < 1:
-        raise RefusedError("signature")
-    signed = f"{named['webhook-id']}.{named['webhook-timestamp']}.".encode() + body
-    return _proof(named["webhook-id"], signed)
-
-
-def _fits_standard(webhook: type, secret: str, headers: dict[str, str], body: bytes) -> bool:
-    try:
-        webhook(secret).verify(body, headers, json_parse=False)
-    except Exception:  # noqa: BLE001
-        return False
-    return True
-
-
-def _verify_hmac(scheme: Scheme, secrets: Sequence[str], headers: Headers, body: bytes, now: float) -> Proof:
+def _verify_hmac(
+    scheme: Scheme, secrets: Sequence[str], headers: Headers, body: bytes, now: float
+) -> DeliveryIdentity:
     header = _one(headers, scheme.header)
     identifier = _one(headers, scheme.id_header)
     if header is None:
@@ -99,19 +85,24 @@ def _verify_hmac(scheme: Scheme, secrets: Sequence[str], headers: Headers, body:
     if scheme.timestamp_header is not None:
         timestamp = _timestamp(scheme, headers)
     signed = signed_content(scheme, body, timestamp=timestamp, identifier=identifier)
-    given = [decoded(one, scheme.encoding) for one in candidates(header, scheme.prefix)[:MOST_SIGNATURES]]
+    given = [
+        decode_signature(text, scheme.encoding) for text in candidates(header, scheme.prefix)[:MAX_SIGNATURES]
+    ]
+    if scheme == STANDARD_WEBHOOKS and (b"" in given or not _is_utf8(body)):
+        # Its own library refuses these too.
+        raise RefusedError("signature")
     expected = [
         hmac.digest(key, signed, scheme.algorithm)
-        for key in (key_of(secret, scheme.secret_encoding) for secret in secrets[:MOST_SECRETS])
+        for key in (decode_key(secret, scheme.secret_encoding) for secret in secrets[:MAX_SECRETS])
         if key
     ]
-    # Every pair is compared, so that the time says nothing of which.
+    # Compare every pair, so that the time does not reveal which matches.
     if sum([hmac.compare_digest(one, other) for one in expected for other in given]) < 1:
         raise RefusedError("signature")
-    # Only now: who cannot sign learns nothing of our clock.
+    # Only now, so that nobody who cannot sign learns about our clock.
     if timestamp is not None and not _is_recent(scheme, timestamp, now):
         raise RefusedError("timestamp")
-    return _proof(identifier, signed)
+    return _identity(identifier, body, signed=signed)
 
 
 def _timestamp(scheme: Scheme, headers: Headers) -> str:
@@ -125,14 +116,14 @@ def _timestamp(scheme: Scheme, headers: Headers) -> str:
 
 
 def signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identifier: str | None) -> bytes:
-    """Put together what is signed.
+    """Return the bytes that are signed.
 
-    :raises RefusedError: where a part of it is missing.
+    :raises RefusedError: if a part of them is missing, or the identifier is empty.
     """
     values = {
         "{body}": body,
         "{timestamp}": None if timestamp is None else timestamp.encode(),
-        "{id}": None if identifier is None else identifier.encode(),
+        "{id}": identifier.encode() if identifier else None,
     }
     parts = [values.get(part, part.encode()) for part in _PART.split(scheme.signed)]
     if None in parts:
@@ -141,32 +132,60 @@ def signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identi
 
 
 def candidates(header: str, prefix: str) -> list[str]:
-    """Give the values of a header that begin with ``prefix``, without it; each once."""
-    parts = dict.fromkeys((header if "," in prefix else header.replace(",", " ")).split())
-    return [part.removeprefix(prefix) for part in parts if part.startswith(prefix) and part != prefix]
+    """Return the values of a header that begin with ``prefix``, without it and without duplicates.
+
+    With a prefix such as ``v1,`` the header is a list such as ``v1,a v2,b``; a malformed list has no values.
+    """
+    if "," not in prefix:
+        parts = header.replace(",", " ").split()
+    else:
+        parts = header.split(" ")
+        if any(part.count(",") != prefix.count(",") for part in parts):
+            return []
+    return [
+        part.removeprefix(prefix)
+        for part in dict.fromkeys(parts)
+        if part.startswith(prefix) and part != prefix
+    ]
 
 
-def key_of(secret: str, encoding: str) -> bytes:
-    """Give the key that a secret stands for; empty where it cannot be read."""
+def is_strong(scheme: Scheme, secret: str) -> bool:
+    """Return whether the key of a secret cannot be guessed. HMAC ignores zeros at the end of a key."""
+    key = decode_key(secret, scheme.secret_encoding).rstrip(b"\0")
+    return len(key) >= MIN_KEY_BYTES and len(set(key)) >= MIN_DISTINCT_BYTES
+
+
+def decode_key(secret: str, encoding: str) -> bytes:
+    """Return the key of a secret; empty if the secret cannot be decoded."""
     if encoding == "text":
         return secret.encode()
     secret = secret.removeprefix("whsec_")
     try:
         if encoding == "hex":
             return bytes.fromhex(secret)
-        return base64.b64decode(secret.replace("-", "+").replace("_", "/") + "==", validate=False)
+        digits = secret.rstrip("=")
+        padded = digits + "=" * (-len(digits) % 4)
+        return base64.b64decode(padded, altchars=b"-_" if encoding == "base64url" else None, validate=True)
     except ValueError:
         return b""
 
 
-def decoded(signature: str, encoding: str) -> bytes:
-    """Give the bytes of a signature; empty where it cannot be read."""
+def decode_signature(signature: str, encoding: str) -> bytes:
+    """Return the bytes of a signature; empty if it cannot be decoded."""
     try:
         if encoding == "hex":
             return bytes.fromhex(signature)
         return base64.b64decode(signature.encode("ascii"), validate=True)
     except (ValueError, binascii.Error):
         return b""
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_recent(scheme: Scheme, timestamp: str, now: float) -> bool:
@@ -176,7 +195,7 @@ def _is_recent(scheme: Scheme, timestamp: str, now: float) -> bool:
             if sent.tzinfo is None:
                 return False
             seconds = sent.timestamp()
-        elif re.fullmatch(r"[0-9]{1,16}", timestamp):
+        elif re.fullmatch(r"[1-9][0-9]{0,15}", timestamp):
             seconds = int(timestamp) / (1000 if scheme.timestamp_unit == "ms" else 1)
         else:
             return False
@@ -192,15 +211,17 @@ def _one(headers: Headers, name: str | None) -> str | None:
     return found[0] if found else None
 
 
-def _proof(identifier: str | None, signed: bytes) -> Proof:
+def _identity(identifier: str | None, body: bytes, *, signed: bytes) -> DeliveryIdentity:
     digest = f"sha256:{hashlib.sha256(signed).hexdigest()}"
-    if identifier and (len(identifier) > ID_LENGTH or not identifier.isprintable()):
+    if not identifier:
+        return DeliveryIdentity(digest, digest)
+    if len(identifier) > MAX_ID_LENGTH or not identifier.isprintable():
         raise RefusedError("headers")
-    return Proof(identifier or digest, digest)
+    return DeliveryIdentity(f"{identifier} {hashlib.sha256(body).hexdigest()[:BODY_DIGITS]}", digest)
 
 
-def same_text(one: str, others: Iterable[str]) -> bool:
-    """Tell whether a text is among others, in a time that does not depend on where they differ."""
-    # As digests, since compare_digest shows the length of what it compares.
-    digest = hashlib.sha256(one.encode()).digest()
+def is_any_of(text: str, others: Iterable[str]) -> bool:
+    """Return whether a text is among others, in a time that does not depend on where they differ."""
+    # Compare digests, since the time of compare_digest reveals lengths.
+    digest = hashlib.sha256(text.encode()).digest()
     return sum([hmac.compare_digest(digest, hashlib.sha256(other.encode()).digest()) for other in others]) > 0

@@ -1,7 +1,7 @@
-"""What can go wrong between a client and the service, played where ``FakeFieldService.fail`` says.
+"""Faults between a client and the service, scripted with ``FakeFieldService.fail``.
 
-Each fault says what it does to the request and to the answer; whatever it is, what the service
-has handled is stored, and every request that was read is among ``service.requests``::
+Each fault documents what it does to the request and the response. In any case, what the service has
+handled is stored, and every request that was read is in ``service.requests``::
 
     from fsm_provider.testing import FakeFieldService, faults
 
@@ -11,17 +11,7 @@ has handled is stored, and every request that was read is among ``service.reques
     assert len(service.jobs) == 1
 """
 
-from fsm_provider.testing.exchange import Answer, Exchange
-from fsm_provider.testing.faults.answers import (
-    Body,
-    Gzip,
-    Huge,
-    Redirect,
-    Rewrite,
-    RightAnswer,
-    Status,
-    WrongContentType,
-)
+from fsm_provider.testing.exchange import Exchange, Response
 from fsm_provider.testing.faults.base import Fault
 from fsm_provider.testing.faults.connections import (
     Delay,
@@ -38,13 +28,23 @@ from fsm_provider.testing.faults.listings import (
     pagination,
     record,
 )
+from fsm_provider.testing.faults.responses import (
+    Body,
+    CorrectResponse,
+    Gzip,
+    Huge,
+    Redirect,
+    Rewrite,
+    Status,
+    WrongContentType,
+)
 from fsm_provider.testing.faults.timing import Before
 
 __all__ = [
     "ABSENT",
-    "Answer",
     "Before",
     "Body",
+    "CorrectResponse",
     "Delay",
     "Exchange",
     "Fault",
@@ -55,8 +55,8 @@ __all__ = [
     "RepeatedCursor",
     "RepeatedRecords",
     "Reset",
+    "Response",
     "Rewrite",
-    "RightAnswer",
     "Stall",
     "Status",
     "Trickle",

@@ -1,4 +1,4 @@
-"""What a fault is."""
+"""The protocol of a fault."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fsm_provider.testing.exchange import Exchange
 
 
 class Fault(Protocol):
-    """Anything that plays a request; also one's own.
+    """A fault; a test may define its own.
 
     For example::
 
         class Teapot:
             async def play(self, exchange):
                 job = await exchange.handle()
-                await exchange.answer(faults.Answer(418, job.body))
+                await exchange.respond(faults.Response(418, job.body))
     """
 
     async def play(self, exchange: Exchange) -> None:
-        """Answer or break an exchange. Runs in the event loop of the service: it must not block."""
+        """Respond in an exchange, or break it. Runs in the service's event loop: it must not block."""

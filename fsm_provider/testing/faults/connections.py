@@ -1,4 +1,4 @@
-"""Answers that are late, broken off or never come."""
+"""Responses that are late, cut off or never come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fsm_provider.testing.exchange import Exchange
 
 @dataclass(frozen=True)
 class Reset:
-    """The connection is reset (RST) after the request was read, before a byte of the answer.
+    """The connection is reset (RST) after the request was read, before a byte of the response.
 
     :param after_handling: whether the request is handled first, e.g. the job stored.
     """
@@ -25,26 +25,26 @@ class Reset:
 
 @dataclass(frozen=True)
 class Truncated:
-    """The request is handled, and its answer ends (FIN) in the middle of the body.
+    """The request is handled, and its response ends (FIN) in the middle of the body.
 
     :param at: bytes of the body that are sent; default: half of them; negative: all but so many.
-    :param chunked: whether the body is chunked, rather than of a ``Content-Length``.
+    :param chunked: with chunked encoding instead of ``Content-Length``.
     """
 
     at: int | None = None
     chunked: bool = False
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle, answer in part and close."""
-        await exchange.answer_in_part(await exchange.handle(), self.at, chunked=self.chunked)
+        """Handle, respond in part and close."""
+        await exchange.respond_in_part(await exchange.handle(), self.at, chunked=self.chunked)
         exchange.close()
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Silence: the connection stays open, and nothing or no more comes.
+    """Silence: the connection stays open, and nothing more is sent.
 
-    :param seconds: after which the connection is closed; None: never before the service stops.
+    :param seconds: after which the connection is closed; None: when the service stops.
     :param after_handling: whether the request is handled first, e.g. the job stored.
     :param headers_first: whether the headers and a part of the body are sent before the silence.
     :param at: bytes of the body that are sent then; default: half of them.
@@ -57,12 +57,12 @@ class Stall:
 
     def __post_init__(self) -> None:
         if self.headers_first and not self.after_handling:
-            raise ValueError("headers_first needs after_handling: there is no answer to begin without it")
+            raise ValueError("headers_first needs after_handling: there is no response to begin without it")
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle or not, answer in part or not, wait and close."""
+        """Handle or not, respond in part or not, wait and close."""
         if self.headers_first:
-            await exchange.answer_in_part(await exchange.handle(), self.at)
+            await exchange.respond_in_part(await exchange.handle(), self.at)
         elif self.after_handling:
             await exchange.handle()
         exchange.record(None)
@@ -72,49 +72,49 @@ class Stall:
 
 @dataclass(frozen=True)
 class Delay:
-    """The request is handled at once, and its whole answer comes late.
+    """The request is handled at once, and its complete response comes late.
 
-    :param seconds: from the one to the other.
+    :param seconds: between the two.
     """
 
     seconds: float
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle, wait and answer."""
-        await exchange.answer(await exchange.handle(), after=self.seconds)
+        """Handle, wait and respond."""
+        await exchange.respond(await exchange.handle(), after=self.seconds)
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """The request is handled at once, and the body of its answer comes bit by bit.
+    """The request is handled at once, and the body of its response comes in chunks.
 
-    No single read of the client waits long, all together do.
+    No single read of the client waits long, but all of them together do.
 
     :param seconds: from the headers to the end of the body.
-    :param pieces: of the body.
+    :param chunks: the number of chunks.
     """
 
     seconds: float
-    pieces: int = 20
+    chunks: int = 20
 
     def __post_init__(self) -> None:
-        if self.pieces < 1:
-            raise ValueError(f"pieces must be at least 1, not {self.pieces}")
+        if self.chunks < 1:
+            raise ValueError(f"chunks must be at least 1, not {self.chunks}")
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle, and answer in pieces."""
+        """Handle, and respond in chunks."""
         right = await exchange.handle()
-        size = max(1, -(-len(right.body) // self.pieces))
-        await exchange.answer_in_part(right, 0)
+        size = max(1, -(-len(right.body) // self.chunks))
+        await exchange.respond_in_part(right, 0)
         for start in range(0, len(right.body), size):
-            await exchange.pause(self.seconds / self.pieces)
+            await exchange.pause(self.seconds / self.chunks)
             await exchange.send_part(right.body[start : start + size])
         await exchange.end()
 
 
 @dataclass(frozen=True)
 class MalformedResponse:
-    """Bytes that are no HTTP, then the end of the connection.
+    """Bytes that are not HTTP, then the end of the connection.
 
     :param after_handling: whether the request is handled first, e.g. the job stored.
     """

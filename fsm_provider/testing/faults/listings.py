@@ -1,4 +1,4 @@
-"""Listings that go wrong: what a page says, and what follows from page to page."""
+"""Faults of listings: within a page, and from page to page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from fsm_provider.testing.exchange import Exchange
-from fsm_provider.testing.faults.answers import Rewrite, answer_rewritten
+from fsm_provider.testing.faults.responses import Rewrite, respond_rewritten
 
 
 class _Absent(Enum):
@@ -18,11 +18,11 @@ class _Absent(Enum):
 
 
 ABSENT = _Absent.ABSENT
-"""As the value of a field: it is left out."""
+"""As the value of a field: leave the field out."""
 
 
 def pagination(**fields: Any) -> Rewrite:
-    """Replace pagination fields of a page (section 2.5) by values of any type.
+    """Replace pagination fields of a page by values of any type.
 
     For example ``pagination(hasMore="maybe")``, ``pagination(hasMore=True, nextCursor=None)`` or
     ``pagination(hasMore=ABSENT)``.
@@ -37,11 +37,10 @@ def pagination(**fields: Any) -> Rewrite:
 def record(index: int, **fields: Any) -> Rewrite:
     """Replace or add fields of one record of a page by values of any type.
 
-    For example ``record(0, id=ABSENT)`` or ``record(-1, propertyID=["7"], unknown=1)``. What shall
-    hold for every answer is simpler said where the record is added:
-    ``service.add_form(propertyID=["7"])``.
+    For example ``record(0, id=ABSENT)`` or ``record(-1, propertyID=["7"], unknown=1)``. To change
+    every response, change the record: ``service.add_form(propertyID=["7"])``.
 
-    :param index: of the record in the page; negative: from its end.
+    :param index: of the record in the page; negative: from the end.
     """
 
     def rewritten(page: Any) -> Any:
@@ -58,12 +57,12 @@ def _replaced(record: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RepeatedCursor:
-    """A listing without end, since its cursors repeat; to be played at every call.
+    """An endless listing, since its cursors repeat; to be played at every call.
 
-    Each page is the right one for the cursor it was asked with. Of a listing read for the second
-    time nothing is left over from the first, but two at once are not told apart.
+    Each page is the correct one for its cursor. A first page resets the fault, so listings may be read in
+    turn; concurrent ones are not distinguished.
 
-    :param cycle: cursors before the first comes again; 1: a page's next cursor is its own. The
+    :param cycle: number of cursors before the first repeats; 1: a page's next cursor is its own. The
         listing must have more pages than that.
     """
 
@@ -75,10 +74,10 @@ class RepeatedCursor:
             raise ValueError(f"cycle must be at least 1, not {self.cycle}")
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle, and answer with the next cursor of the cycle."""
+        """Handle, and respond with the next cursor of the cycle."""
 
         def rewritten(page: Any) -> Any:
-            _forget_at_first_page(exchange, self._issued)
+            _reset_at_first_page(exchange, self._issued)
             fields = page["pagination"]
             if len(self._issued) >= self.cycle:
                 more = "true" if isinstance(fields["hasMore"], str) else True
@@ -86,14 +85,14 @@ class RepeatedCursor:
             self._issued.append(fields["nextCursor"])
             return {**page, "pagination": fields}
 
-        await answer_rewritten(exchange, rewritten)
+        await respond_rewritten(exchange, rewritten)
 
 
 @dataclass(frozen=True)
 class RepeatedRecords:
     """Pages that overlap: each begins with the last records of the one before.
 
-    To be played at every call; as to listings at once or in turn, see :class:`RepeatedCursor`.
+    To be played at every call; for concurrent listings, see :class:`RepeatedCursor`.
 
     :param count: records that are repeated.
     """
@@ -106,17 +105,17 @@ class RepeatedRecords:
             raise ValueError(f"count must be at least 1, not {self.count}")
 
     async def play(self, exchange: Exchange) -> None:
-        """Handle, and answer with some records more."""
+        """Handle, and prepend the last records of the page before."""
 
         def rewritten(page: Any) -> Any:
-            _forget_at_first_page(exchange, self._last)
+            _reset_at_first_page(exchange, self._last)
             overlapping = {**page, "data": [*self._last, *page["data"]]}
             self._last[:] = page["data"][-self.count :]
             return overlapping
 
-        await answer_rewritten(exchange, rewritten)
+        await respond_rewritten(exchange, rewritten)
 
 
-def _forget_at_first_page(exchange: Exchange, remembered: list[Any]) -> None:
+def _reset_at_first_page(exchange: Exchange, values: list[Any]) -> None:
     if exchange.settings.cursor_param not in exchange.request.query_params:
-        remembered.clear()
+        values.clear()

@@ -1,4 +1,4 @@
-"""Something that happens while a client waits."""
+"""A function called while a client waits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fsm_provider.testing.exchange import Exchange
-from fsm_provider.testing.faults.answers import RightAnswer
 from fsm_provider.testing.faults.base import Fault
+from fsm_provider.testing.faults.responses import CorrectResponse
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Before:
 
     :param function: runs in a thread of its own, so it may block; the service does not wait for it
         when it stops.
-    :param then: what is played afterwards; default: the right answer.
+    :param then: the fault played afterwards; default: the correct response.
     """
 
     function: Callable[[], object]
-    then: Fault = field(default_factory=RightAnswer)
+    then: Fault = field(default_factory=CorrectResponse)
 
     async def play(self, exchange: Exchange) -> None:
-        """Call the function, then handle and answer."""
+        """Call the function, then handle and respond."""
         returned = asyncio.wrap_future(_in_thread(self.function))
         stopped = asyncio.ensure_future(exchange.pause())
         await asyncio.wait((returned, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -44,13 +44,13 @@ class Before:
 
 def _in_thread(function: Callable[[], object]) -> Future[object]:
     outcome: Future[object] = Future()
-    # From now on nobody can cancel it, which would make an error of its result.
+    # Not cancellable from now on: setting the result of a cancelled future is an error.
     outcome.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
             outcome.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by play()
             outcome.set_exception(error)
 
     threading.Thread(target=work, name="fsm-fake-before", daemon=True).start()

@@ -1,6 +1,6 @@
 """The clients that are compared: each lists forms, creates jobs, or both, as a user would with it.
 
-A listing takes a base URL and gives the forms; a creation takes a base URL and (property, draft)
+A listing takes a base URL and gives the forms; a creation takes a base URL and (property, payload)
 pairs and gives the identifiers of the jobs. They are named here and imported where they run.
 """
 
@@ -54,7 +54,7 @@ HOOKS = {
 }
 
 
-def function_of(variant: Variant) -> Any:
+def function_for(variant: Variant) -> Any:
     """Import the function of a variant."""
     if not variant.function.startswith("dlt_client:"):
         without_simplejson()

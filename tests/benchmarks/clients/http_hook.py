@@ -34,11 +34,11 @@ def typed_forms(base_url: str) -> Iterator[Form]:
     return models(_fetch(base_url))
 
 
-def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
+def create_jobs(base_url: str, payloads: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
     """Create the jobs."""
     provide({"conn_type": "http", "host": base_url})
     hook = HttpHook(method="POST", http_conn_id="bench")
     headers = AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
-    for property_id, draft in drafts:
-        response = hook.run(f"properties/{property_id}/jobs", data=json.dumps(draft), headers=headers)
+    for property_id, payload in payloads:
+        response = hook.run(f"properties/{property_id}/jobs", data=json.dumps(payload), headers=headers)
         yield response.json()["id"]

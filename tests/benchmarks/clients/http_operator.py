@@ -17,7 +17,7 @@ from tests.benchmarks.clients.loops import AUTHORISATION, Form, Page
 from tests.benchmarks.connections import provide
 
 
-def _list(base_url: str, records_of: Callable[[list[Response]], list[Any]]) -> list[Any]:
+def _list(base_url: str, uri_for_records: Callable[[list[Response]], list[Any]]) -> list[Any]:
     provide({"conn_type": "http", "host": base_url})
     operator = HttpOperator(
         task_id="list",
@@ -26,7 +26,7 @@ def _list(base_url: str, records_of: Callable[[list[Response]], list[Any]]) -> l
         endpoint="forms",
         headers=AUTHORISATION,
         pagination_function=_next_page,
-        response_filter=records_of,
+        response_filter=uri_for_records,
     )
     return operator.execute_sync({})
 
@@ -46,13 +46,13 @@ def forms(base_url: str) -> list[dict[str, Any]]:
 def typed_forms(base_url: str) -> list[Form]:
     """List the forms as models."""
 
-    def forms_of(pages: list[Response]) -> list[Form]:
+    def parse_forms(pages: list[Response]) -> list[Form]:
         return [form for page in pages for form in Page.model_validate_json(page.content).data]
 
-    return _list(base_url, forms_of)
+    return _list(base_url, parse_forms)
 
 
-def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
+def create_jobs(base_url: str, payloads: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
     """Create the jobs with one operator, which is kinder than the one per job of a DAG."""
     provide({"conn_type": "http", "host": base_url})
     operator = HttpOperator(
@@ -62,6 +62,6 @@ def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> 
         headers=AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"},
         response_filter=lambda response: response.json()["id"],
     )
-    for property_id, draft in drafts:
-        operator.endpoint, operator.data = f"properties/{property_id}/jobs", json.dumps(draft)
+    for property_id, payload in payloads:
+        operator.endpoint, operator.data = f"properties/{property_id}/jobs", json.dumps(payload)
         yield operator.execute_sync({})

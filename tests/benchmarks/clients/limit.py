@@ -17,7 +17,7 @@ _HEADERS = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
 
 
 class JobDetails(msgspec.Struct):
-    """A form's ``jobDetails`` (2.3)."""
+    """A form's ``jobDetails``."""
 
     jobID: int
     jobDescription: str
@@ -30,14 +30,14 @@ class JobDetails(msgspec.Struct):
 
 
 class FormLinks(msgspec.Struct):
-    """A form's ``links`` (2.3)."""
+    """A form's ``links``."""
 
     property: str
     job: str
 
 
 class Form(msgspec.Struct):
-    """A form (2.3)."""
+    """A form."""
 
     id: int
     createdOnDateTime: datetime
@@ -53,14 +53,14 @@ class Form(msgspec.Struct):
 
 
 class Pagination(msgspec.Struct):
-    """A listing's ``pagination`` (2.5)."""
+    """A listing's ``pagination``."""
 
     hasMore: str
     nextCursor: str
 
 
 class Page(msgspec.Struct):
-    """The envelope (2.5)."""
+    """The envelope."""
 
     pagination: Pagination
     data: list[Form]
@@ -82,14 +82,14 @@ def forms(base_url: str) -> Iterator[Form]:
     connection.close()
 
 
-def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
+def create_jobs(base_url: str, payloads: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
     """Create the jobs."""
     parts = urlsplit(base_url)
     connection = HTTPConnection(parts.netloc)
     headers = _HEADERS | {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
-    for property_id, draft in drafts:
+    for property_id, payload in payloads:
         connection.request(
-            "POST", f"{parts.path}/properties/{property_id}/jobs", json.dumps(draft).encode(), headers
+            "POST", f"{parts.path}/properties/{property_id}/jobs", json.dumps(payload).encode(), headers
         )
         yield json.loads(connection.getresponse().read())["id"]
     connection.close()

@@ -16,7 +16,7 @@ Fetch = Callable[[dict[str, str]], Response]
 
 
 class JobDetails(BaseModel):
-    """A form's ``jobDetails`` (2.3)."""
+    """A form's ``jobDetails``."""
 
     jobID: int
     jobDescription: str
@@ -29,14 +29,14 @@ class JobDetails(BaseModel):
 
 
 class FormLinks(BaseModel):
-    """A form's ``links`` (2.3)."""
+    """A form's ``links``."""
 
     property: str
     job: str
 
 
 class Form(BaseModel):
-    """A form (2.3)."""
+    """A form."""
 
     id: int
     createdOnDateTime: datetime
@@ -52,14 +52,14 @@ class Form(BaseModel):
 
 
 class Meta(BaseModel):
-    """A listing's ``meta`` (2.5)."""
+    """A listing's ``meta``."""
 
     serverTime: datetime
     totalRecords: str
 
 
 class Pagination(BaseModel):
-    """A listing's ``pagination`` (2.5)."""
+    """A listing's ``pagination``."""
 
     hasMore: str
     nextCursor: str
@@ -67,7 +67,7 @@ class Pagination(BaseModel):
 
 
 class Page(BaseModel):
-    """The envelope (2.5)."""
+    """The envelope."""
 
     meta: Meta
     pagination: Pagination

@@ -32,8 +32,8 @@ def forms_by_hook(base_url: str) -> Iterator[Form]:
     yield from FsmHook("bench").list_forms()
 
 
-def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
+def create_jobs(base_url: str, payloads: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
     """Create the jobs."""
     with _client(base_url) as client:
-        for property_id, draft in drafts:
-            yield client.create_job(property_id, draft).id
+        for property_id, payload in payloads:
+            yield client.create_job(property_id, payload).id

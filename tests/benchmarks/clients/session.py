@@ -23,11 +23,11 @@ def forms(base_url: str) -> Iterator[dict[str, Any]]:
         yield from dictionaries(fetch)
 
 
-def create_jobs(base_url: str, drafts: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
+def create_jobs(base_url: str, payloads: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[int]:
     """Create the jobs."""
     with requests.Session() as session:
         session.headers.update(AUTHORISATION | {"X-API-VERSION": "2.0"})
-        for property_id, draft in drafts:
-            response = session.post(f"{base_url}/properties/{property_id}/jobs", json=draft, timeout=30)
+        for property_id, payload in payloads:
+            response = session.post(f"{base_url}/properties/{property_id}/jobs", json=payload, timeout=30)
             response.raise_for_status()
             yield response.json()["id"]

@@ -57,7 +57,7 @@ def http_event(job: int) -> BaseTrigger:
 
 
 def http_sensor(job: int) -> BaseTrigger:
-    """Wait until an address is not 404, which is all that a deferred HttpSensor can."""
+    """Wait until a URL does not return 404, which is all that a deferred HttpSensor can."""
     return HttpSensorTrigger(
         endpoint=f"forms/{job}", http_conn_id="bench", headers=AUTHORISATION, poke_interval=INTERVAL
     )

@@ -26,16 +26,16 @@ def push_seconds(context, result):
     context["ti"].xcom_push(key="seconds", value=time.perf_counter() - context["started"])
 
 
-def orders(conf):
+def job_requests(conf):
     return [
-        {"property_id": property_id, "job": pages.draft_of_job(property_id)}
+        {"property_id": property_id, "job": pages.job_payload(property_id)}
         for property_id in range(conf["count"])
     ]
 
 
 @task
 def jobs(**context):
-    return orders(context["dag_run"].conf)
+    return job_requests(context["dag_run"].conf)
 
 
 def create_jobs(start):
@@ -67,10 +67,11 @@ def http_hook():
         hook = HttpHook(http_conn_id="http_bench")
         path = "/properties/{property_id}/jobs"
         with ThreadPoolExecutor(conf["at_once"]) as pool:
-            answers = pool.map(
-                lambda order: hook.run(path.format_map(order), json=order["job"]).json()["id"], orders(conf)
+            responses = pool.map(
+                lambda request: hook.run(path.format_map(request), json=request["job"]).json()["id"],
+                job_requests(conf),
             )
-        assert list(answers) == [pages.job_id(property_id) for property_id in range(conf["count"])]
+        assert list(responses) == [pages.job_id(property_id) for property_id in range(conf["count"])]
 
     create()
 
@@ -80,8 +81,8 @@ def http_operator():
     @task
     def requests(**context):
         return [
-            {"endpoint": f"/properties/{order['property_id']}/jobs", "data": order["job"]}
-            for order in orders(context["dag_run"].conf)
+            {"endpoint": f"/properties/{request['property_id']}/jobs", "data": request["job"]}
+            for request in job_requests(context["dag_run"].conf)
         ]
 
     HttpOperator.partial(task_id="create", http_conn_id="http_bench").expand_kwargs(requests())

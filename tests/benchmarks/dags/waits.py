@@ -7,7 +7,7 @@ from airflow.providers.http.sensors.http import HttpSensor
 
 from fsm_provider.sensors.forms import FsmFormSensor
 
-PATIENT = {"retries": 3, "retry_delay": timedelta(seconds=1)}
+WITH_RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 
 
 def has_form(response):
@@ -26,14 +26,14 @@ def queries(**context):
     return [{"jobID": str(job)} for job in range(1, context["dag_run"].conf["sensors"] + 1)]
 
 
-@dag(schedule=None, default_args=PATIENT)
+@dag(schedule=None, default_args=WITH_RETRIES)
 def form_sensor():
     FsmFormSensor.partial(
         task_id="wait", fsm_conn_id="form_sensor", poke_interval=1, deferrable=True, timeout=900
     ).expand(job_id=jobs())
 
 
-@dag(schedule=None, default_args=PATIENT)
+@dag(schedule=None, default_args=WITH_RETRIES)
 def http_sensor():
     HttpSensor.partial(
         task_id="wait",

@@ -45,7 +45,7 @@ def howto():
         property_id=7,
         job={"customerReference": "PO-4712"},
         retries=3,
-        retry_policy=FsmRetryPolicy(longest=timedelta(hours=2)),
+        retry_policy=FsmRetryPolicy(max_delay=timedelta(hours=2)),
     )
     # [END howto_retry_policy]
 

@@ -13,7 +13,7 @@ RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=1)}
 
 
 @task
-def orders(prefix, property_ids):
+def job_requests(prefix, property_ids):
     return [
         {"property_id": property_id, "job": {"customerReference": f"{prefix}-{property_id}"}}
         for property_id in property_ids
@@ -26,19 +26,19 @@ def ids(outcomes):
 
 
 @task
-def id_of(job):
+def id_for(job):
     return job["id"]
 
 
 @dag(schedule=None, default_args=RETRIES)
 def mapped_jobs():
-    create = FsmCreateJobOperator.partial(task_id="create").expand_kwargs(orders("MAPPED", [11, 12]))
-    FsmFormSensor.partial(task_id="wait", **WAIT).expand(job_id=id_of.expand(job=create.output))
+    create = FsmCreateJobOperator.partial(task_id="create").expand_kwargs(job_requests("MAPPED", [11, 12]))
+    FsmFormSensor.partial(task_id="wait", **WAIT).expand(job_id=id_for.expand(job=create.output))
 
 
 @dag(schedule=None, default_args=RETRIES)
 def bulk_jobs():
-    create = FsmCreateJobsOperator(task_id="create", jobs=orders("BULK", [21, 22]))
+    create = FsmCreateJobsOperator(task_id="create", jobs=job_requests("BULK", [21, 22]))
     FsmFormSensor.partial(task_id="wait", **WAIT).expand(job_id=ids(create.output))
 
 
@@ -50,7 +50,10 @@ def bad_mapped_job():
 @dag(schedule=None, default_args={**RETRIES, "retry_policy": FsmRetryPolicy()})
 def asked_to_wait():
     FsmCreateJobsOperator(
-        task_id="create", fsm_conn_id="fsm_unrepeated", jobs=orders("LATER", range(41, 45)), max_concurrency=1
+        task_id="create",
+        fsm_conn_id="fsm_unrepeated",
+        jobs=job_requests("LATER", range(41, 45)),
+        max_concurrency=1,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tasks that create jobs and are killed in their first try; Airflow retries each twice."""
+"""Tasks that create jobs and are killed in their first attempt; Airflow retries each twice."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import dag
 
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 
-MOMENTS = {
+CALLS_OF_SET = {
     "before the POST": ("after", 1),
     "answered, not recorded": ("before", 2),
     "recorded": ("after", 2),
@@ -20,8 +20,8 @@ MOMENTS = {
 class DeadlyStore:
     """Airflow's store of a task's state, in one of whose ``set`` the task is killed."""
 
-    def __init__(self, store, moment, victim):
-        self._store, self._moment, self._victim = store, moment, victim
+    def __init__(self, store, dies_at, victim):
+        self._store, self._dies_at, self._victim = store, dies_at, victim
         self._sets = 0
 
     def get(self, key, default=None):
@@ -34,25 +34,25 @@ class DeadlyStore:
         self._die_if("after")
 
     def _die_if(self, when):
-        if (when, self._sets) == self._moment:
+        if (when, self._sets) == self._dies_at:
             for pid in {"task": [os.getpid()], "both": [os.getppid(), os.getpid()]}[self._victim]:
                 os.kill(pid, signal.SIGKILL)
 
 
 def arm(context):
     conf = context["dag_run"].conf
-    if context["ti"].try_number == 1 and (moment := MOMENTS.get(conf["point"])):
-        context["task_state_store"] = DeadlyStore(context["task_state_store"], moment, conf["victim"])
+    if context["ti"].try_number == 1 and (dies_at := CALLS_OF_SET.get(conf["point"])):
+        context["task_state_store"] = DeadlyStore(context["task_state_store"], dies_at, conf["victim"])
 
 
 def wait_to_be_killed(context, result=None):
-    """A kill that comes late still finds the first try, and not another task of the same worker."""
+    """A kill that comes late still finds the first attempt, and not another task of the same worker."""
     worker = os.getppid()
     while context["dag_run"].conf["killed"] and context["ti"].try_number == 1 and os.getppid() == worker:
         time.sleep(0.05)
 
 
-def orders(number, jobs):
+def job_requests(number, jobs):
     return [
         {"property_id": number * 1000 + index, "job": {"customerReference": f"PO-{number}-{index}"}}
         for index in range(jobs)
@@ -73,16 +73,16 @@ def kills_one():
         property_id="{{ dag_run.conf['number'] * 1000 }}",
         job={"customerReference": "PO-{{ dag_run.conf['number'] }}-0"},
         if_uncertain="{{ dag_run.conf.get('if_uncertain', 'fail') }}",
-        if_already_created="{{ dag_run.conf.get('if_already_created', 'reuse') }}",
+        if_already_done="{{ dag_run.conf.get('if_already_done', 'reuse') }}",
         pre_execute=arm,
     )
 
 
-@dag(**settings, user_defined_macros={"orders": orders})
+@dag(**settings, user_defined_macros={"job_requests": job_requests})
 def kills_bulk():
     FsmCreateJobsOperator(
         task_id="create",
-        jobs="{{ orders(dag_run.conf['number'], dag_run.conf['jobs']) | tojson }}",
+        jobs="{{ job_requests(dag_run.conf['number'], dag_run.conf['jobs']) | tojson }}",
         max_concurrency="{{ dag_run.conf['concurrency'] }}",
         post_execute=wait_to_be_killed,
     )

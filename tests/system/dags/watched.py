@@ -38,7 +38,7 @@ def watched_records():
 
 @dag(schedule=watched, catchup=False, max_active_runs=1, is_paused_upon_creation=True)
 def held_records():
-    """One run at a time, held until a form gives leave: what the events tell, and what the service does."""
+    """One run at a time, held until a form releases it: forms from the events, and from the service."""
 
     @task
     def read(*, triggering_asset_events):

@@ -14,7 +14,7 @@ def uncertain_writes():
     for task_id, property_id in PROPERTIES.items():
         FsmCreateJobOperator(
             task_id=task_id,
-            fsm_conn_id="fsm_impatient",
+            fsm_conn_id="fsm_short_timeout",
             property_id=property_id,
             job={"customerReference": f"PO-{task_id}"},
         )

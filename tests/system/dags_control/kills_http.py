@@ -22,7 +22,7 @@ def before_the_post(context):
     die_at("before the POST", context)
 
 
-def job_of(response, **context):
+def job_for(response, **context):
     die_at("answered, not recorded", context)
     return response.json()
 
@@ -48,7 +48,7 @@ def control_one():
         headers=HEADERS | {"Authorization": "Bearer {{ conn.fsm_http.password }}"},
         data='{"customerReference": "PO-{{ dag_run.conf["number"] }}-0"}',
         pre_execute=before_the_post,
-        response_filter=job_of,
+        response_filter=job_for,
         post_execute=afterwards,
     )
 

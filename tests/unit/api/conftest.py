@@ -1,12 +1,33 @@
-"""The throttle's time, in a test's hand."""
+"""A clock for the throttle; a certificate."""
+
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from fsm_provider.api import throttle
 
+SCHEMES = ("http", "https", "all", "no")
+ENVIRONMENT = (
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
+    *(name for scheme in SCHEMES for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())),
+)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
 
 class Clock:
-    """A clock that moves only when it is told to, where the throttle looks for the time."""
+    """A fake clock for the throttle."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -20,3 +41,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stopped = Clock()
     monkeypatch.setattr(throttle, "time", stopped)
     return stopped
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that no one trusts yet; its key is beside it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fsm test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    path.with_name("key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def tls_context(certificate: Path) -> ssl.SSLContext:
+    """What a server speaks TLS with."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    return context

@@ -42,10 +42,36 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Outage:
+class PollFailure:
     """A fault of all connections instead of one call: no request is read while it lasts."""
 
-    of: Callable[[FakeFieldService], AbstractContextManager[object]]
+    begin: Callable[[FakeFieldService], AbstractContextManager[object]]
+
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Handled:
+    """The request is handled, e.g. the job stored, and a fault's response comes all the same."""
+
+    fault: Fault
+
+    async def play(self, exchange: faults.Exchange) -> None:
+        await exchange.handle()
+        await self.fault.play(exchange)
+
+
+class Early:
+    """The correct response behind an interim one."""
+
+    async def play(self, exchange: faults.Exchange) -> None:
+        right = await exchange.handle()
+        head = (
+            f"HTTP/1.1 {right.status} Right\r\nContent-Length: {len(right.body)}\r\nConnection: close\r\n\r\n"
+        )
+        exchange.write(EARLY + head.encode() + right.body)
+        exchange.close()
 
 
 @dataclass(frozen=True)
@@ -53,7 +79,7 @@ class Row:
     """One fault, and what comes of it in each cell."""
 
     fault: str
-    play: Callable[[], Fault | Outage]
+    play: Callable[[], Fault | PollFailure]
     read_once: Outcome
     read_always: Outcome
     write_once: Outcome
@@ -78,7 +104,7 @@ def uncertain(stored: int) -> Outcome:
     return Outcome("FsmUncertainWriteError", stored=stored)
 
 
-def in_the_dark(name: str, play: Callable[[], Fault | Outage], read_error: str, *, stored: int) -> Row:
+def in_the_dark(name: str, play: Callable[[], Fault | PollFailure], read_error: str, *, stored: int) -> Row:
     """A fault after which a write may have happened."""
     write = uncertain(stored)
     return Row(name, play, READ_AGAIN, gives_up(read_error), write, write)
@@ -88,6 +114,12 @@ def refused(status: int, error: str) -> Row:
     """A status that says that nothing happened, and that asking again is of no use."""
     outcome = Outcome(error)
     return Row(str(status), lambda: faults.Status(status), outcome, outcome, outcome, outcome)
+
+
+def no_refusal(name: str, fault: Fault, read_error: str, *, stored: int = 0) -> Row:
+    """A response that ends a read, and that a write may get that was carried out."""
+    read, write = Outcome(read_error), uncertain(stored)
+    return Row(name, lambda: fault, read, read, write, write)
 
 
 def limited(name: str, wait: float | Backoff, **status) -> Row:
@@ -101,7 +133,7 @@ TOO_LONG = Outcome("FsmRateLimitedError")
 MATRIX = [
     Row(
         "connection refused",
-        lambda: Outage(lambda service: service.refuse_connections()),
+        lambda: PollFailure(lambda service: service.refuse_connections()),
         READ_AGAIN,
         gives_up("FsmConnectionError"),
         WRITTEN_AGAIN,
@@ -109,7 +141,7 @@ MATRIX = [
     ),
     in_the_dark(
         "reset before the request is read",
-        lambda: Outage(lambda service: service.reset_connections()),
+        lambda: PollFailure(lambda service: service.reset_connections()),
         "FsmResponseError",
         stored=0,
     ),
@@ -175,14 +207,19 @@ MATRIX = [
     refused(404, "FsmNotFoundError"),
     refused(405, "FsmApiError"),
     refused(409, "FsmConflictError"),
-    refused(422, "FsmApiError"),
-    Row("redirect to itself", lambda: faults.Redirect(), *(Outcome("FsmRedirectError"),) * 4),
-    Row(
+    refused(422, "FsmUnprocessableEntityError"),
+    no_refusal("redirect to itself", faults.Redirect(), "FsmRedirectError"),
+    no_refusal(
         "redirect to another host",
-        lambda: faults.Redirect("http://other.invalid/forms", status=307),
-        *(Outcome("FsmRedirectError"),) * 4,
+        faults.Redirect("http://other.invalid/forms", status=307),
+        "FsmRedirectError",
     ),
-    Row("late, but whole", lambda: faults.Delay(0.1), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
+    no_refusal("303 after handling", Handled(faults.Redirect(status=303)), "FsmRedirectError", stored=1),
+    no_refusal("408 after handling", Handled(faults.Status(408)), "FsmApiError", stored=1),
+    no_refusal("499 after handling", Handled(faults.Status(499)), "FsmApiError", stored=1),
+    in_the_dark("103, then the end", lambda: faults.MalformedResponse(EARLY), "FsmResponseError", stored=1),
+    Row("103, then the response", Early, *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
+    Row("late, but complete", lambda: faults.Delay(0.1), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
     Row("gzip", lambda: faults.Gzip(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
     Row(
         "wrong content type", lambda: faults.WrongContentType(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2

@@ -1,4 +1,4 @@
-"""What the client does where the service misbehaves, over a real socket."""
+"""The client with a misbehaving service, over a real socket."""
 
 import logging
 import socket
@@ -27,7 +27,7 @@ LOST_AFTER_SENDING = {
     "read timeout": faults.Stall(),
     "reset before handling": faults.Reset(),
     "reset after handling": faults.Reset(after_handling=True),
-    "truncated answer": faults.Truncated(),
+    "truncated response": faults.Truncated(),
     "no HTTP": faults.MalformedResponse(),
     "503": faults.Status(503, {"error": "later"}),
     "500 of HTML": faults.Status(500, "<h1>Oops</h1>", content_type="text/html"),
@@ -84,7 +84,7 @@ def test_a_host_that_does_not_exist_is_a_connection_error(service, make_client):
 
 
 @pytest.mark.parametrize("base_url", ["https://*", "https://*.example.com", "https://."])
-def test_an_address_that_no_request_can_be_sent_to_is_an_input_error(service, make_client, base_url):
+def test_an_invalid_url_is_an_input_error(service, make_client, base_url):
     client = make_client(service, base_url=base_url)
 
     for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
@@ -105,7 +105,7 @@ def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, 
     assert raised.value.permanent
 
 
-def test_tls_that_fails_sends_nothing(service, make_client):
+def test_failed_tls_sends_nothing(service, make_client):
     client = make_client(service, base_url=service.base_url.replace("http:", "https:"), max_retries=0)
 
     with pytest.raises(FsmConnectionError, match="was not reached"):
@@ -151,9 +151,10 @@ def test_a_redirect_is_not_followed(service, client, status):
     with FakeFieldService(token=TOKEN) as other:
         service.fail("*", "*", faults.Redirect(to=other.base_url + "/forms", status=status), every=True)
 
-        for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
-            with pytest.raises(FsmRedirectError, match="redirects are not followed"):
-                send()
+        with pytest.raises(FsmRedirectError, match="redirects are not followed"):
+            list(client.list_forms())
+        with pytest.raises(FsmUncertainWriteError, match="redirects are not followed"):
+            client.create_job(7, {})
         assert other.requests == []
     assert len(service.requests) == 2
 
@@ -170,8 +171,26 @@ def test_an_error_carries_its_facts(service, client):
     assert error.body_excerpt == "no access to forms"
 
 
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"x-amzn-RequestId": "r-2"}, "r-2"),
+        ({"X-Correlation-ID": "r-3"}, "r-3"),
+        ({"Request-Id": "r" * 400}, "r" * 300),
+        ({"X-Request-ID": ""}, None),
+        ({"X-Request": "r-4"}, None),
+    ],
+)
+def test_a_request_is_identified_by_the_header_that_is_named_so(service, client, headers, found):
+    service.fail("GET", "/forms", faults.Status(403, headers=headers))
+
+    with pytest.raises(FsmForbiddenError) as raised:
+        list(client.list_forms())
+    assert raised.value.request_id == found
+
+
 @pytest.mark.parametrize("echo", [TOKEN, TOKEN.replace("/", "\\/"), "canary-token-7f3a%2F9%2Bb%3D"])
-def test_a_token_that_the_service_echoes_is_taken_out(service, client, echo):
+def test_a_token_that_the_service_echoes_is_removed(service, client, echo):
     service.fail("GET", "/forms", faults.Status(400, f"bad header: Bearer {echo}"))
 
     with pytest.raises(FsmApiError) as raised:
@@ -179,13 +198,38 @@ def test_a_token_that_the_service_echoes_is_taken_out(service, client, echo):
     assert raised.value.body_excerpt == "bad header: Bearer ***"
 
 
-def test_a_target_address_that_the_service_echoes_is_taken_out(service, client):
+def test_a_target_url_that_the_service_echoes_is_removed(service, client):
     target = "https://hooks.example.com/unguessable"
     service.fail("POST", "/settings/webhooks", faults.Status(409, f"{target} is taken"))
 
     with pytest.raises(FsmApiError) as raised:
         client.register_webhook({"object": "jobs", "event_types": "jobs.created", "target_url": target})
     assert "unguessable" not in repr(raised.value) + str(raised.value)
+
+
+HALF_AN_EMOJI = {"notes": "on site \ud83d", "formName": "Gas\x00 \ud83d"}
+
+
+def test_half_an_emoji_in_one_record_fails_no_listing(service, client, caplog):
+    service.seed_forms(25)
+
+    def spoil(page):
+        return {**page, "data": [{**page["data"][0], **HALF_AN_EMOJI}, *page["data"][1:]]}
+
+    service.fail("GET", "/forms", faults.Rewrite(spoil), call=2)
+
+    forms = list(client.list_forms())
+
+    assert [form.id for form in forms] == [form["id"] for form in service.forms]
+    assert len(service.requests) == 3
+    assert forms[10].as_json()["notes"] == "on site \ufffd"
+    assert sum("replaced" in message for message in caplog.messages) == 1
+
+
+def test_half_an_emoji_in_a_job_makes_it_not_uncertain(service, client):
+    service.fail("POST", JOBS, faults.Rewrite(lambda job: {**job, **HALF_AN_EMOJI}))
+
+    assert client.create_job(7, {}).notes == "on site \ufffd"
 
 
 @pytest.mark.parametrize("cursors", ["cursor", "after", "page[next]"])
@@ -259,7 +303,7 @@ def test_the_page_size_is_sent_where_it_is_named(service, make_client):
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_rate_is_kept_over_all_clients(service, make_client):
+def test_the_rate_limit_applies_across_clients(service, make_client):
     waited = []
     clients = [make_client(service, sleep=waited.append, max_requests_per_second=0.5) for _ in range(2)]
 
@@ -270,7 +314,7 @@ def test_a_rate_is_kept_over_all_clients(service, make_client):
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_long_wait_for_the_throttle_is_said(service, make_client, caplog):
+def test_a_long_throttle_delay_is_logged(service, make_client, caplog):
     caplog.set_level(logging.INFO)
     client = make_client(service, max_requests_per_second=0.1)
 
@@ -281,7 +325,7 @@ def test_a_long_wait_for_the_throttle_is_said(service, make_client, caplog):
     assert line == "waiting 10.0 s: max_requests_per_second is 0.1"
 
 
-def test_the_token_is_in_no_error_log_repr_or_address(service, make_client, caplog):
+def test_the_token_is_in_no_error_log_repr_or_url(service, make_client, caplog):
     caplog.set_level(logging.DEBUG)
     client = make_client(service, timeout=1, max_retries=1)
     raised = []

@@ -8,26 +8,29 @@ import pytest
 
 from fsm_provider.api import errors
 from fsm_provider.api.errors import (
-    FsmAddressError,
     FsmApiError,
     FsmBadRequestError,
     FsmConflictError,
     FsmConnectionError,
+    FsmDownloadTimeoutError,
     FsmError,
-    FsmFileError,
     FsmForbiddenError,
     FsmInputError,
     FsmNotFoundError,
     FsmNotPdfError,
     FsmPaginationError,
+    FsmPdfError,
+    FsmPdfUrlError,
     FsmRateLimitedError,
     FsmRedirectError,
     FsmRegistrationMismatchError,
     FsmResponseError,
-    FsmSecretLostError,
+    FsmSecretNotStoredError,
     FsmServerError,
+    FsmStorageError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
+    FsmUnprocessableEntityError,
     error_class_for,
     error_from_dict,
 )
@@ -40,6 +43,7 @@ STATUSES = {
     404: FsmNotFoundError,
     409: FsmConflictError,
     418: FsmApiError,
+    422: FsmUnprocessableEntityError,
     429: FsmRateLimitedError,
     500: FsmServerError,
     503: FsmServerError,
@@ -47,23 +51,26 @@ STATUSES = {
 SUBJECT = {"propertyID": 7, "customerReference": "PO-1"}
 
 
-def answered(status: int, **fields: Any) -> FsmApiError:
+def error_for(status: int, **fields: Any) -> FsmApiError:
     return error_class_for(status)(status=status, method="GET", path="/forms", **fields)
 
 
 EVERY_ERROR = [
     FsmError(),
-    *[answered(status, body_excerpt="no", retry_after=1.5, request_id="r-1") for status in STATUSES],
-    answered(503),
+    *[error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1") for status in STATUSES],
+    error_for(503),
+    FsmUnauthorisedError(401, "GET", "/forms", reload_error="AirflowNotFoundException"),
     FsmInputError("job.notes: bad"),
     FsmConnectionError("refused"),
     FsmResponseError("cut off"),
     FsmPaginationError("endless"),
-    FsmAddressError("not a public address"),
-    FsmFileError("too large"),
+    FsmPdfUrlError("not a public address"),
+    FsmPdfError("too large"),
     FsmNotPdfError("a page"),
+    FsmDownloadTimeoutError("too late"),
+    FsmStorageError("the disk is full"),
     FsmRegistrationMismatchError("other events", webhook_id=5),
-    FsmSecretLostError("lost", webhook_id=6),
+    FsmSecretNotStoredError("lost", webhook_id=6),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT),
     FsmUncertainWriteError("POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}),
 ]
@@ -116,7 +123,6 @@ def test_what_describes_no_error_of_ours_is_refused(data):
         *STATUSES.items(),
         (300, FsmRedirectError),
         (399, FsmRedirectError),
-        (422, FsmApiError),
         (599, FsmServerError),
     ],
 )
@@ -129,7 +135,7 @@ def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
     "kind",
     [FsmInputError, FsmConnectionError, FsmResponseError, FsmPaginationError, FsmUncertainWriteError],
 )
-def test_an_error_without_an_answer_is_no_api_error(kind):
+def test_an_error_without_a_response_is_no_api_error(kind):
     assert not issubclass(kind, FsmApiError)
 
 
@@ -137,36 +143,37 @@ def test_bad_input_is_a_value_error():
     assert issubclass(FsmInputError, ValueError)
 
 
-def test_only_what_cannot_get_better_by_itself_is_permanent():
+def test_errors_that_need_a_person_are_permanent():
     assert {type(error) for error in EVERY_ERROR if error.permanent} == {
         FsmBadRequestError,
         FsmUnauthorisedError,
         FsmForbiddenError,
         FsmNotFoundError,
         FsmConflictError,
+        FsmUnprocessableEntityError,
         FsmUncertainWriteError,
         FsmInputError,
-        FsmAddressError,
-        FsmFileError,
+        FsmPdfUrlError,
+        FsmPdfError,
         FsmRegistrationMismatchError,
-        FsmSecretLostError,
+        FsmSecretNotStoredError,
     }
 
 
-def test_an_answer_is_described_with_all_that_is_known_of_it():
-    full = answered(409, body_excerpt="it is full", retry_after=90.0, request_id="r-1")
+def test_a_response_is_described_with_all_known_facts():
+    full = error_for(409, body_excerpt="it is full", retry_after=90.0, request_id="r-1")
 
-    assert str(answered(409)) == "GET /forms was answered 409"
+    assert str(error_for(409)) == "GET /forms returned HTTP 409"
     assert str(full) == (
-        "GET /forms was answered 409; the service asks to wait 90 s; request id r-1; it said: it is full"
+        "GET /forms returned HTTP 409; the service asks to wait 90 s; request id r-1; it said: it is full"
     )
 
 
 @pytest.mark.parametrize(
     ("status", "advice"), [(302, "host"), (401, "password"), (403, "permission"), (404, "host")]
 )
-def test_an_answer_that_a_setting_may_cause_names_it(status, advice):
-    assert advice in str(answered(status))
+def test_an_error_names_the_setting_that_may_cause_it(status, advice):
+    assert advice in str(error_for(status))
 
 
 def test_an_uncertain_write_names_property_reference_and_time():
@@ -174,3 +181,17 @@ def test_an_uncertain_write_names_property_reference_and_time():
 
     named = ("POST /properties/7/jobs", "timeout", "2026-01-31T08:00:00", "propertyID 7", "'PO-1'")
     assert all(part in text for part in named)
+
+
+@pytest.mark.parametrize(("method", "said"), [("POST", True), ("DELETE", True), ("GET", False)])
+def test_a_conflict_does_not_say_that_nothing_is_there(method, said):
+    text = str(FsmConflictError(409, method, "/properties/7/jobs"))
+
+    assert ("may exist already: look it up" in text) is said
+
+
+def test_an_uncertain_write_claims_no_number_of_attempts():
+    text = str(FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00", {}))
+
+    assert "attempted at 2026-01-31T08:00:00" in text
+    assert "once" not in text

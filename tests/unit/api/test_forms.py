@@ -1,198 +1,15 @@
+"""Forms as records, references and identifiers."""
+
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from datetime import UTC
 
 import pytest
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import (
-    FormDemand,
-    FormFilter,
-    for_xcom,
-    format_time,
-    job_id_of,
-    read_forms,
-    reference_to,
-)
-from fsm_provider.api.models import Form
-from fsm_provider.api.reading import read_record
-
-EIGHT = datetime(2026, 1, 31, 8, tzinfo=UTC)
-NINE = "2026-01-31T09:00:00Z"
-WIRE = {
-    "property_id": ("7", "propertyID", "7"),
-    "job_id": ("21", "jobID", "21"),
-    "created_since": ("2026-01-31T08:00:00+00:00", "createdOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
-    "updated_since": ("2026-01-31T08:00:00+00:00", "lastUpdatedOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
-    "form_category": ("Gas", "formCategory", "Gas"),
-    "form_name_id": ("3", "formNameID", "3"),
-    "created_by_type": ("User", "createdByType", "User"),
-    "created_by_id": ("71", "createdByID", "71"),
-}
-
-
-def form(**changes: Any) -> Form:
-    """Read a form in which everything can be filtered by; a field of None is absent."""
-    record = {
-        "id": 121,
-        "formName": "Gas safety",
-        "propertyID": "7",
-        "jobDetails": {"jobID": 21, "jobTown": "Anytown"},
-        "createdByType": "User",
-        "createdByID": "71",
-        "createdOnDateTime": NINE,
-        "lastUpdatedOnDateTime": NINE,
-        "formPDFURL": "https://files.example.com/canary.pdf",
-        "links": {"job": "https://api.example.com/canary"},
-        **changes,
-    }
-    given = {name: value for name, value in record.items() if value is not None}
-    return read_record(given, Form, timezone=UTC)
-
-
-def reference(identifier: int, name: str | None = "Gas", **fields: Any) -> dict[str, Any]:
-    return {"id": identifier, "formName": name, **fields}
-
-
-def test_every_filter_is_sent_under_the_specified_name():
-    filters = FormFilter(**{name: given for name, (given, _, _) in WIRE.items()})
-
-    assert filters.params() == {name: sent for _, name, sent in WIRE.values()}
-
-
-@pytest.mark.parametrize("name", WIRE)
-def test_only_what_is_given_is_sent(name):
-    given, wire_name, sent = WIRE[name]
-
-    assert FormFilter(**{name: given}).params() == {wire_name: sent}
-
-
-def test_no_filter_sends_nothing_and_matches_every_form():
-    assert FormFilter().params() == {}
-    assert FormFilter().matches(form())
-    assert FormFilter().matches(Form(id=1))
-    assert str(FormFilter()) == "all forms"
-
-
-def test_identifier_zero_is_sent():
-    assert FormFilter(job_id=0).params() == {"jobID": "0"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[
-            (name, value)
-            for name in ("property_id", "job_id", "form_name_id", "created_by_id")
-            for value in (True, "")
-        ],
-        *[(name, 1.5) for name in ("form_category", "created_by_type")],
-        *[(name, value) for name in ("created_since", "updated_since") for value in ("soon", 5, "")],
-        ("property_id", "None"),
-    ],
-)
-def test_a_bad_filter_is_named(name, value):
-    with pytest.raises(FsmInputError, match=f"^{name}: "):
-        FormFilter(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "since",
-    [EIGHT, EIGHT.replace(tzinfo=None), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
-)
-def test_a_time_is_sent_in_utc_with_milliseconds(since):
-    assert FormFilter(created_since=since).params() == {"createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"}
-
-
-@pytest.mark.parametrize(
-    ("moment", "text"),
-    [
-        (EIGHT, "2026-01-31T08:00:00.000Z"),
-        (EIGHT.replace(microsecond=678_999), "2026-01-31T08:00:00.678Z"),
-        (EIGHT.astimezone(timezone(timedelta(hours=-9))), "2026-01-31T08:00:00.000Z"),
-    ],
-)
-def test_a_time_is_written_as_the_service_writes_it(moment, text):
-    assert format_time(moment) == text
-
-
-@pytest.mark.parametrize(
-    ("filters", "matched"),
-    [
-        ({"property_id": 7}, True),
-        ({"property_id": "7"}, True),
-        ({"property_id": 8}, False),
-        ({"property_id": "07"}, False),
-        ({"job_id": 21}, True),
-        ({"job_id": "21"}, True),
-        ({"job_id": "2"}, False),
-        ({"created_by_type": "User"}, True),
-        ({"created_by_type": "Customer"}, False),
-        ({"created_by_id": 71}, True),
-        ({"created_by_id": "72"}, False),
-        ({"created_since": EIGHT}, True),
-        ({"created_since": NINE}, True),
-        ({"created_since": "2026-01-31T09:00:00.001Z"}, False),
-        ({"updated_since": NINE}, True),
-        ({"updated_since": "2026-01-31T10:00:00"}, False),
-        ({"updated_since": "2026-01-31T10:00:00+01:00"}, True),
-        ({"property_id": 7, "job_id": 21, "created_since": EIGHT}, True),
-        ({"property_id": 7, "job_id": 22, "created_since": EIGHT}, False),
-        ({"form_category": "Oil", "form_name_id": 9}, True),
-    ],
-)
-def test_a_form_is_checked_against_each_filter(filters, matched):
-    assert FormFilter(**filters).matches(form()) is matched
-
-
-@pytest.mark.parametrize(
-    ("filters", "absent"),
-    [
-        ({"property_id": 7}, {"propertyID": None}),
-        ({"job_id": 21}, {"jobDetails": None}),
-        ({"job_id": 21}, {"jobDetails": {"jobTown": "Anytown"}}),
-        ({"job_id": 21}, {"jobDetails": "job 21"}),
-        ({"job_id": 21}, {"jobDetails": {"jobID": "J-21"}}),
-        ({"created_by_type": "User"}, {"createdByType": None}),
-        ({"created_by_id": 71}, {"createdByID": None}),
-    ],
-)
-def test_a_form_that_does_not_say_whose_it_is_does_not_match(filters, absent):
-    assert not FormFilter(**filters).matches(form(**absent))
-
-
-@pytest.mark.parametrize("name", ["created_since", "updated_since"])
-@pytest.mark.parametrize("time", [None, "yesterday", [NINE]])
-def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
-    unreadable = form(createdOnDateTime=time, lastUpdatedOnDateTime=time)
-
-    assert FormFilter(**{name: EIGHT}).matches(unreadable)
-    assert not FormFilter(**{name: EIGHT}, job_id=22).matches(unreadable)
-
-
-def test_a_filter_is_described_by_what_is_set():
-    assert str(FormFilter(property_id=7, form_category="Gas")) == "property_id=7, form_category=Gas"
-
-
-@pytest.mark.parametrize(
-    "filters",
-    [{}, {name: given for name, (given, _, _) in WIRE.items()}, {"created_since": EIGHT}, {"job_id": "J 1"}],
-)
-def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
-    first = FormFilter(**filters)
-
-    assert FormFilter(**json.loads(json.dumps(first.as_dict()))) == first
-
-
-def test_filters_of_integers_ask_for_the_same_after_json():
-    first = FormFilter(property_id=7, job_id=21, form_name_id=3, created_by_id=71)
-    second = FormFilter(**json.loads(json.dumps(first.as_dict())))
-
-    assert second.params() == first.params()
-    assert second.as_dict() == first.as_dict()
-    assert second.matches(form())
+from fsm_provider.api.form_filter import job_id_from
+from fsm_provider.api.forms import for_xcom, parse_forms, reference_to
+from tests.unit.api.test_form_filter import NINE, form
 
 
 def test_a_reference_has_exactly_its_six_keys():
@@ -213,19 +30,12 @@ def test_a_reference_has_exactly_its_six_keys():
         {"formName": ["a"], "jobDetails": [1], "createdOnDateTime": "yesterday", "new": {"a": 1}},
     ],
 )
-def test_a_reference_is_json_with_six_keys_and_no_address_whatever_came(changes):
+def test_a_reference_is_json_with_six_keys_and_no_url_for_any_record(changes):
     compact = reference_to(form(**changes))
 
     assert json.loads(json.dumps(compact)) == compact
     assert len(compact) == 6
     assert "canary" not in str(compact)
-
-
-@pytest.mark.parametrize(
-    ("details", "job"), [({"jobID": 21}, 21), ({"jobID": "21"}, 21), ({}, None), (None, None), ("21", None)]
-)
-def test_the_job_of_a_form_is_found_where_it_can_be_read(details, job):
-    assert job_id_of(form(jobDetails=details)) == job
 
 
 def test_forms_are_given_as_xcom_names_it():
@@ -237,56 +47,11 @@ def test_forms_are_given_as_xcom_names_it():
     assert "canary" not in str(for_xcom(forms, "references"))
 
 
-@pytest.mark.parametrize(("found", "met"), [([], False), ([1], False), ([1, 2], True), ([1, 2, 3], True)])
-def test_enough_forms_meet_a_demand(found, met):
-    demand = FormDemand(minimum_forms=2)
-
-    assert demand.is_met_by(demand.wanted(map(reference, found))) is met
-
-
-def test_by_default_one_form_is_enough():
-    assert FormDemand().is_met_by([reference(1)])
-    assert not FormDemand().is_met_by([])
-
-
-@pytest.mark.parametrize(
-    ("names", "missing"),
-    [
-        ([], ["Gas", "Oil"]),
-        (["Gas"], ["Oil"]),
-        (["Gas", "Gas"], ["Oil"]),
-        (["Other", None], ["Gas", "Oil"]),
-        (["Oil", "Other", "Gas"], []),
-    ],
-)
-def test_each_name_asked_for_needs_a_form(names, missing):
-    demand = FormDemand(form_names=("Gas", "Oil"))
-    wanted = demand.wanted(reference(number, name) for number, name in enumerate(names))
-
-    assert demand.missing(wanted) == missing
-    assert demand.is_met_by(wanted) is (not missing)
-
-
-def test_forms_of_other_names_do_not_count():
-    demand = FormDemand(minimum_forms=2, form_names=("Gas",))
-
-    assert not demand.is_met_by(demand.wanted([reference(1), reference(2, "Oil")]))
-    assert demand.is_met_by(demand.wanted([reference(1), reference(2, "Oil"), reference(3)]))
-
-
-def test_a_form_listed_twice_counts_once_and_as_its_latest():
-    demand = FormDemand(minimum_forms=2)
-    wanted = demand.wanted([reference(1, updated="old"), reference(1, updated="new")])
-
-    assert wanted == [reference(1, updated="new")]
-    assert not demand.is_met_by(wanted)
-
-
 def test_what_forms_are_read_from_is_left_as_it_is():
     record = {"id": 1, "jobDetails": {"jobID": "odd"}, "createdOnDateTime": "2026-01-31T09:00:00"}
     given = json.loads(json.dumps(record))
 
-    (read,) = read_forms([given], UTC)
+    (read,) = parse_forms([given], UTC)
 
     assert given == record
-    assert job_id_of(read) == "odd"
+    assert job_id_from(read) == "odd"

@@ -1,4 +1,4 @@
-"""Every fault x request x phase: what is raised, sent, waited for, and stored."""
+"""Every fault x request x phase: errors, requests, delays, and stored jobs."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from fsm_provider import api
 from fsm_provider.testing import faults
-from tests.unit.api.matrix import BOUNDS, CELLS, MATRIX, RETRIES, Outage, Phase, Row, as_table
+from tests.unit.api.matrix import BOUNDS, CELLS, MATRIX, RETRIES, Phase, PollFailure, Row, as_table
 
 GUARANTEES = Path(__file__).parents[3] / "docs" / "guarantees.md"
 PATHS = {"GET": "/forms", "POST": "/properties/7/jobs"}
@@ -24,23 +24,23 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
     raised = None
     expected, fault = row.outcome(method, phase), row.play()
     scripted = None
-    if not isinstance(fault, Outage):
+    if not isinstance(fault, PollFailure):
         scripted = service.fail(method, PATHS[method], fault, **CALLS[phase])
 
-    with ExitStack() as outage:
+    with ExitStack() as failure:
 
         def wait(seconds: float) -> None:
             waits.append(seconds)
             if phase != "every call":
-                outage.close()
+                failure.close()
 
         timeout = 0.5 if isinstance(fault, faults.Stall) else 10
         client = make_client(service, sleep=wait, timeout=timeout, max_retries=RETRIES)
         listing = client.list_forms()
         if phase == "second page":
             forms += [next(listing).id for _ in range(PAGE)]
-        if isinstance(fault, Outage):
-            outage.enter_context(fault.of(service))
+        if isinstance(fault, PollFailure):
+            failure.enter_context(fault.begin(service))
         try:
             if method == "GET":
                 forms += [form.id for form in listing]
@@ -56,12 +56,12 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
             assert 0 <= waited <= BOUNDS[allowed] * 2**number
         else:
             assert waited == allowed
-    answered = {("GET", None): PAGES, ("POST", None): 1}.get((method, raised), int(phase == "second page"))
+    responses = {("GET", None): PAGES, ("POST", None): 1}.get((method, raised), int(phase == "second page"))
     unanswered = 0 if scripted is None else expected.repeats + (raised is not None)
-    assert len(service.requests) == answered + unanswered
+    assert len(service.requests) == responses + unanswered
     assert scripted is None or scripted.hits > 0
-    whole = [form["id"] for form in service.forms] if method == "GET" else []
-    assert forms == (whole if raised is None else whole[: PAGE * answered])
+    complete = [form["id"] for form in service.forms] if method == "GET" else []
+    assert forms == (complete if raised is None else complete[: PAGE * responses])
     assert len(service.jobs) == (expected.stored if method == "POST" else 0)
 
 

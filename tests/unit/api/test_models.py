@@ -1,4 +1,4 @@
-"""The records of sections 2.1 to 2.5, against complete ones written down from the specification."""
+"""The records, against complete ones written down from the specification."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_the_signing_secret_shows_in_no_dump_and_no_repr(secret):
 
 
 @pytest.mark.parametrize(("model", "record"), [(Form, FORM), (Webhook, WEBHOOK)])
-def test_an_address_that_may_be_signed_is_not_in_the_repr(model, record):
+def test_a_url_that_may_be_signed_is_not_in_the_repr(model, record):
     read = model.model_validate(record)
 
     assert "canary" not in repr(read) + str(read) + repr([read])

@@ -9,22 +9,22 @@ import pytest
 from fsm_provider.api.errors import FsmPaginationError
 from fsm_provider.api.models import AssetDynamicField, Form, Page, Record
 from fsm_provider.api.pagination import CursorPaginator
-from fsm_provider.api.reading import read_page
+from fsm_provider.api.parsing import parse_page
 
 FRESH = object()
 
 
-def page_of(pagination: Any, *identifiers: int, model: Any = Form) -> Page[Any]:
+def page_with(pagination: Any, *identifiers: int, model: Any = Form) -> Page[Any]:
     """Read a page as it comes over the wire; without ``pagination`` where that is FRESH."""
     name = "dynamicFieldID" if model is AssetDynamicField else "id"
     body: dict[str, Any] = {"data": [{name: identifier} for identifier in identifiers]}
     if pagination is not FRESH:
         body["pagination"] = pagination
-    return read_page(json.dumps(body).encode(), model, number=1, timezone=UTC)
+    return parse_page(json.dumps(body).encode(), model, number=1, timezone=UTC)
 
 
 def more(cursor: Any, *identifiers: int, model: Any = Form) -> Page[Any]:
-    return page_of({"hasMore": True, "nextCursor": cursor}, *identifiers, model=model)
+    return page_with({"hasMore": True, "nextCursor": cursor}, *identifiers, model=model)
 
 
 def refusal(paginator: CursorPaginator, page: Page[Any]) -> str:
@@ -44,18 +44,18 @@ def test_the_first_page_is_asked_for_without_a_cursor(paginator):
     assert not paginator.finished
 
 
-@pytest.mark.parametrize("has_more", [True, "true", 1, "1"])
+@pytest.mark.parametrize("has_more", [True, "true", "True", "TRUE", 1, "1"])
 def test_every_form_of_has_more_goes_on(paginator, has_more):
-    paginator.advance(page_of({"hasMore": has_more, "nextCursor": "n"}, 1))
+    paginator.advance(page_with({"hasMore": has_more, "nextCursor": "n"}, 1))
 
     assert (paginator.params, paginator.page_number) == ({"page[after]": "n"}, 2)
     assert not paginator.finished
 
 
-@pytest.mark.parametrize("has_more", [False, "false", 0, "0"])
+@pytest.mark.parametrize("has_more", [False, "false", "False", "FALSE", 0, "0"])
 @pytest.mark.parametrize("cursor", ["n", None])
 def test_every_form_of_no_more_ends_the_listing(paginator, has_more, cursor):
-    paginator.advance(page_of({"hasMore": has_more, "nextCursor": cursor}, 1))
+    paginator.advance(page_with({"hasMore": has_more, "nextCursor": cursor}, 1))
 
     assert paginator.finished
 
@@ -65,13 +65,13 @@ def test_every_form_of_no_more_ends_the_listing(paginator, has_more, cursor):
     [
         *[
             {"hasMore": value, "nextCursor": "n"}
-            for value in (None, "", "yes", "True", 2, -1, 1.5, "2", [], {})
+            for value in (None, "", "yes", "Truee", 2, -1, 1.5, "2", [], {})
         ],
         *[{"nextCursor": "n"}, {}, None, "true", [], FRESH],
     ],
 )
 def test_has_more_that_says_nothing_is_an_error(paginator, pagination):
-    assert "hasMore" in refusal(paginator, page_of(pagination, 1))
+    assert "hasMore" in refusal(paginator, page_with(pagination, 1))
     assert not paginator.finished
 
 
@@ -81,7 +81,7 @@ def test_more_without_a_cursor_is_an_error(paginator, cursor):
 
 
 def test_more_without_the_cursor_field_is_an_error(paginator):
-    assert "nextCursor" in refusal(paginator, page_of({"hasMore": True}, 1))
+    assert "nextCursor" in refusal(paginator, page_with({"hasMore": True}, 1))
 
 
 @pytest.mark.parametrize("cursor", [0, "0"])
@@ -118,7 +118,7 @@ def test_a_cursor_seen_before_is_an_error(paginator, cursors):
 
 @pytest.mark.parametrize("model", [Form, AssetDynamicField, None])
 @pytest.mark.parametrize(
-    "last", [more, lambda _, *found, model: page_of({"hasMore": False}, *found, model=model)]
+    "last", [more, lambda _, *found, model: page_with({"hasMore": False}, *found, model=model)]
 )
 def test_the_records_of_the_page_before_are_an_error_with_a_fresh_cursor_too(paginator, model, last):
     paginator.advance(more("a", 1, 2, model=model))
@@ -149,7 +149,7 @@ def test_pages_that_share_only_some_records_are_fine(paginator):
 def test_two_empty_pages_in_a_row_are_fine(paginator):
     paginator.advance(more("a"))
     paginator.advance(more("b"))
-    paginator.advance(page_of({"hasMore": False}, 1))
+    paginator.advance(page_with({"hasMore": False}, 1))
 
     assert paginator.finished
 
@@ -166,7 +166,7 @@ def test_a_listing_of_more_than_max_pages_is_an_error(max_pages):
 def test_a_listing_of_just_max_pages_is_fine():
     paginator = CursorPaginator("cursor", max_pages=2)
     paginator.advance(more("a", 1))
-    paginator.advance(page_of({"hasMore": False}, 2))
+    paginator.advance(page_with({"hasMore": False}, 2))
 
     assert paginator.finished
 
@@ -194,7 +194,7 @@ def test_every_error_names_the_page_and_the_setting_with_its_present_value(has_m
     paginator = CursorPaginator("page[after]", max_pages=2)
     paginator.advance(more("seen", 1))
 
-    text = refusal(paginator, page_of({"hasMore": has_more, "nextCursor": cursor}, identifier))
+    text = refusal(paginator, page_with({"hasMore": has_more, "nextCursor": cursor}, identifier))
 
     assert text.startswith("page 2 of the listing")
     assert "cursor_param" in text
@@ -206,13 +206,13 @@ class Property(Record):
 
 
 @pytest.mark.parametrize("model", [None, Property])
-def test_records_without_an_identifier_are_told_apart_by_all_of_them(paginator, model):
+def test_records_without_an_identifier_are_compared_completely(paginator, model):
     def page(number: int) -> Page[Any]:
         body = {
             "data": [{"id": None, "propertyID": number}],
             "pagination": {"hasMore": True, "nextCursor": number},
         }
-        return read_page(json.dumps(body).encode(), model, number=number, timezone=UTC)
+        return parse_page(json.dumps(body).encode(), model, number=number, timezone=UTC)
 
     paginator.advance(page(1))
     paginator.advance(page(2))

@@ -19,14 +19,14 @@ POLICY = RetryPolicy(max_retries=3, base=1.0, cap=6.0, budget=20.0)
 UNREACHED = FsmConnectionError("refused")
 
 
-def answered(status: int, retry_after: float | None = None) -> FsmApiError:
+def error_for(status: int, retry_after: float | None = None) -> FsmApiError:
     return error_class_for(status)(status=status, method="GET", path="/forms", retry_after=retry_after)
 
 
-REPEATED = [UNREACHED, FsmResponseError("cut off"), answered(429), answered(500), answered(503)]
+REPEATED = [UNREACHED, FsmResponseError("cut off"), error_for(429), error_for(500), error_for(503)]
 NEVER_REPEATED = [
-    *map(answered, [302, 400, 401, 403, 404, 409, 418]),
-    answered(409, retry_after=1),
+    *map(error_for, [302, 400, 401, 403, 404, 409, 418]),
+    error_for(409, retry_after=1),
     FsmInputError("bad"),
     FsmPaginationError("endless"),
     FsmRegistrationMismatchError("other events", webhook_id=1),
@@ -69,7 +69,7 @@ def test_the_draw_is_a_share_of_the_bound(draw, delay):
     assert POLICY.delay_after(UNREACHED, attempt=3, waited=0, draw=draw) == delay
 
 
-def test_the_jitter_is_drawn_over_the_whole_range():
+def test_the_jitter_is_drawn_over_the_full_range():
     delays = [POLICY.delay_after(UNREACHED, attempt=3, waited=0) for _ in range(2000)]
 
     assert 0 <= min(delays) < 0.2
@@ -77,20 +77,20 @@ def test_the_jitter_is_drawn_over_the_whole_range():
     assert 1.7 < sum(delays) / len(delays) < 2.3
 
 
-@pytest.mark.parametrize(("error", "bound"), [(answered(429), 10), (answered(503), 0.5), (UNREACHED, 0.5)])
-def test_a_limit_is_waited_for_longer_than_an_outage(error, bound):
+@pytest.mark.parametrize(("error", "bound"), [(error_for(429), 10), (error_for(503), 0.5), (UNREACHED, 0.5)])
+def test_a_limit_is_waited_for_longer_than_another_error(error, bound):
     assert RetryPolicy().delay_after(error, attempt=1, waited=0, draw=1) == bound
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("asked", [0.0, 1.5, 19.0])
 def test_retry_after_is_obeyed_even_beyond_the_cap(status, asked):
-    assert POLICY.delay_after(answered(status, retry_after=asked), attempt=1, waited=0) == asked
+    assert POLICY.delay_after(error_for(status, retry_after=asked), attempt=1, waited=0) == asked
 
 
 @pytest.mark.parametrize(("waited", "delay"), [(0, 8), (12, 8), (12.5, None), (20, None)])
 def test_a_delay_past_the_remaining_budget_is_not_begun(waited, delay):
-    assert POLICY.delay_after(answered(429, retry_after=8), attempt=1, waited=waited) == delay
+    assert POLICY.delay_after(error_for(429, retry_after=8), attempt=1, waited=waited) == delay
 
 
 def test_the_budget_holds_for_delays_of_our_own_too():
@@ -99,7 +99,7 @@ def test_the_budget_holds_for_delays_of_our_own_too():
 
 
 def test_a_retry_after_past_the_budget_raises_at_once_and_says_how_long():
-    asked = answered(429, retry_after=3600)
+    asked = error_for(429, retry_after=3600)
 
     with pytest.raises(FsmRateLimitedError) as raised:
         Attempts(POLICY).delay_after(asked)
@@ -109,7 +109,7 @@ def test_a_retry_after_past_the_budget_raises_at_once_and_says_how_long():
 
 
 def test_delays_add_up_to_the_budget():
-    attempts, asked = Attempts(POLICY), answered(429, retry_after=10)
+    attempts, asked = Attempts(POLICY), error_for(429, retry_after=10)
 
     assert [attempts.delay_after(asked) for _ in range(2)] == [10, 10]
     with pytest.raises(FsmRateLimitedError):
@@ -117,9 +117,9 @@ def test_delays_add_up_to_the_budget():
 
 
 def test_a_wait_is_said_with_its_reason(caplog):
-    Attempts(POLICY).delay_after(answered(503, retry_after=7))
+    Attempts(POLICY).delay_after(error_for(503, retry_after=7))
 
-    assert "GET /forms was answered 503" in caplog.text
+    assert "GET /forms returned HTTP 503" in caplog.text
     assert "7.0 s" in caplog.text
 
 

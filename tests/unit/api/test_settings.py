@@ -83,7 +83,7 @@ def test_bad_values_are_named_beside_those_that_do_not_agree():
     assert sorted(named) == ["ca_bundle", "host", "page_size", "password"]
 
 
-def test_an_address_that_cannot_be_read_is_not_quoted():
+def test_a_url_that_cannot_be_parsed_is_not_quoted():
     with pytest.raises(FsmInputError) as raised:
         settings(base_url="https://user:canary/x@api.example.com")
 
@@ -97,8 +97,14 @@ def test_missing_values_are_named():
 
 @pytest.mark.parametrize("name", ["timeouts", "Timeout", "host", "password"])
 def test_an_unknown_setting_is_named_with_those_that_are_known(name):
-    with pytest.raises(FsmInputError, match=rf"^{name}: is not a setting.*cursor_param.*allow_http"):
+    with pytest.raises(FsmInputError, match=rf"^{name}: is not a setting.*allow_http.*cursor_param"):
         settings(**{name: "x"})
+
+
+def test_the_name_of_an_unknown_setting_makes_no_second_line():
+    with pytest.raises(FsmInputError) as raised:
+        settings(**{"a\nb": "x"})
+    assert str(raised.value).startswith("'a\\nb': is not a setting")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_rate_below_one_is_kept(clock):
     assert [line.reserve(0.1) for _ in range(2)] == [0, 10]
 
 
-def test_no_moment_is_given_to_two_threads():
+def test_no_time_is_given_to_two_threads():
     line, started = Throttle(), time.monotonic()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: line.reserve(10), range(400)))

@@ -1,40 +1,23 @@
-"""The lean request path gives up nothing: TLS, CA bundles, proxies, timeouts, the token's place."""
+"""The request path without a session keeps TLS, CA bundles, proxies, timeouts and the token."""
 
-import datetime
 import http.server
-import ipaddress
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from fsm_provider.api import FsmClient, FsmConnectionError, FsmResponseError, Settings
 from fsm_provider.api.transport import seconds_to_wait
 from fsm_provider.testing import faults
+from tests.http_server import serving
 from tests.unit.conftest import TOKEN
 
 EMPTY_PAGE = b'{"pagination": {"hasMore": "false"}, "data": []}'
-SCHEMES = ("http", "https", "all", "no")
-ENVIRONMENT = (
-    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
-    *(name for scheme in SCHEMES for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())),
-)
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
 
 
 class Recorder(http.server.BaseHTTPRequestHandler):
-    """Answers every GET with an empty listing, and keeps its request line and token."""
+    """Answers every GET with an empty listing, and records its request line and token."""
 
     protocol_version = "HTTP/1.1"
 
@@ -60,45 +43,15 @@ class Server(http.server.ThreadingHTTPServer):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Server()) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def certificate(tmp_path: Path, server: Server) -> Path:
+def certificate(certificate: Path, tls_context: ssl.SSLContext, server: Server) -> Path:
     """A certificate of 127.0.0.1 that no one trusts yet; the server speaks TLS with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fsm test")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path, key_path = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(path, key_path)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return path
+    server.socket = tls_context.wrap_socket(server.socket, server_side=True)
+    return certificate
 
 
 def list_forms(base_url: str, **settings) -> list:
@@ -180,7 +133,7 @@ def test_silence_ends_at_the_timeout(service, make_client):
         list(make_client(service, timeout=0.2, max_retries=0).list_forms())
 
 
-def test_a_compressed_answer_is_read(service, make_client):
+def test_a_compressed_response_is_read(service, make_client):
     form = service.add_form(job_id=1)
     service.fail("GET", "/forms", faults.Gzip())
 

@@ -1,4 +1,4 @@
-"""An asset of completed forms as a DAG file names it, and the forms that a run takes from its events."""
+"""An asset of completed forms as a DAG file defines it, and the forms that a run takes from its events."""
 
 import json
 import sys
@@ -14,23 +14,40 @@ from tests.capabilities import SHARED_STREAMS
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
-def kwargs_of(**arguments):
+def kwargs_for(**arguments):
     SHARED_STREAMS.require()
-    (watcher,) = completed_forms("records", **arguments).watchers
-    classpath, kwargs = watcher.trigger.serialize()
-    assert classpath == "fsm_provider.triggers.forms.FsmFormEventTrigger"
+    _, configuration, _ = completed_forms("records", **arguments).watchers
+    classpath, kwargs = configuration.trigger.serialize()
+    assert classpath == "fsm_provider.triggers.forms.FsmFormConfigurationTrigger"
     return kwargs
 
 
-def test_an_asset_has_its_own_address_and_one_watcher():
+def test_an_asset_has_its_own_uri_a_watcher_and_its_configuration():
     SHARED_STREAMS.require()
     asset = completed_forms("gas safety/records", fsm_conn_id="fsm_east")
 
     assert asset.uri == "fsm://fsm_east/forms/gas%20safety%2Frecords"
-    assert [watcher.name for watcher in asset.watchers] == ["gas safety/records"]
+    assert [watcher.name for watcher in asset.watchers] == [
+        "gas safety/records",
+        "gas safety/records configuration",
+        "gas safety/records interval",
+    ]
 
 
-def test_the_watcher_is_described_by_plain_json_and_the_same_at_each_parsing():
+def test_the_watchers_trigger_does_not_depend_on_its_configuration():
+    SHARED_STREAMS.require()
+    arguments = ({}, {"poll_interval": 5}, {"property_id": 7, "start_from": "beginning"})
+    watchers = [completed_forms("records", **given).watchers[0] for given in arguments]
+    configurations = [completed_forms("records", **given).watchers[1] for given in arguments]
+
+    assert [watcher.trigger.serialize() for watcher in watchers] == [
+        ("fsm_provider.triggers.forms.FsmFormEventTrigger", {"asset_name": "records"})
+    ] * 3
+    one, with_another_interval, other = [watcher.trigger.serialize() for watcher in configurations]
+    assert one == with_another_interval != other
+
+
+def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
     arguments = {
         "start_from": datetime(2026, 1, 31, 8, tzinfo=UTC),
         "look_back": timedelta(minutes=5),
@@ -38,16 +55,15 @@ def test_the_watcher_is_described_by_plain_json_and_the_same_at_each_parsing():
         "form_names": ("Gas", "Sign-off"),
         "query_params": {"includeDrafts": "true"},
     }
-    kwargs = kwargs_of(**arguments)
+    kwargs = kwargs_for(**arguments)
 
-    assert json.loads(json.dumps(kwargs)) == kwargs == kwargs_of(**arguments)
+    assert json.loads(json.dumps(kwargs)) == kwargs == kwargs_for(**arguments)
     assert kwargs == {
         "asset_name": "records",
         "fsm_conn_id": "fsm_default",
         "filters": {"property_id": "7"},
         "form_names": ["Gas", "Sign-off"],
         "query_params": {"includeDrafts": "true"},
-        "poll_interval": 60.0,
         "start_from": "2026-01-31T08:00:00+00:00",
         "look_back": 300.0,
         "reconcile_every": 3600.0,
@@ -74,7 +90,7 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
         completed_forms("records", **argument)
 
 
-def test_before_airflow_3_3_it_says_what_it_cannot_promise(monkeypatch):
+def test_before_airflow_3_3_it_says_which_version_it_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "airflow.triggers.shared_stream", None)
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3 or newer"):
@@ -82,7 +98,7 @@ def test_before_airflow_3_3_it_says_what_it_cannot_promise(monkeypatch):
 
 
 @pytest.mark.parametrize("uri", ["fsm://", "fsm:///forms", "fsm://fsm_default", "fsm://fsm_default/"])
-def test_an_address_without_a_connection_or_a_subject_is_refused(uri):
+def test_a_uri_without_a_connection_or_a_path_is_refused(uri):
     SHARED_STREAMS.require()
     from airflow.sdk import Asset
 
@@ -90,8 +106,8 @@ def test_an_address_without_a_connection_or_a_subject_is_refused(uri):
         Asset(name="records", uri=uri)
 
 
-def reference(identifier, updated="2026-01-31T08:00:00Z"):
-    return {"id": identifier, "lastUpdatedOnDateTime": updated}
+def reference(identifier, updated="2026-01-31T08:00:00Z", **fields):
+    return {"id": identifier, "lastUpdatedOnDateTime": updated, **fields}
 
 
 def event(*references, minute=0):
@@ -109,18 +125,72 @@ def test_the_forms_of_all_events_each_version_once_in_the_order_of_the_events():
     assert forms_from_events(events) == [reference(3), reference(1), reference(2), later]
 
 
-def test_an_event_that_stands_under_an_asset_and_an_alias_counts_once():
+@pytest.mark.parametrize(
+    "updated", ["2026-01-31T08:00:00+00:00", "2026-01-31T08:00:00.000Z", "2026-01-31T09:00:00+01:00"]
+)
+def test_the_same_time_written_otherwise_is_one_version_and_its_last_reference_counts(updated):
+    moved = reference(1, updated, jobID=22)
+    events = {"asset": [event(reference(1, jobID=21), reference(2), minute=1), event(moved, minute=2)]}
+
+    assert forms_from_events(events) == [moved, reference(2)]
+
+
+@pytest.mark.parametrize("updated", [None, "yesterday", ["2026"]])
+def test_without_a_readable_time_each_different_reference_of_a_form_is_kept(updated):
+    one, other = reference(1, updated, jobID=21), reference(1, updated, jobID=22)
+    events = {"asset": [event(one, reference(2, updated), minute=1), event(dict(one), other, minute=2)]}
+
+    assert forms_from_events(events) == [one, reference(2, updated), other]
+
+
+def test_an_event_of_an_asset_and_an_alias_counts_once():
     one = event(reference(1))
 
     assert forms_from_events({"asset": [one], "alias": [one]}) == [reference(1)]
 
 
 @pytest.mark.parametrize("extra", [{}, None, {"payload": None}, {"payload": "x"}, {"payload": {"forms": 3}}])
-def test_events_of_others_are_passed_over(extra):
+def test_events_of_other_assets_are_ignored(extra):
     other = SimpleNamespace(timestamp=AT, extra=extra)
 
     assert forms_from_events({"a": [other], "b": [event(reference(1))]}) == [reference(1)]
 
 
-def test_no_events_are_no_forms():
+def test_without_events_there_are_no_forms():
     assert forms_from_events({}) == []
+
+
+def test_an_event_of_another_question_logs_an_error_that_names_both(caplog):
+    SHARED_STREAMS.require()
+    completed_forms("disputed", property_id=7)
+    ours, other = ({"asset_name": "disputed", "question": question_for(one)} for one in (7, 8))
+
+    for payload in (ours, other):
+        event = SimpleNamespace(timestamp=AT, extra={"payload": {**payload, "forms": []}})
+        forms_from_events({"asset": [event]})
+
+    (error,) = [record.getMessage() for record in caplog.records]
+    assert "'property_id': '7'" in error
+    assert "'property_id': '8'" in error
+
+
+def question_for(property_id):
+    return {
+        "fsm_conn_id": "fsm_default",
+        "filters": {"property_id": str(property_id)},
+        "form_names": [],
+        "query_params": None,
+    }
+
+
+def test_two_definitions_in_one_process_log_an_error_that_names_both(caplog):
+    SHARED_STREAMS.require()
+    completed_forms("defined_once", property_id=7)
+    completed_forms("defined_once", property_id=7, poll_interval=5)
+    assert caplog.messages == []
+
+    completed_forms("defined_once", property_id=8)
+
+    (error,) = caplog.messages
+    assert "'property_id': '7'" in error
+    assert "'property_id': '8'" in error

@@ -1,4 +1,4 @@
-"""From an Airflow connection, in each of its forms, to the service."""
+"""The hook, with each form of an Airflow connection."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import pytest
 from airflow.providers.common.compat.sdk import Connection
 
 from fsm_provider.api import FsmInputError, FsmUnauthorisedError
-from fsm_provider.hooks.fsm import FsmHook, settings_of
+from fsm_provider.hooks.fsm import FsmHook, settings_from
 from fsm_provider.provider_info import get_provider_info
 from tests.unit.conftest import TOKEN
 
@@ -32,7 +32,7 @@ def connection(**fields):
     ],
 )
 def test_the_host_gives_the_base_url(fields, base_url):
-    assert settings_of(connection(**fields)).base_url == base_url
+    assert settings_from(connection(**fields)).base_url == base_url
 
 
 def test_the_uri_form_gives_the_same_as_the_json_form(monkeypatch):
@@ -42,9 +42,9 @@ def test_the_uri_form_gives_the_same_as_the_json_form(monkeypatch):
     )
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", uri)
 
-    settings = settings_of(FsmHook.get_connection("fsm_default"))
+    settings = settings_from(FsmHook.get_connection("fsm_default"))
 
-    assert settings == settings_of(connection(extra=extra))
+    assert settings == settings_from(connection(extra=extra))
     assert (settings.page_size, settings.verify_ssl) == (50, False)
     assert settings.token.get_secret_value() == "secret-token"
 
@@ -53,13 +53,13 @@ def test_a_form_field_left_empty_has_its_default():
     fields = get_provider_info()["connection-types"][0]["conn-fields"]
     empty = dict.fromkeys(fields.keys() - {"api_version"})
 
-    assert settings_of(connection(extra=empty)) == settings_of(connection())
+    assert settings_from(connection(extra=empty)) == settings_from(connection())
 
 
 @pytest.mark.parametrize("empty", [None, ""])
 def test_an_emptied_api_version_sends_none(empty):
-    assert settings_of(connection(extra={"api_version": empty})).api_version == ""
-    assert settings_of(connection()).api_version == "2.0"
+    assert settings_from(connection(extra={"api_version": empty})).api_version == ""
+    assert settings_from(connection()).api_version == "2.0"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_emptied_api_version_sends_none(empty):
 )
 def test_each_bad_field_is_named(fields, names):
     with pytest.raises(FsmInputError) as refused:
-        settings_of(connection(**fields))
+        settings_from(connection(**fields))
 
     message = str(refused.value)
     assert message.startswith("connection 'fsm_default': ")
@@ -123,7 +123,7 @@ def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_on
     assert len(service.jobs) == 1
 
 
-def test_an_unchanged_token_is_not_tried_again(service, connect):
+def test_an_unchanged_token_is_not_retried(service, connect):
     connect(service)
     service.settings.token = "rotated"
 

@@ -1,12 +1,12 @@
-"""Where the link of a task that creates a job leads."""
+"""The link of a task that creates a job."""
 
 import pytest
 
-from fsm_provider.links.jobs import address_of
+from fsm_provider.api.models import job_url
 
 
 @pytest.mark.parametrize(
-    ("job", "address"),
+    ("job", "url"),
     [
         (None, None),
         ("x", None),
@@ -18,5 +18,5 @@ from fsm_provider.links.jobs import address_of
         ({"links": {"self": "https://fsm.example.com/jobs/1001"}}, "https://fsm.example.com/jobs/1001"),
     ],
 )
-def test_it_leads_to_the_job_where_that_has_a_web_address(job, address):
-    assert address_of(job) == address
+def test_it_leads_to_the_job_if_that_has_a_url(job, url):
+    assert job_url(job) == url

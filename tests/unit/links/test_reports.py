@@ -1,17 +1,17 @@
-"""Where the link of a reporting task leads."""
+"""The link of a task that writes a report."""
 
 from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider.links.reports import address_of
+from fsm_provider.links.reports import report_url
 
 ROOT = Path("/").as_uri()
 
 
 @pytest.mark.parametrize(
-    ("path", "served_at", "address"),
+    ("path", "served_at", "url"),
     [
         ("/reports/my fields/2026-03-01.html", "", f"{ROOT}reports/my%20fields/2026-03-01.html"),
         ("memory://reports/2026-03-01.html", "", "memory:///reports/2026-03-01.html"),
@@ -19,9 +19,9 @@ ROOT = Path("/").as_uri()
         ("memory://reports/a b.html", "https://x.example.com", "https://x.example.com/a%20b.html"),
     ],
 )
-def test_it_leads_to_the_file_or_to_where_its_folder_is_served(path, served_at, address):
-    assert address_of(ObjectStoragePath(path), served_at) == address
+def test_it_leads_to_the_file_or_to_where_its_folder_is_served(path, served_at, url):
+    assert report_url(ObjectStoragePath(path), served_at) == url
 
 
 def test_a_path_on_s3_is_named_without_its_connection_and_unsigned(s3):
-    assert address_of(ObjectStoragePath("s3://aws@records/r/a.html"), "") == "s3://records/r/a.html"
+    assert report_url(ObjectStoragePath("s3://aws@records/r/a.html"), "") == "s3://records/r/a.html"

@@ -1,16 +1,16 @@
-"""Where the link of a registering task leads."""
+"""The link of a task that registers webhooks."""
 
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from fsm_provider.lineage import records_of
-from fsm_provider.links.webhooks import deliveries_of
-from fsm_provider.plugins.webhooks.settings import address as address_of
+from fsm_provider.lineage import uri_for_records
+from fsm_provider.links.webhooks import deliveries_url
+from fsm_provider.plugins.webhooks.settings import receiver_url
 
 
 @pytest.mark.parametrize(
-    ("registrations", "address"),
+    ("registrations", "url"),
     [
         (None, ""),
         ([], ""),
@@ -23,16 +23,16 @@ from fsm_provider.plugins.webhooks.settings import address as address_of
         ),
     ],
 )
-def test_it_leads_to_the_asset_of_the_receiver_or_to_the_target(monkeypatch, registrations, address):
+def test_it_leads_to_the_asset_of_the_receiver_or_to_the_target_url(monkeypatch, registrations, url):
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com")
 
-    assert deliveries_of(registrations) == address
+    assert deliveries_url(registrations) == url
 
 
 @pytest.mark.parametrize("connection", ["fsm_default", "my conn/1"])
 def test_it_finds_the_asset_of_any_connection(connection):
-    registered = {"targetURL": address_of("https://airflow.example.com", connection, "jobs", "***")}
+    registered = {"targetURL": receiver_url("https://airflow.example.com", connection, "jobs", "***")}
 
-    query = parse_qs(urlsplit(deliveries_of([registered])).query)
+    query = parse_qs(urlsplit(deliveries_url([registered])).query)
 
-    assert query["name_pattern"] == [records_of(connection, "jobs")]
+    assert query["name_pattern"] == [uri_for_records(connection, "jobs")]

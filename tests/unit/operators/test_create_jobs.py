@@ -1,4 +1,4 @@
-"""Creating many jobs: what is sent, what is not, and one outcome for each."""
+"""Creating many jobs: what is sent, what is not, and the outcome of each."""
 
 import json
 import logging
@@ -9,13 +9,13 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
-from fsm_provider.bulk import UNCERTAIN_IN_A_ROW
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.state_store import MemoryStateStore, context_of
+from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
+from tests.unit.state_store import MemoryStateStore, context_for
 
 
-def order(number, **more):
+def request(number, **more):
     return {"property_id": number, "job": {"customerReference": f"PM-{number}"}, **more}
 
 
@@ -30,10 +30,10 @@ def store():
 
 @pytest.fixture
 def attempt(store):
-    """One try of the task: gives the outcomes, also where it fails, and what it fails with."""
+    """Run one attempt of the task; return the outcomes and the error, if any."""
 
     def run(operator, *, cleared=0):
-        context = context_of(store, cleared=cleared)
+        context = context_for(store, cleared=cleared)
         try:
             return operator.execute(context), None
         except (AirflowException, AirflowFailException) as error:
@@ -46,14 +46,14 @@ def references(service):
     return sorted(job["customerReference"] for job in service.jobs)
 
 
-def told(outcomes):
+def statuses(outcomes):
     return [outcome["outcome"] for outcome in outcomes]
 
 
 def test_one_outcome_for_each_input_in_order(service, connect, attempt):
     connect(service)
 
-    outcomes, error = attempt(create([order(number) for number in range(1, 31)], max_concurrency=8))
+    outcomes, error = attempt(create([request(number) for number in range(1, 31)], max_concurrency=8))
 
     assert error is None
     assert [outcome["index"] for outcome in outcomes] == list(range(30))
@@ -69,10 +69,11 @@ def test_one_outcome_for_each_input_in_order(service, connect, attempt):
 
 def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt):
     connect(service)
-    first, _ = attempt(create([order(1), order(2)]))
+    first, _ = attempt(create([request(1), request(2)]))
 
-    assert attempt(create([order(1), order(2)])) == (first, None)
-    again, _ = attempt(create([order(2), order(1), order(3)]), cleared=1)
+    existing = [{**outcome, "outcome": "existing"} for outcome in first]
+    assert attempt(create([request(1), request(2)])) == (existing, None)
+    again, _ = attempt(create([request(2), request(1), request(3)]), cleared=1)
 
     assert [outcome["jobID"] for outcome in again][:2] == [first[1]["jobID"], first[0]["jobID"]]
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
@@ -81,28 +82,28 @@ def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attemp
 def test_a_repeated_input_is_one_job(service, connect, attempt):
     connect(service)
 
-    outcomes, _ = attempt(create([order(1), order(2), order("1")]))
+    outcomes, _ = attempt(create([request(1), request(2), request("1")]))
 
     assert outcomes[2] == {**outcomes[0], "index": 2}
     assert references(service) == ["PM-1", "PM-2"]
 
 
-def test_a_key_makes_it_the_same_job_whatever_its_label(service, connect, attempt):
+def test_a_key_identifies_a_job_whose_payload_has_changed(service, connect, attempt):
     connect(service)
-    attempt(create([order(1, key="a")]))
+    attempt(create([request(1, key="a")]))
 
-    renamed = {**order(1, key="a"), "job": {"customerReference": "PM-1 (new)"}}
+    renamed = {**request(1, key="a"), "job": {"customerReference": "PM-1 (new)"}}
     outcomes, error = attempt(create([renamed]))
 
     assert error is None
-    assert told(outcomes) == ["created"]
+    assert statuses(outcomes) == ["existing"]
     assert references(service) == ["PM-1"]
 
 
 def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     connect(service)
     jobs = [
-        order(1),
+        request(1),
         {"property_id": 2, "job": {"notes": 5}, "key": "PM-2"},
         {"job": {"quotedAmount": "1,5"}},
         "PM-4",
@@ -115,18 +116,18 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
         "jobs[1].job.notes: Input should be a valid string (key 'PM-2')",
         "jobs[2].property_id: is missing; jobs[2].job.quotedAmount: "
         "should be an amount such as '120' or '99.50', as text or Decimal",
-        "jobs[3]: Input should be a valid dictionary or instance of JobOrder",
+        "jobs[3]: Input should be a valid dictionary or instance of JobRequest",
     ]
     operator = create("{{ jobs | tojson }}")
-    operator.render_template_fields({"jobs": [order(1), {"property_id": 2}]})
+    operator.render_template_fields({"jobs": [request(1), {"property_id": 2}]})
     with pytest.raises(AirflowFailException, match=r"jobs\[1\]\.job: is missing"):
-        operator.execute(context_of(None))
+        operator.execute(context_for(None))
     assert service.requests == []
 
 
-def test_two_jobs_of_one_key_are_refused():
+def test_two_jobs_with_the_same_key_are_refused():
     with pytest.raises(FsmInputError, match=r"jobs\[1\]\.key: 'a' is the key of jobs\[0\], another job"):
-        create([order(1, key="a"), order(2, key="a")])
+        create([request(1, key="a"), request(2, key="a")])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_two_jobs_of_one_key_are_refused():
         ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
         ({"on_error": "ignore"}, "on_error: 'ignore' is none of fail_at_end, fail_fast"),
         ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
-        ({"if_already_created": "fail"}, "if_already_created: 'fail' is none of reuse, create"),
+        ({"if_already_done": "fail"}, "if_already_done: 'fail' is none of reuse, create"),
     ],
 )
 def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
@@ -154,60 +155,60 @@ def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
         (None, "jobs: should be a list of jobs, not NoneType"),
     ],
 )
-def test_what_is_no_list_of_jobs_is_refused(attempt, jobs, message):
+def test_anything_but_a_list_of_jobs_is_refused(attempt, jobs, message):
     assert message in str(attempt(create(jobs))[1])
 
 
 def test_options_may_be_templates(service, connect, attempt):
     connect(service)
     operator = create("{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
-    operator.render_template_fields({"params": {"jobs": [order(1)], "dry": False, "cap": 3}})
+    operator.render_template_fields({"params": {"jobs": [request(1)], "dry": False, "cap": 3}})
 
-    assert told(attempt(operator)[0]) == ["created"]
+    assert statuses(attempt(operator)[0]) == ["created"]
 
 
-def test_more_than_the_cap_is_refused_before_the_first(service, connect, attempt):
+def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connect, attempt):
     connect(service)
 
-    outcomes, error = attempt(create([order(1), order(2), order(3)], max_jobs=2))
+    outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=2))
 
-    assert told(outcomes) == ["not_created"] * 3
+    assert statuses(outcomes) == ["not_created"] * 3
     assert "max_jobs: 3 jobs are given, and one run may create 2" in str(error)
     assert isinstance(error, AirflowFailException)
     assert service.requests == []
 
 
-def test_a_dry_run_shows_the_table_and_sends_nothing(service, connect, attempt, caplog):
+def test_a_dry_run_logs_a_table_and_sends_nothing(service, connect, attempt, caplog):
     connect(service)
     caplog.set_level(logging.INFO)
 
-    outcomes, _ = attempt(create([order(1), order(22)], dry_run=True))
+    outcomes, _ = attempt(create([request(1), request(22)], dry_run=True))
 
-    assert told(outcomes) == ["valid", "valid"]
+    assert statuses(outcomes) == ["valid", "valid"]
     assert '1  22        {"customerReference": "PM-22"}' in caplog.text
     assert service.requests == []
 
 
-def test_what_is_rejected_stops_no_other_and_fails_without_a_retry(connect, attempt):
+def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connect, attempt):
     with FakeFieldService(properties={1, 3}) as service:
         connect(service)
-        outcomes, error = attempt(create([order(1), order(2), order(3)]))
+        outcomes, error = attempt(create([request(1), request(2), request(3)]))
 
-    assert told(outcomes) == ["created", "rejected", "created"]
+    assert statuses(outcomes) == ["created", "rejected", "created"]
     assert "404" in outcomes[1]["error"]
     assert isinstance(error, AirflowFailException)
     assert "3 jobs: 2 created, 1 rejected" in str(error)
-    assert "jobs[1] rejected: POST /properties/2/jobs was answered 404" in str(error)
+    assert "jobs[1] rejected: POST /properties/2/jobs returned HTTP 404" in str(error)
 
 
-def test_what_was_rejected_is_sent_again_by_a_cleared_task(connect, attempt):
+def test_a_cleared_task_sends_rejected_jobs_again(connect, attempt):
     with FakeFieldService(properties={1}) as service:
         connect(service)
-        attempt(create([order(1), order(2)]))
+        attempt(create([request(1), request(2)]))
         service.add_property(2)
-        outcomes, error = attempt(create([order(1), order(2)]), cleared=1)
+        outcomes, error = attempt(create([request(1), request(2)]), cleared=1)
 
-        assert told(outcomes) == ["created", "created"]
+        assert statuses(outcomes) == ["existing", "created"]
         assert error is None
         assert references(service) == ["PM-1", "PM-2"]
 
@@ -215,47 +216,47 @@ def test_what_was_rejected_is_sent_again_by_a_cleared_task(connect, attempt):
 def test_fail_fast_sends_nothing_after_the_first_rejection(connect, attempt):
     with FakeFieldService(properties={1, 3}) as service:
         connect(service)
-        jobs = [order(1), order(2), order(3)]
+        jobs = [request(1), request(2), request(3)]
         outcomes, error = attempt(create(jobs, max_concurrency=1, on_error="fail_fast"))
 
-    assert told(outcomes) == ["created", "rejected", "not_created"]
+    assert statuses(outcomes) == ["created", "rejected", "not_created"]
     assert outcomes[2]["error"] == "not sent: on_error is fail_fast"
     assert isinstance(error, AirflowFailException)
 
 
-def test_what_is_uncertain_stays_so_and_the_others_are_created(service, connect, attempt):
+def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt):
     connect(service)
     service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
-    jobs = [order(1), order(2), order(3)]
+    jobs = [request(1), request(2), request(3)]
 
-    for cleared in (0, 1):
+    for cleared, others in ((0, "created"), (1, "existing")):
         outcomes, error = attempt(create(jobs), cleared=cleared)
-        assert told(outcomes) == ["created", "uncertain", "created"]
+        assert statuses(outcomes) == [others, "uncertain", others]
         assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
         assert isinstance(error, AirflowFailException)
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
     outcomes, error = attempt(create(jobs, if_uncertain="create"), cleared=2)
-    assert (told(outcomes), error) == (["created"] * 3, None)
+    assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
     assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
 
 
-def test_what_somebody_has_found_in_the_service_is_not_sent_and_the_rest_is(service, connect, attempt):
+def test_existing_jobs_are_not_sent_and_the_others_are(service, connect, attempt):
     connect(service)
-    jobs = [order(number, key=f"PM-{number}") for number in (1, 2, 3)]
+    jobs = [request(number, key=f"PM-{number}") for number in (1, 2, 3)]
     service.fail("POST", "/properties/1/jobs", faults.Reset(after_handling=True))
     service.fail("POST", "/properties/2/jobs", faults.Reset())
-    assert told(attempt(create(jobs, max_concurrency=1))[0]) == ["uncertain", "uncertain", "created"]
+    assert statuses(attempt(create(jobs, max_concurrency=1))[0]) == ["uncertain", "uncertain", "created"]
     (found,) = [job["id"] for job in service.jobs if job["customerReference"] == "PM-1"]
 
     operator = create(jobs, existing_jobs="{{ found | tojson }}", if_uncertain="create")
     operator.render_template_fields({"found": {"PM-1": found}})
     outcomes, error = attempt(operator, cleared=1)
 
-    assert (told(outcomes), error) == (["created"] * 3, None)
+    assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
     assert outcomes[0]["jobID"] == found
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
-    assert attempt(create(jobs), cleared=2)[0] == outcomes
+    assert attempt(create(jobs), cleared=2)[0] == [{**one, "outcome": "existing"} for one in outcomes]
 
 
 @pytest.mark.parametrize(
@@ -267,100 +268,100 @@ def test_what_somebody_has_found_in_the_service_is_not_sent_and_the_rest_is(serv
         ("PM-1", "existing_jobs: is text, but no JSON"),
     ],
 )
-def test_existing_jobs_that_cannot_be_are_refused(service, connect, attempt, existing, message):
+def test_invalid_existing_jobs_are_refused(service, connect, attempt, existing, message):
     connect(service)
 
     with pytest.raises((FsmInputError, AirflowFailException), match=message):
-        raise attempt(create([order(1, key="PM-1")], existing_jobs=existing))[1]
+        raise attempt(create([request(1, key="PM-1")], existing_jobs=existing))[1]
     assert service.requests == []
 
 
 def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
     connect(service, max_retries=0)
     service.fail("POST", "/properties/2/jobs", faults.Status(429, headers={"Retry-After": "7"}))
-    jobs = [order(1), order(2), order(3)]
+    jobs = [request(1), request(2), request(3)]
 
     outcomes, error = attempt(create(jobs, max_concurrency=1))
 
-    assert told(outcomes) == ["created", "not_created", "not_created"]
+    assert statuses(outcomes) == ["created", "not_created", "not_created"]
     assert not isinstance(error, AirflowFailException)
     assert isinstance(error.__cause__, FsmRateLimitedError)
     assert error.__cause__.retry_after == 7
-    assert told(attempt(create(jobs))[0]) == ["created"] * 3
+    assert statuses(attempt(create(jobs))[0]) == ["existing", "created", "created"]
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
 
-def test_a_service_that_is_not_there_is_not_asked_for_every_job(connect, attempt):
+def test_an_unreachable_service_ends_the_task_early(connect, attempt):
     with FakeFieldService() as service:
         connect(service, max_retries=0)
-    outcomes, error = attempt(create([order(number) for number in range(50)], max_concurrency=2))
+    outcomes, error = attempt(create([request(number) for number in range(50)], max_concurrency=2))
 
-    assert set(told(outcomes)) == {"not_created"}
+    assert set(statuses(outcomes)) == {"not_created"}
     assert sum("was not reached" in outcome["error"] for outcome in outcomes) <= 3
     assert not isinstance(error, AirflowFailException)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_bad_connection_sends_nothing_and_says_so_for_each_job(service, connect, attempt, dry_run):
+def test_a_bad_connection_sends_nothing_and_each_outcome_says_so(service, connect, attempt, dry_run):
     connect(service, timeout="soon")
 
-    outcomes, error = attempt(create([order(1), order(2)], dry_run=dry_run))
+    outcomes, error = attempt(create([request(1), request(2)], dry_run=dry_run))
 
-    assert told(outcomes) == ["not_created"] * 2
+    assert statuses(outcomes) == ["not_created"] * 2
     assert outcomes[0]["error"] == "not sent: the task failed before"
     assert "timeout" in str(error)
     assert isinstance(error, AirflowFailException)
 
 
-def test_a_refused_token_ends_it(service, connect, attempt):
+def test_a_refused_token_ends_the_task_early(service, connect, attempt):
     connect(service)
     service.settings.token = "another"
 
-    outcomes, error = attempt(create([order(number) for number in range(50)], max_concurrency=1))
+    outcomes, error = attempt(create([request(number) for number in range(50)], max_concurrency=1))
 
-    assert told(outcomes) == ["rejected"] + ["not_created"] * 49
+    assert statuses(outcomes) == ["rejected"] + ["not_created"] * 49
     assert isinstance(error, AirflowFailException)
     assert len(service.requests) == 1
 
 
-def test_an_outage_does_not_make_every_job_uncertain(service, connect, attempt):
+def test_a_failing_service_does_not_make_every_job_uncertain(service, connect, attempt):
     connect(service)
     service.fail("POST", "/properties/*/jobs", faults.Status(503), every=True)
 
-    outcomes, error = attempt(create([order(number) for number in range(100)], max_concurrency=1))
+    outcomes, error = attempt(create([request(number) for number in range(100)], max_concurrency=1))
 
-    assert told(outcomes).count("uncertain") == UNCERTAIN_IN_A_ROW
-    assert told(outcomes).count("not_created") == 100 - UNCERTAIN_IN_A_ROW
+    assert statuses(outcomes).count("uncertain") == MAX_UNCERTAIN_IN_A_ROW
+    assert statuses(outcomes).count("not_created") == 100 - MAX_UNCERTAIN_IN_A_ROW
     assert isinstance(error, AirflowFailException)
 
 
-def test_a_stop_finishes_what_is_under_way_and_records_it(service, connect, attempt, store):
+def test_a_stop_finishes_and_records_the_request_in_flight(service, connect, attempt, store):
     connect(service)
-    under_way, stopped = threading.Event(), threading.Event()
-    operator = create([order(1), order(2)], max_concurrency=1)
+    in_flight, stopped = threading.Event(), threading.Event()
+    operator = create([request(1), request(2)], max_concurrency=1)
 
     def stop():
-        under_way.wait(10)
+        in_flight.wait(10)
         operator.on_kill()
         stopped.set()
 
     def hold():
-        under_way.set()
+        in_flight.set()
         stopped.wait(10)
 
     service.fail("POST", "/properties/1/jobs", faults.Before(hold))
     threading.Thread(target=stop).start()
     outcomes, error = attempt(operator)
 
-    assert told(outcomes) == ["created", "not_created"]
+    assert statuses(outcomes) == ["created", "not_created"]
     assert outcomes[1]["error"] == "not sent: the task was stopped"
     assert not isinstance(error, AirflowFailException)
     assert ["result" in entry for entry in store.entries.values()] == [True]
 
 
-def test_a_stop_ends_a_wait_for_another_attempt(service, connect, attempt, store):
+def test_a_stop_ends_the_wait_before_another_attempt(service, connect, attempt, store):
     connect(service)
-    operator = create([order(1)])
+    operator = create([request(1)])
     wait = faults.Status(429, headers={"Retry-After": "100"})
     service.fail("POST", "/properties/1/jobs", wait)
     refused = threading.Thread(
@@ -371,21 +372,23 @@ def test_a_stop_ends_a_wait_for_another_attempt(service, connect, attempt, store
     outcomes, _ = attempt(operator)
     refused.join()
 
-    assert told(outcomes) == ["not_created"]
+    assert statuses(outcomes) == ["not_created"]
     assert store.entries == {}
 
 
-def test_the_log_tells_each_outcome_as_it_comes(service, connect, attempt, caplog):
+def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, caplog):
     connect(service)
     caplog.set_level(logging.INFO)
 
-    attempt(create([order(1), order(2)], max_concurrency=1))
+    attempt(create([request(1), request(2)], max_concurrency=1))
 
-    assert f"1 of 2: propertyID 1, customerReference 'PM-1': job {service.jobs[0]['id']}" in caplog.text
+    assert (
+        f"1 of 2: propertyID 1, customerReference 'PM-1': created: job {service.jobs[0]['id']}" in caplog.text
+    )
     assert "2 jobs: 2 created" in caplog.text
 
 
-def test_no_jobs_are_no_error(service, connect, attempt):
+def test_an_empty_list_is_no_error(service, connect, attempt):
     connect(service)
 
     assert attempt(create([])) == ([], None)
@@ -394,6 +397,6 @@ def test_no_jobs_are_no_error(service, connect, attempt):
 def test_outcomes_are_json(service, connect, attempt):
     connect(service)
 
-    outcomes, _ = attempt(create([order(1)]))
+    outcomes, _ = attempt(create([request(1)]))
 
     assert json.loads(json.dumps(outcomes)) == outcomes

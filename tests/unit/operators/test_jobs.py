@@ -1,4 +1,4 @@
-"""Creating a job, from the DAG file to the wire."""
+"""Creating one job, from the DAG file to the request."""
 
 from decimal import Decimal
 
@@ -8,7 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.state_store import MemoryStateStore, context_of
+from tests.unit.state_store import MemoryStateStore, context_for
 
 
 def create(**kwargs):
@@ -76,7 +76,7 @@ def test_an_empty_api_version_sends_none(service, connect, empty):
         ({"job": "PO-1"}, "job"),
     ],
 )
-def test_a_bad_draft_is_refused_when_the_dag_is_parsed(arguments, field):
+def test_a_bad_payload_is_refused_when_the_dag_is_parsed(arguments, field):
     with pytest.raises(FsmInputError, match=rf"^{field}: "):
         create(**arguments)
 
@@ -86,7 +86,7 @@ def test_a_template_hides_only_its_own_field_from_the_check():
         create(property_id="{{ params.p }}", job={"quotedAmount": "{{ params.q }}", "unknown": 1})
 
 
-def test_what_a_template_gave_is_checked_before_anything_is_sent(service, connect):
+def test_a_rendered_template_is_checked_before_anything_is_sent(service, connect):
     connect(service)
     operator = create(property_id="{{ property }}", job={"quotedAmount": "{{ amount }}"})
     operator.render_template_fields({"property": 7, "amount": "a lot"})
@@ -96,7 +96,7 @@ def test_what_a_template_gave_is_checked_before_anything_is_sent(service, connec
     assert service.requests == []
 
 
-def test_a_template_that_found_nothing_is_no_property(service, connect):
+def test_a_template_that_renders_none_is_no_property(service, connect):
     connect(service)
     operator = create(property_id="{{ nothing }}")
     operator.render_template_fields({"nothing": None})
@@ -106,7 +106,7 @@ def test_a_template_that_found_nothing_is_no_property(service, connect):
     assert service.requests == []
 
 
-def test_a_draft_may_be_a_model(service, connect):
+def test_a_payload_may_be_a_model(service, connect):
     connect(service)
 
     job = create(job=JobCreate(notes="Ring first")).execute({})
@@ -122,78 +122,78 @@ def test_an_identifier_is_quoted_in_the_path(service, connect):
     assert service.jobs == []
 
 
-def test_a_property_that_is_not_there_fails_the_task_without_a_retry(connect):
+def test_a_missing_property_fails_the_task_without_a_retry(connect):
     with FakeFieldService(properties={1}) as service:
         connect(service)
-        with pytest.raises(AirflowFailException, match="POST /properties/7/jobs was answered 404"):
+        with pytest.raises(AirflowFailException, match="POST /properties/7/jobs returned HTTP 404"):
             create().execute({})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"if_uncertain": "retry"}, "if_uncertain: 'retry'"), ({"if_already_created": "no"}, "if_already")],
+    [({"if_uncertain": "retry"}, "if_uncertain: 'retry'"), ({"if_already_done": "no"}, "if_already")],
 )
 def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
     with pytest.raises(FsmInputError, match=message):
         create(**arguments)
 
 
-def test_a_retry_and_a_cleared_task_give_the_job_of_the_first_try(service, connect):
+def test_a_retry_and_a_cleared_task_return_the_job_of_the_first_attempt(service, connect):
     connect(service)
     store = MemoryStateStore()
 
-    jobs = [create().execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+    jobs = [create().execute(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)]
 
     (stored,) = service.jobs
     assert jobs[0]["id"] == stored["id"]
     assert jobs == [jobs[0]] * 3
 
 
-def test_an_uncertain_job_stays_so_until_the_author_decides(service, connect):
+def test_an_uncertain_job_stays_uncertain_until_if_uncertain_is_set(service, connect):
     connect(service)
     store = MemoryStateStore()
     service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
 
     for cleared in (0, 0, 1):
         with pytest.raises(AirflowFailException, match="propertyID 7, customerReference 'PO-1'"):
-            create(job={"customerReference": "PO-1"}).execute(context_of(store, cleared=cleared))
+            create(job={"customerReference": "PO-1"}).execute(context_for(store, cleared=cleared))
     assert len(service.jobs) == 1
 
-    create(job={"customerReference": "PO-1"}, if_uncertain="create").execute(context_of(store))
+    create(job={"customerReference": "PO-1"}, if_uncertain="create").execute(context_for(store))
     assert len(service.jobs) == 2
 
 
-def test_a_retry_creates_the_job_that_a_limit_kept_from_being_created(service, connect):
+def test_a_retry_creates_a_job_that_was_rate_limited(service, connect):
     connect(service, max_retries=0)
     store = MemoryStateStore()
     service.fail("POST", "*", faults.Status(429))
     with pytest.raises(FsmRateLimitedError):
-        create().execute(context_of(store))
+        create().execute(context_for(store))
 
-    job = create().execute(context_of(store))
+    job = create().execute(context_for(store))
 
     (stored,) = service.jobs
     assert job["id"] == stored["id"]
 
 
-def test_another_job_is_created_for_a_cleared_task_where_the_author_wants_it(service, connect):
+def test_a_cleared_task_creates_another_job_if_already_done(service, connect):
     connect(service)
     store = MemoryStateStore()
 
     for cleared, jobs in ((0, 1), (0, 1), (1, 2), (1, 2)):
-        create(if_already_created="create").execute(context_of(store, cleared=cleared))
+        create(if_already_done="create").execute(context_for(store, cleared=cleared))
         assert len(service.jobs) == jobs
 
 
-def test_a_draft_that_renders_anew_at_each_try_is_refused_unless_it_has_a_key(service, connect):
+def test_a_payload_that_renders_differently_in_each_attempt_needs_a_key(service, connect):
     connect(service)
     store = MemoryStateStore()
-    create(job={"notes": "try 1"}).execute(context_of(store))
+    create(job={"notes": "attempt 1"}).execute(context_for(store))
 
-    with pytest.raises(AirflowFailException, match="the input has changed since an earlier try"):
-        create(job={"notes": "try 2"}).execute(context_of(store))
+    with pytest.raises(AirflowFailException, match="the input has changed since an earlier attempt"):
+        create(job={"notes": "attempt 2"}).execute(context_for(store))
 
     store = MemoryStateStore()
     for number in (1, 2):
-        create(job={"notes": f"try {number}"}, key="order-1").execute(context_of(store))
+        create(job={"notes": f"attempt {number}"}, key="order-1").execute(context_for(store))
     assert len(service.jobs) == 2

@@ -1,4 +1,4 @@
-"""The operators that list and the one that sends any request."""
+"""The operators that list records, and the one that sends any request."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +11,7 @@ from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.testing import faults
-from tests.unit.state_store import MemoryStateStore, context_of
+from tests.unit.state_store import MemoryStateStore, context_for
 
 
 def list_forms(**kwargs):
@@ -31,7 +31,7 @@ def test_forms_of_all_pages_come_once_in_order(service, connect, dialect):
     assert len({request.connection for request in service.requests}) == 1
 
 
-def test_references_hold_no_address(service, connect):
+def test_references_hold_no_url(service, connect):
     service.add_form(job_id=1, property_id=2, form_name="Sign-off")
     connect(service)
 
@@ -71,12 +71,12 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_each_filter_is_sent_with_every_page_and_narrows_the_list(service, connect, name):
+def test_each_filter_is_sent_with_every_page(service, connect, name):
     wire_name, value, sent = FILTERS[name]
     service.settings.page_size = 2
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 4, 1, tzinfo=UTC)
     service.add_form(job_id=10, property_id=1, created=early, updated=early)
-    wanted = [
+    matching = [
         service.add_form(
             job_id=11,
             property_id=2,
@@ -91,7 +91,7 @@ def test_each_filter_is_sent_with_every_page_and_narrows_the_list(service, conne
     ]
     connect(service)
 
-    assert list_forms(xcom="ids", **{name: value}).execute({}) == wanted
+    assert list_forms(xcom="ids", **{name: value}).execute({}) == matching
     assert [dict(request.query)[wire_name] for request in service.requests] == [sent, sent]
 
 
@@ -109,7 +109,7 @@ def test_a_bad_filter_is_refused_when_the_dag_is_parsed(argument, field):
         list_forms(**argument)
 
 
-def test_an_unknown_xcom_form_is_refused():
+def test_an_unknown_value_of_xcom_is_refused():
     with pytest.raises(ValueError, match=r"^xcom: 'pdf'"):
         list_forms(xcom="pdf")
 
@@ -155,11 +155,11 @@ READS = {
 @pytest.mark.parametrize(
     ("status", "error"), [(401, AirflowFailException), (404, AirflowFailException), (503, FsmServerError)]
 )
-def test_only_an_error_that_may_pass_is_left_to_a_retry(service, connect, read, status, error):
+def test_only_a_transient_error_is_left_to_a_retry(service, connect, read, status, error):
     connect(service, max_retries=0)
     service.fail("GET", "*", faults.Status(status))
 
-    with pytest.raises(error, match=f"was answered {status}") as raised:
+    with pytest.raises(error, match=f"returned HTTP {status}") as raised:
         read(task_id="read").execute({})
     assert raised.type is error
     assert len(service.requests) == 1
@@ -176,9 +176,9 @@ def test_any_request_can_be_sent(service, connect):
     )
     operator.render_template_fields({"property": 5, "notes": "Ring first"})
 
-    answer = operator.execute({})
+    response = operator.execute({})
 
-    assert answer == service.jobs[0]
+    assert response == service.jobs[0]
     assert service.requests[0].headers["x-api-version"] == "2.0"
 
 
@@ -216,47 +216,47 @@ def test_a_write_is_sent_once_and_a_read_each_time(service, connect):
     connect(service)
     store = MemoryStateStore()
 
-    answers = [request(**JOB).execute(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+    responses = [request(**JOB).execute(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)]
     for _ in range(2):
-        request(path="/forms").execute(context_of(store))
+        request(path="/forms").execute(context_for(store))
 
-    assert answers == [answers[0]] * 3
+    assert responses == [responses[0]] * 3
     assert len(service.requests_to("POST", "*")) == 1
     assert len(service.requests_to("GET", "/forms")) == 2
 
 
-def test_a_write_that_is_answered_without_a_body_is_sent_once(service, connect):
+def test_a_write_whose_response_has_no_body_is_sent_once(service, connect):
     connect(service)
     store = MemoryStateStore()
     service.fail("PUT", "/jobs/7", faults.Status(204), every=True)
 
-    answers = [request(method="put", path="/jobs/7", json={}).execute(context_of(store)) for _ in range(2)]
+    responses = [request(method="put", path="/jobs/7", json={}).execute(context_for(store)) for _ in range(2)]
 
-    assert answers == [None, None]
+    assert responses == [None, None]
     assert len(service.requests) == 1
 
 
-def test_a_cleared_write_is_sent_again_where_the_author_wants_it(service, connect):
+def test_a_cleared_task_sends_a_write_again_if_already_done_says_so(service, connect):
     connect(service)
     store = MemoryStateStore()
 
     for cleared, jobs in ((0, 1), (0, 1), (1, 2)):
-        request(**JOB, if_already_sent="send").execute(context_of(store, cleared=cleared))
+        request(**JOB, if_already_done="send").execute(context_for(store, cleared=cleared))
         assert len(service.jobs) == jobs
 
 
-def test_an_uncertain_write_stays_so_until_the_author_decides(service, connect):
+def test_an_uncertain_write_stays_uncertain_until_if_uncertain_is_set(service, connect):
     connect(service)
     store = MemoryStateStore()
     service.fail("POST", "*", faults.Reset(after_handling=True))
 
     for cleared in (0, 0, 1):
         with pytest.raises(AirflowFailException, match="POST /properties/7/jobs may or may not"):
-            request(**JOB).execute(context_of(store, cleared=cleared))
+            request(**JOB).execute(context_for(store, cleared=cleared))
     assert len(service.jobs) == 1
-    assert request(**JOB, if_uncertain="send").execute(context_of(store))["id"] == service.jobs[1]["id"]
+    assert request(**JOB, if_uncertain="send").execute(context_for(store))["id"] == service.jobs[1]["id"]
 
 
 def test_bad_options_of_a_request_are_refused_when_the_dag_is_parsed():
-    with pytest.raises(FsmInputError, match="if_already_sent: 'no' is none of reuse, send"):
-        request(**JOB, if_already_sent="no")
+    with pytest.raises(FsmInputError, match="if_already_done: 'no' is none of reuse, send"):
+        request(**JOB, if_already_done="no")

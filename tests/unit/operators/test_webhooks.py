@@ -1,29 +1,33 @@
-"""Registering webhooks: what is sent, once, and where the signing secret and the path token go.
+"""Registering webhooks: each is sent once, and where the signing secret and the path token go.
 
-Airflow's own SDK runs; behind it is the supervisor of ``tests.unit.supervisor``.
+The tasks use Airflow's own SDK against the supervisor of ``tests.unit.supervisor``.
 """
 
 import json
 import logging
-import sys
 import threading
 import types
 from contextlib import contextmanager
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import (
+    DAG,
+    AirflowException,
+    AirflowFailException,
+    BaseOperator,
+)
 
 from fsm_provider.api import FsmInputError, FsmUncertainWriteError
-from fsm_provider.ledger import NothingSentError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
-from fsm_provider.registrations import Holder, Registrations, name_of
-from fsm_provider.testing import faults
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.ledger import NothingSentError
+from fsm_provider.writes.registrations import Holder, Registrations, variable_name
 from tests.capabilities import VARIABLE_KEYS
-from tests.unit.state_store import MemoryStateStore, context_of
+from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
 
 TARGET = "https://hooks.example.com/fsm"
-SINK = "fsm_webhook_secrets_fsm_default_jobs"
+SECRETS = "fsm_webhook_secrets_fsm_default_jobs"
 TOKENS = "fsm_webhook_secret_tokens_fsm_default_jobs"
 RECEIVER = {
     "base_url": "https://airflow.example.com",
@@ -48,23 +52,23 @@ def operator(**kwargs):
 
 
 def register(context=None, **kwargs):
-    return operator(**kwargs).execute(context or context_of(MemoryStateStore()))
+    return operator(**kwargs).execute(context or context_for(MemoryStateStore()))
 
 
 def run(number):
     """The context of another run of the DAG."""
-    return context_of(MemoryStateStore(), run_id=f"run-{number}")
+    return context_for(MemoryStateStore(), run_id=f"run-{number}")
 
 
-def secrets_of(service):
+def secrets_for(service):
     return [webhook["signingSecret"] for webhook in service.webhooks]
 
 
-def events_of(service):
+def events_for(service):
     return [webhook["eventTypes"] for webhook in service.webhooks]
 
 
-class TestWhatIsSent:
+class TestRequests:
     def test_several_event_types_are_one_registration_each(self, service, connect):
         connect(service)
 
@@ -79,7 +83,7 @@ class TestWhatIsSent:
     @pytest.mark.parametrize(
         ("style", "reads"), [("repeat", "all"), ("brackets", "brackets"), ("comma", "comma")]
     )
-    def test_a_style_that_the_service_reads_makes_one_registration(self, service, connect, style, reads):
+    def test_a_style_that_the_service_supports_makes_one_registration(self, service, connect, style, reads):
         service.settings.event_types_style = reads
         connect(service, event_types_style=style)
 
@@ -98,7 +102,7 @@ class TestWhatIsSent:
             ({"object": "forms", "target_url": None}, "webhook.object"),
             ({"force": "perhaps"}, "force"),
             ({"if_uncertain": "perhaps"}, "if_uncertain"),
-            ({"secret_sink": "a.b", "secret_variable": "c"}, "secret_sink"),
+            ({"secret_store": print, "secret_variable": "c"}, "secret_store: cannot be combined"),
         ],
     )
     def test_a_bad_registration_is_refused_when_the_dag_is_parsed(self, argument, message):
@@ -111,33 +115,33 @@ class TestWhatIsSent:
         task.render_template_fields({"watched": "forms"})
 
         with pytest.raises(AirflowFailException, match=r"webhook\.object"):
-            task.execute(context_of(MemoryStateStore()))
+            task.execute(context_for(MemoryStateStore()))
         assert service.requests == []
 
 
 class TestTheSecret:
-    def test_it_goes_to_the_variable_and_not_into_the_result(self, service, connect, supervisor):
+    def test_it_goes_to_the_variable_and_nowhere_else(self, service, connect, supervisor):
         connect(service)
         store = MemoryStateStore()
 
-        registered = register(context_of(store))
+        registered = register(context_for(store))
 
-        secrets = {str(webhook["id"]): webhook["signingSecret"] for webhook in service.webhooks}
-        assert json.loads(supervisor.variables.pop(SINK)) == secrets
+        secrets = {f"fsm_default/jobs/{one['id']}": one["signingSecret"] for one in service.webhooks}
+        assert json.loads(supervisor.variables.pop(SECRETS)) == secrets
         assert len(set(secrets.values())) == 2
         elsewhere = json.dumps([registered, supervisor.variables, store.kept])
         assert not any(secret in elsewhere for secret in secrets.values())
         assert set(secrets.values()) <= set(supervisor.masked)
 
-    def test_those_of_earlier_registrations_are_kept(self, service, connect, variables):
+    def test_the_secrets_of_earlier_registrations_stay(self, service, connect, variables):
         connect(service)
         variables["mine"] = json.dumps({"900": "earlier"})
 
         register(secret_variable="mine")
 
-        assert json.loads(variables["mine"]).keys() == {"900", "1", "2"}
+        assert json.loads(variables["mine"]).keys() == {"900", "fsm_default/jobs/1", "fsm_default/jobs/2"}
 
-    def test_nothing_is_registered_where_it_could_not_be_kept(self, service, connect, supervisor):
+    def test_nothing_is_registered_if_it_could_not_be_stored(self, service, connect, supervisor):
         connect(service)
         supervisor.refuse(comms.PutVariable)
 
@@ -147,76 +151,85 @@ class TestTheSecret:
 
     def test_a_variable_that_holds_something_else_is_not_overwritten(self, service, connect, variables):
         connect(service)
-        variables[SINK] = "a secret of somebody"
+        variables[SECRETS] = "a secret of somebody"
 
         with pytest.raises(AirflowFailException, match="does not hold a JSON object"):
             register()
         assert service.requests == []
-        assert variables[SINK] == "a secret of somebody"
+        assert variables[SECRETS] == "a secret of somebody"
 
-    def test_secrets_that_cannot_be_read_for_a_moment_are_not_overwritten(self, service, connect, supervisor):
+    def test_secrets_that_cannot_be_read_for_a_while_are_not_overwritten(self, service, connect, supervisor):
         connect(service)
-        supervisor.variables[SINK] = json.dumps({"900": "earlier"})
+        supervisor.variables[SECRETS] = json.dumps({"900": "earlier"})
 
         def lost(message):
-            # What the Execution API says when its database is away: not found.
-            if isinstance(message, comms.GetVariable) and message.key == SINK:
-                raise RuntimeError("the answer was lost")
+            # The Execution API reports "not found" when its database is away.
+            if isinstance(message, comms.GetVariable) and message.key == SECRETS:
+                raise RuntimeError("the response was lost")
 
         supervisor.before = lost
 
-        with pytest.raises(AirflowException, match=f"Variable {SINK} is there, but could not be read"):
+        with pytest.raises(AirflowException, match=f"Variable {SECRETS} exists, but could not be read"):
             register()
         assert service.requests == []
-        assert json.loads(supervisor.variables[SINK]) == {"900": "earlier"}
+        assert json.loads(supervisor.variables[SECRETS]) == {"900": "earlier"}
 
-    def test_a_function_keeps_it(self, service, connect, variables, user_module):
+    def test_a_function_stores_it(self, service, connect, variables, stores):
         connect(service)
 
-        register(secret_sink="user_sinks.keep")
+        register(secret_store=stores.put)
 
-        assert user_module.kept == {
+        assert stores.stored == {
             "fsm_default/jobs/probe": "",
             **{f"fsm_default/jobs/{one['id']}": one["signingSecret"] for one in service.webhooks},
         }
-        assert SINK not in variables
+        assert SECRETS not in variables
 
-    def test_a_function_that_fails_the_probe_lets_nothing_be_registered(self, service, connect, user_module):
+    def test_nothing_is_registered_if_the_function_fails_the_check(self, service, connect, stores):
         connect(service)
 
-        with pytest.raises(Exception, match=r"secret_sink user_sinks\.fail raised OSError"):
-            register(secret_sink="user_sinks.fail")
+        with pytest.raises(Exception, match=r"secret_store \S*fail raised OSError"):
+            register(secret_store=stores.fail)
         assert service.requests == []
 
-    @pytest.mark.parametrize("path", ["nowhere.keep", "user_sinks.absent", "user_sinks.kept", "keep"])
-    def test_what_is_no_function_is_refused(self, service, connect, user_module, path):
-        connect(service)
+    @pytest.mark.parametrize("given", ["os.system", "{{ var.value.store }}", "put", ["os.system"], 7])
+    def test_no_text_names_code(self, given):
+        with pytest.raises(FsmInputError, match=r"^secret_store: should be the function itself"):
+            operator(secret_store=given)
 
-        with pytest.raises(AirflowFailException, match="secret_sink"):
-            register(secret_sink=path)
-        assert service.requests == []
+    def test_an_xcom_of_a_mapped_task_names_no_code(self):
+        """As in a worker, with ``expand(secret_store=<XCom>)``."""
+        with DAG("dag", schedule=None):
+            upstream = BaseOperator(task_id="upstream")
+            mapped = FsmRegisterWebhookOperator.partial(
+                task_id="register", object="jobs", event_types="jobs.created"
+            ).expand(secret_store=upstream.output)
 
-    def test_a_registration_whose_secret_was_lost_is_named_and_not_repeated(
-        self, service, connect, user_module
+        with pytest.raises(FsmInputError, match=r"^secret_store: should be the function itself"):
+            mapped.unmap({"secret_store": "os.system"})
+
+    def test_no_template_names_code(self):
+        assert "secret_store" not in FsmRegisterWebhookOperator.template_fields
+
+    def test_a_registration_whose_secret_was_not_stored_is_reported_and_not_repeated(
+        self, service, connect, stores
     ):
         connect(service)
 
         for number in range(2):
             with pytest.raises(AirflowFailException, match="webhook 1 was registered, but its") as caught:
-                register(run(number), secret_sink="user_sinks.fail_on_secret")
+                register(run(number), secret_store=stores.fail_on_secret)
             chain = [caught.value, caught.value.__cause__, caught.value.__cause__.__context__]
-            assert not any(secret in repr(error) for secret in secrets_of(service) for error in chain)
+            assert not any(secret in repr(error) for secret in secrets_for(service) for error in chain)
         assert len(service.webhooks) == 1
 
-    def test_a_variable_that_fails_for_a_moment_is_written_again(
-        self, service, connect, supervisor, monkeypatch
-    ):
+    def test_a_failed_write_of_the_variable_is_repeated(self, service, connect, supervisor, monkeypatch):
         monkeypatch.setattr("time.sleep", lambda _: None)
         connect(service)
         writes = []
 
         def fails_twice(message):
-            if isinstance(message, comms.PutVariable) and message.key == SINK:
+            if isinstance(message, comms.PutVariable) and message.key == SECRETS:
                 writes.append(message)
                 if len(writes) in (2, 3):
                     raise AirflowRuntimeError(comms.ErrorResponse())
@@ -225,13 +238,81 @@ class TestTheSecret:
 
         register(event_types="jobs.created")
 
-        assert json.loads(supervisor.variables[SINK]) == {"1": secrets_of(service)[0]}
+        assert json.loads(supervisor.variables[SECRETS]) == {"fsm_default/jobs/1": secrets_for(service)[0]}
+
+
+class TestOneVariableForTwoAccounts:
+    @pytest.fixture
+    def accounts(self, service, connect, monkeypatch):
+        """Two services, each of which numbers its webhooks from 1, and a connection to each."""
+        with FakeFieldService() as other:
+            connect(service)
+            monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", other.connection_json())
+            yield {"fsm_default": service, "fsm_other": other}
+
+    def test_the_secrets_of_both_are_stored(self, accounts, variables):
+        for number, fsm_conn_id in enumerate(accounts):
+            register(
+                run(number), fsm_conn_id=fsm_conn_id, secret_variable="shared", event_types="jobs.created"
+            )
+
+        assert json.loads(variables["shared"]) == {
+            f"{fsm_conn_id}/jobs/1": secrets_for(account)[0] for fsm_conn_id, account in accounts.items()
+        }
+
+    @VARIABLE_KEYS.needed
+    def test_the_secrets_of_two_concurrent_tasks_are_stored(self, accounts, supervisor):
+        """The second task starts after the first has read the Variable and before it writes it."""
+        shared = {"secret_variable": "shared", "event_types": "jobs.created"}
+        writes, listings, it_waits = [], [], threading.Event()
+
+        def other():
+            register(run(2), fsm_conn_id="fsm_other", **shared)
+            it_waits.set()
+
+        thread = threading.Thread(target=other)
+
+        def before(message):
+            if threading.current_thread() is thread:
+                if isinstance(message, comms.GetVariableKeys) and "claim" in message.prefix:
+                    listings.append(message)
+                    if len(listings) > 3:
+                        it_waits.set()
+            elif isinstance(message, comms.PutVariable) and message.key == "shared":
+                writes.append(message)
+                if len(writes) == 2:
+                    thread.start()
+                    assert it_waits.wait(20)
+
+        supervisor.before = before
+        register(run(1), **shared)
+        thread.join()
+
+        assert json.loads(supervisor.variables["shared"]).keys() == {"fsm_default/jobs/1", "fsm_other/jobs/1"}
+
+    def test_a_secret_that_is_missing_when_it_is_read_back_is_written_again(
+        self, service, connect, supervisor, monkeypatch
+    ):
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        connect(service)
+        overwritten = []
+
+        def overwritten_once(message):
+            """A person saves the Variable in Airflow's UI, as it was."""
+            if supervisor.variables.get(SECRETS, "{}") != "{}" and not overwritten:
+                overwritten.append(message)
+                supervisor.variables[SECRETS] = "{}"
+
+        supervisor.before = overwritten_once
+
+        register(event_types="jobs.created")
+
+        assert json.loads(supervisor.variables[SECRETS]) == {"fsm_default/jobs/1": secrets_for(service)[0]}
 
 
 @pytest.fixture
-def user_module(monkeypatch):
-    module = types.ModuleType("user_sinks")
-    module.kept = {}
+def stores():
+    module = types.SimpleNamespace(stored={})
 
     def fail(key, secret):
         raise OSError(f"cannot write {secret}")
@@ -240,36 +321,35 @@ def user_module(monkeypatch):
         if secret:
             raise OSError(f"cannot write {secret}")
 
-    module.keep, module.fail, module.fail_on_secret = module.kept.__setitem__, fail, fail_on_secret
-    monkeypatch.setitem(sys.modules, "user_sinks", module)
+    module.put, module.fail, module.fail_on_secret = module.stored.__setitem__, fail, fail_on_secret
     return module
 
 
-MESSAGES = 26
-"""Of a registration that nothing disturbs: to the supervisor, and writes to the ledger."""
+MESSAGES = 28
+"""Number of messages of an undisturbed registration: to the supervisor, and writes to the ledger."""
 
 
 class Killed(BaseException):
-    """What nobody catches."""
+    """A kill: nobody catches it."""
 
 
 @contextmanager
 def killed_after(messages, supervisor, context):
-    """Let so many messages of the task through; give them as they come."""
+    """Let ``messages`` messages of the task pass, then kill it; yield those that have passed."""
     store, passed = context["task_state_store"], []
 
-    def take(message):
+    def pass_on(message):
         if len(passed) == messages:
             raise Killed
         passed.append(message)
 
-    def take_and_set(key, value, *, retention=None):
-        take(key)
+    def pass_on_and_set(key, value, *, retention=None):
+        pass_on(key)
         MemoryStateStore.set(store, key, value)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "before", take)
-        patch.setattr(store, "set", take_and_set)
+        patch.setattr(supervisor, "before", pass_on)
+        patch.setattr(store, "set", pass_on_and_set)
         yield passed
 
 
@@ -280,43 +360,43 @@ class TestOnce:
         results = [register(run(number)) for number in range(3)]
 
         assert results == [results[0]] * 3
-        assert events_of(service) == [["jobs.created"], ["jobs.closed"]]
+        assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
         assert not [name for name in variables if "claim" in name]
 
-    def test_what_is_other_is_registered(self, service, connect):
+    def test_other_event_types_and_targets_are_registered(self, service, connect):
         connect(service)
         register(run(1))
 
         register(run(2), event_types=["jobs.created", "jobs.updated"])
         register(run(3), target_url=TARGET + "/2", event_types="jobs.created")
 
-        assert events_of(service)[2:] == [["jobs.updated"], ["jobs.created"]]
+        assert events_for(service)[2:] == [["jobs.updated"], ["jobs.created"]]
 
     def test_a_retry_and_a_cleared_task_register_nothing_again(self, service, connect):
         connect(service)
         store = MemoryStateStore()
 
-        results = [register(context_of(store, cleared=cleared)) for cleared in (0, 0, 1)]
+        results = [register(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)]
 
         assert results == [results[0]] * 3
         assert len(service.webhooks) == 2
 
-    @pytest.mark.parametrize("kept", ["ledger and variables", "ledger", "variables"])
+    @pytest.mark.parametrize("left", ["ledger and variables", "ledger", "variables"])
     @pytest.mark.parametrize("after", range(MESSAGES))
     def test_a_task_killed_at_any_message_registers_nothing_twice(
-        self, service, connect, supervisor, after, kept
+        self, service, connect, supervisor, after, left
     ):
         connect(service)
-        context = context_of(MemoryStateStore())
+        context = context_for(MemoryStateStore())
         with pytest.raises(Killed), killed_after(after, supervisor, context):
             register(context, event_types="jobs.created")
-        if kept == "ledger":
+        if left == "ledger":
             for name in [name for name in supervisor.variables if name.startswith("fsm_webhook_fsm")]:
                 del supervisor.variables[name]
-        if kept == "variables":
+        if left == "variables":
             context = run(2)  # another run, which does not see the ledger
             for name in [name for name in supervisor.variables if "claim" in name]:
-                del supervisor.variables[name]  # as a person is told to
+                del supervisor.variables[name]  # as the error asks people to do
 
         for _ in range(2):
             try:
@@ -325,16 +405,16 @@ class TestOnce:
                 assert "may or may not have taken effect" in str(error)  # noqa: PT017
         assert len(service.webhooks) <= 1
 
-    def test_the_kills_come_before_each_message_there_is(self, service, connect, supervisor):
+    def test_the_kills_cover_every_message(self, service, connect, supervisor):
         connect(service)
-        context = context_of(MemoryStateStore())
+        context = context_for(MemoryStateStore())
 
         with killed_after(None, supervisor, context) as messages:
             register(context, event_types="jobs.created")
 
         assert len(messages) == MESSAGES
 
-    def test_force_registers_anew_and_is_remembered_instead(self, service, connect):
+    def test_force_registers_again_and_replaces_the_saved_registration(self, service, connect):
         connect(service)
         register(run(1), event_types="jobs.created")
 
@@ -343,12 +423,12 @@ class TestOnce:
 
         assert forced["id"] == later["id"] == 2
 
-    def test_a_retry_with_force_registers_nothing_again_and_a_clear_does(self, service, connect):
+    def test_force_registers_again_after_a_clear_but_not_in_a_retry(self, service, connect):
         connect(service)
         store = MemoryStateStore()
 
         ids = [
-            register(context_of(store, cleared=cleared), event_types="jobs.created", force="true")[0]["id"]
+            register(context_for(store, cleared=cleared), event_types="jobs.created", force="true")[0]["id"]
             for cleared in (0, 0, 1, 1)
         ]
 
@@ -360,10 +440,10 @@ class TestOnce:
         service.fail("POST", "/settings/webhooks", faults.Status(409))
 
         with pytest.raises(AirflowFailException, match="409"):
-            register(context_of(store))
-        assert len(register(context_of(store))) == 2
+            register(context_for(store))
+        assert len(register(context_for(store))) == 2
 
-    def test_force_that_is_refused_leaves_what_was_remembered(self, service, connect):
+    def test_a_refused_force_leaves_the_saved_registration(self, service, connect):
         connect(service)
         register(run(1), event_types="jobs.created")
         service.fail("POST", "/settings/webhooks", faults.Status(403))
@@ -373,17 +453,32 @@ class TestOnce:
 
         assert register(run(3), event_types="jobs.created")[0]["id"] == 1
 
-    def test_what_is_uncertain_is_so_for_every_run(self, service, connect):
+    def test_an_uncertain_registration_is_uncertain_for_every_run(self, service, connect):
         connect(service)
         store = MemoryStateStore()
         service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True), call=2)
 
-        for context in (context_of(store), context_of(store), run(2)):
+        for context in (context_for(store), context_for(store), run(2)):
             with pytest.raises(AirflowFailException, match=r"object 'jobs', eventTypes \['jobs.closed'\]"):
                 register(context)
-        assert events_of(service) == [["jobs.created"], ["jobs.closed"]]
+        assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
 
-    def test_an_uncertainty_of_another_run_is_the_same_error(self, service, connect):
+    @pytest.mark.parametrize("force", [False, True])
+    def test_a_refusal_leaves_an_uncertain_registration_uncertain(self, service, connect, force):
+        connect(service)
+        decision = {"if_uncertain": "create", "force": force}
+        store = MemoryStateStore()
+        service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
+        service.fail("POST", "/settings/webhooks", faults.Status(403), call=2)
+
+        attempts = [({}, context_for(store)), (decision, context_for(store, cleared=1))]
+        attempts += [({}, context_for(store, cleared=2)), ({}, run(2))]
+        for options, context in attempts:
+            with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+                register(context, event_types="jobs.created", **options)
+        assert len(service.webhooks) == 1
+
+    def test_another_run_fails_with_the_same_error(self, service, connect):
         connect(service)
         service.fail("POST", "/settings/webhooks", faults.Status(503))
         with pytest.raises(AirflowFailException) as first:
@@ -396,7 +491,9 @@ class TestOnce:
         assert str(second.value) == str(first.value)
 
     @pytest.mark.parametrize("decision", [{"if_uncertain": "create"}, {"force": True}])
-    def test_what_is_uncertain_is_registered_where_a_person_says_so(self, service, connect, decision):
+    def test_an_uncertain_registration_is_sent_again_if_the_options_allow_it(
+        self, service, connect, decision
+    ):
         connect(service)
         service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
         with pytest.raises(AirflowFailException):
@@ -406,25 +503,25 @@ class TestOnce:
 
         assert registered["id"] == 2
 
-    def test_a_registration_for_other_event_types_is_an_error_that_names_it(
-        self, service, connect, variables
-    ):
+    def test_a_registration_for_other_event_types_is_reported(self, service, connect, variables):
         connect(service, event_types_style="repeat")
 
         for number in range(2):
             with pytest.raises(AirflowFailException, match=r"webhook 1 was registered for \['jobs.closed'\]"):
                 register(run(number))
         assert len(service.webhooks) == 1
-        assert json.loads(variables[SINK]) == {"1": secrets_of(service)[0]}
+        assert json.loads(variables[SECRETS]) == {"fsm_default/jobs/1": secrets_for(service)[0]}
 
-    def test_a_memory_that_cannot_be_read_registers_nothing(self, service, connect, supervisor):
+    def test_nothing_is_registered_if_the_saved_registration_cannot_be_read(
+        self, service, connect, supervisor
+    ):
         connect(service)
         register(run(1), event_types="jobs.created")
-        remembered = name_of("fsm_default", "jobs", ["jobs.created"], TARGET)
+        name = variable_name("fsm_default", "jobs", ["jobs.created"], TARGET)
 
         def lost(message):
-            if isinstance(message, comms.GetVariable) and message.key == remembered:
-                raise RuntimeError("the answer was lost")
+            if isinstance(message, comms.GetVariable) and message.key == name:
+                raise RuntimeError("the response was lost")
 
         supervisor.before = lost
 
@@ -432,25 +529,25 @@ class TestOnce:
             register(run(2), event_types="jobs.created")
         assert len(service.webhooks) == 1
 
-    def test_a_memory_that_cannot_be_written_registers_nothing(self, service, connect, supervisor):
+    def test_nothing_is_registered_if_the_registration_cannot_be_saved(self, service, connect, supervisor):
         connect(service)
-        remembered = name_of("fsm_default", "jobs", ["jobs.created"], TARGET)
+        name = variable_name("fsm_default", "jobs", ["jobs.created"], TARGET)
         store = MemoryStateStore()
 
         def full(message):
-            if isinstance(message, comms.PutVariable) and message.key == remembered:
+            if isinstance(message, comms.PutVariable) and message.key == name:
                 raise AirflowRuntimeError(comms.ErrorResponse())
 
         supervisor.before = full
         with pytest.raises(NothingSentError):
-            register(context_of(store), event_types="jobs.created")
+            register(context_for(store), event_types="jobs.created")
         supervisor.before = lambda _: None
         assert service.requests == []
 
-        assert register(context_of(store), event_types="jobs.created")[0]["id"] == 1
+        assert register(context_for(store), event_types="jobs.created")[0]["id"] == 1
 
 
-class TestAtTheSameMoment:
+class TestConcurrentTasks:
     @VARIABLE_KEYS.needed
     def test_many_tasks_register_once(self, service, connect, supervisor):
         connect(service)
@@ -474,16 +571,16 @@ class TestAtTheSameMoment:
         assert len(service.webhooks) == 1
         assert not [name for name in supervisor.variables if "claim" in name]
 
-    def test_a_retry_takes_its_own_claim_over(self, service, connect, variables):
+    def test_a_retry_replaces_its_own_claim(self, service, connect, variables):
         connect(service)
-        killed = Registrations("fsm_default", Holder("dag", "run", "task", -1)).alone()
+        killed = Registrations("fsm_default", Holder("dag", "run", "task", -1)).exclusive()
         killed.__enter__()
 
         assert len(register()) == 2
         assert not [name for name in variables if "claim" in name]
 
 
-class TestTheReceiversAddress:
+class TestTheReceiversUrl:
     @pytest.fixture(autouse=True)
     def configured(self, variables):
         variables["fsm_webhooks"] = json.dumps(RECEIVER)
@@ -491,11 +588,11 @@ class TestTheReceiversAddress:
     def tokens(self, variables):
         return [token for tokens in json.loads(variables[TOKENS]).values() for token in tokens]
 
-    def test_it_is_registered_with_a_token_that_is_shown_to_nobody(self, service, connect, supervisor):
+    def test_it_is_registered_with_a_token_that_is_never_shown(self, service, connect, supervisor):
         connect(service)
         store = MemoryStateStore()
 
-        (registered,) = register(context_of(store), target_url=None, event_types="jobs.created")
+        (registered,) = register(context_for(store), target_url=None, event_types="jobs.created")
 
         (token,) = self.tokens(supervisor.variables)
         shown = "https://airflow.example.com/fsm/webhooks/fsm_default/jobs/"
@@ -506,7 +603,7 @@ class TestTheReceiversAddress:
         assert token not in json.dumps([registered, store.kept, elsewhere])
         assert token in supervisor.masked
 
-    def test_each_registration_has_a_token_of_its_own_that_stays(self, service, connect, variables):
+    def test_each_registration_keeps_a_token_of_its_own(self, service, connect, variables):
         connect(service)
 
         for number in range(2):
@@ -515,7 +612,7 @@ class TestTheReceiversAddress:
         assert len(service.webhooks) == 2
         assert len(set(self.tokens(variables))) == 2
 
-    def test_it_is_accepted_before_it_is_registered(self, service, connect, variables):
+    def test_the_token_is_accepted_before_it_is_registered(self, service, connect, variables):
         connect(service)
         seen = []
         service.fail("POST", "/settings/webhooks", faults.Before(lambda: seen.append(self.tokens(variables))))
@@ -524,7 +621,7 @@ class TestTheReceiversAddress:
 
         assert seen == [self.tokens(variables)]
 
-    def test_force_replaces_the_token_once_the_other_is_registered(self, service, connect, variables):
+    def test_force_replaces_the_token_once_the_new_one_is_registered(self, service, connect, variables):
         connect(service)
         register(run(1), target_url=None, event_types="jobs.created")
         (old,) = self.tokens(variables)
@@ -545,7 +642,7 @@ class TestTheReceiversAddress:
         class Echo:
             async def play(self, exchange):
                 token = exchange.request.query_params["targetURL"].rpartition("/")[2]
-                await exchange.answer(faults.Answer(409, f"no such host, at {token}".encode()))
+                await exchange.respond(faults.Response(409, f"no such host, at {token}".encode()))
 
         service.fail("POST", "/settings/webhooks", Echo())
 
@@ -553,7 +650,7 @@ class TestTheReceiversAddress:
             register(target_url=None, event_types="jobs.created")
         assert self.tokens(variables)[0] not in str(caught.value)
 
-    def test_no_log_holds_the_token_at_debug_either(self, service, connect, variables, caplog):
+    def test_no_log_holds_the_token_even_at_debug(self, service, connect, variables, caplog):
         caplog.set_level(logging.DEBUG)
         connect(service)
 
@@ -569,10 +666,10 @@ class TestTheReceiversAddress:
             (None, "no Variable fsm_webhooks"),
             ({"endpoints": RECEIVER["endpoints"]}, "has no base_url"),
             ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
-            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: Extra inputs"),
+            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: is not a setting"),
         ],
     )
-    def test_without_a_configured_receiver_a_target_is_needed(
+    def test_without_a_configured_receiver_a_target_url_is_needed(
         self, service, connect, variables, configuration, message
     ):
         connect(service)

@@ -1,9 +1,8 @@
 """The receiver behind a real socket, on a real metadata database of Airflow."""
 
+import asyncio
 import json
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -11,14 +10,14 @@ from typing import Any
 
 import pytest
 import requests
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from fsm_provider.lineage import records_of
+from fsm_provider.lineage import uri_for_records
 from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
-from fsm_provider.plugins.webhooks.configuration import Configuration
+from fsm_provider.plugins.webhooks.config_cache import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
+from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import ASSETS
 
 TOKEN = "path-token-of-43-characters-or-so-0123456789"
@@ -28,11 +27,11 @@ TOKEN = "path-token-of-43-characters-or-so-0123456789"
 def database() -> None:
     """Airflow's tables, in the SQLite file of this test run's AIRFLOW_HOME.
 
-    What the API server has loaded before a delivery comes is loaded here too: within the second that a
-    delivery has, a busy machine does not get it done.
+    Modules that the API server loads before any delivery are loaded here too: a busy machine could not load
+    them within the second that a delivery has.
     """
     ASSETS.require()
-    for loaded in ("airflow.assets.manager", "airflow.models.asset", "standardwebhooks"):
+    for loaded in ("airflow.assets.manager", "airflow.models.asset"):
         import_module(loaded)
     from airflow.utils.db import initdb
 
@@ -40,7 +39,7 @@ def database() -> None:
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """A clock in seconds, moved by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -50,7 +49,7 @@ class Clock:
 
 
 class RunningReceiver:
-    """A receiver, the Variables it reads and the events it made."""
+    """A receiver, the Variables that it reads and the events that it has recorded."""
 
     def __init__(self, base_url: str, clock: Clock) -> None:
         self.base_url = base_url
@@ -58,16 +57,16 @@ class RunningReceiver:
         self.session = requests.Session()
         self.session.trust_env = False
 
-    def address(self, token: str = TOKEN, route: str = "fsm_default/jobs") -> str:
+    def url(self, token: str = TOKEN, route: str = "fsm_default/jobs") -> str:
         return f"{self.base_url}{URL_PREFIX}/{route}/{token}"
 
     def post(self, body: Any = b"{}", *, url: str | None = None, **kwargs: Any) -> requests.Response:
-        return self.session.post(url or self.address(), data=body, timeout=40, **kwargs)
+        return self.session.post(url or self.url(), data=body, timeout=40, **kwargs)
 
     def configure(
         self, *, tokens: Any = (TOKEN,), secrets: Any = None, base: Any = None, **endpoint: Any
     ) -> None:
-        """Write the Variables, and let what is remembered of them grow old."""
+        """Write the Variables, and let the cached ones expire."""
         settings = {"endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}}, **(base or {})}
         self.set("fsm_webhooks", settings)
         self.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"by hand": list(tokens)})
@@ -96,7 +95,7 @@ def asset(database: None) -> Iterator[Callable[..., None]]:
     from airflow.models.asset import AssetActive, AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
-    def activate(uri: str = records_of("fsm_default", "jobs"), name: str | None = None) -> None:
+    def activate(uri: str = uri_for_records("fsm_default", "jobs"), name: str | None = None) -> None:
         with create_session() as session:
             model = AssetModel(name=name or uri, uri=uri, group="asset")
             session.add(model)
@@ -110,51 +109,44 @@ def asset(database: None) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def answer_seconds() -> float:
-    """Give a busy machine more time for a delivery than a sender has."""
+def response_seconds() -> float:
+    """Seconds for a delivery: more than a sender allows, for busy machines."""
     return 30.0
 
 
 @pytest.fixture
-def unknown_receiver(database: None, answer_seconds: float) -> Iterator[RunningReceiver]:
+def unknown_receiver(database: None, response_seconds: float) -> Iterator[RunningReceiver]:
     """A receiver that is not configured, mounted as Airflow mounts it."""
     clock = Clock()
     (mounted,) = FsmWebhooksPlugin.fastapi_apps
-    receiver = Receiver(Configuration(clock=clock), answer_seconds=answer_seconds)
+    receiver = Receiver(Configuration(clock=clock), response_seconds=response_seconds)
     app = Starlette(routes=[Mount(mounted["url_prefix"], receiver)])
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    listener = listen(0)
+    server = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
     running = RunningReceiver(f"http://127.0.0.1:{listener.getsockname()[1]}", clock)
+    server.start()
     yield running
     running.session.close()
-    server.should_exit = True
-    thread.join()
+    server.stop()
 
 
 @pytest.fixture
 def receiver(unknown_receiver: RunningReceiver, asset: Callable[..., None]) -> RunningReceiver:
-    """A receiver whose asset is active, and that believes whoever knows the token."""
+    """A receiver whose asset is active, and that accepts anyone who knows the token."""
     asset()
     unknown_receiver.configure()
     return unknown_receiver
 
 
 def raw(receiver: RunningReceiver, rest: bytes) -> bytes:
-    """Send a request of one's own making and give the whole answer."""
+    """Send a hand-made request and return the full response."""
     host, _, port = receiver.base_url.removeprefix("http://").partition(":")
-    path = receiver.address().removeprefix(receiver.base_url)
+    path = receiver.url().removeprefix(receiver.base_url)
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        # The answer may come before all was sent.
+        # The response may arrive before the request is fully sent.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
-        answer = b""
+        response = b""
         while part := connection.recv(65536):
-            answer += part
-    return answer
+            response += part
+    return response

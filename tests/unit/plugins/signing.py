@@ -1,4 +1,4 @@
-"""Deliveries signed as a sender signs them, written apart from what checks them."""
+"""Sign deliveries as a sender does, independently of the code that verifies them."""
 
 import base64
 import hashlib

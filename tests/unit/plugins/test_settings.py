@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fsm_provider.api import FsmInputError
-from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, address
+from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, receiver_url
 
 
 def endpoint(**fields):
@@ -19,17 +19,30 @@ def signed(**fields):
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"endpoint": {}}, "endpoint: Extra inputs are not permitted"),
-        ({"base_url": "airflow.example.com"}, "base_url: is not an absolute http(s) address without a query"),
-        ({"base_url": "http://airflow.example.com"}, "base_url: should be https: with http, path token"),
+        ({"endpoint": {}}, "endpoint: is not a setting"),
+        ({"base_url": "airflow.example.com"}, "base_url: is not an absolute http(s) URL without a query"),
+        ({"base_url": "http://airflow.example.com"}, "base_url: should be https: http sends path token"),
         ({"endpoints": {"jobs": {"signature": "none"}}}, "endpoints: 'jobs' is not <connection>/<object>"),
         ({"endpoints": {"a/forms": {"signature": "none"}}}, "endpoints: 'a/forms' is not <connection>"),
-        ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: Field required"),
+        ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: is missing"),
         (endpoint(signature="hmac"), "endpoints.fsm_default/jobs.signature: Input should be 'none' or"),
         (endpoint(max_body=2**20 + 1), "max_body: Input should be less than or equal to 1048576"),
-        (endpoint(secrets_from="f"), "endpoints.fsm_default/jobs.secrets_from: String should match"),
-        (endpoint(secrets_from="a.f", secrets_variable="b"), "secrets_from: is given beside"),
-        (endpoint(signature="standard-webhooks", id_header="x"), "id_header: belongs into signature"),
+        (
+            endpoint(secrets_from="cProfile.run"),
+            "endpoints.fsm_default/jobs.secrets_from: should be 'function', with the path of the "
+            "function in airflow.cfg, as webhook_secrets_function of [fsm] "
+            "(AIRFLOW__FSM__WEBHOOK_SECRETS_FUNCTION)",
+        ),
+        (endpoint(secrets_from=["os.system"]), "secrets_from: should be 'function'"),
+        (endpoint(secrets_from="function", secrets_variable="b"), "secrets_from: cannot be combined with"),
+        (endpoint(secrets_variable="a\nFAKE LINE"), "secrets_variable: String should match"),
+        ({"endpoints": {"a b/jobs": {"signature": "none"}}}, "endpoints: 'a b/jobs' is not <connection>"),
+        ({"endpoints": {"a\n/jobs": {"signature": "none"}}}, "endpoints: 'a\\n/jobs' is not <connection>"),
+        ({"endpoints": {"a()/jobs": {"signature": "none"}}}, "endpoints: 'a()/jobs' is not <connection>"),
+        ({"endpoints": {"a/b/jobs": {"signature": "none"}}}, "endpoints: 'a/b/jobs' is not <connection>"),
+        ({"endpoints": {"b/jobs\n": {"signature": "none"}}}, "endpoints: 'b/jobs\\n' is not <connection>"),
+        (endpoint(**{"x\ny": 1}), "'x\\ny': is not a setting"),
+        (endpoint(signature="standard-webhooks", id_header="x"), "id_header: belongs in signature"),
         (signed(algorithm="md5"), "signature.algorithm: Input should be 'sha1', 'sha256'"),
         (signed(header="x y"), "signature.header: String should match"),
         (signed(signed="{timestamp}.{body}"), "timestamp_header: goes with {timestamp} in signed"),
@@ -48,9 +61,10 @@ def test_a_bad_field_is_named(configuration, message):
     assert str(caught.value).startswith("Variable fsm_webhooks: ")
     assert message in str(caught.value)
     assert ";" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_every_bad_field_is_named_and_none_is_quoted():
+def test_every_bad_field_is_named_and_no_value_quoted():
     text = json.dumps({"base_url": "a-token", **endpoint(max_body=0, keep_body="a-secret")})
 
     with pytest.raises(FsmInputError) as caught:
@@ -62,7 +76,7 @@ def test_every_bad_field_is_named_and_none_is_quoted():
     assert "a-secret" not in str(caught.value)
 
 
-def test_what_is_no_json_is_an_error():
+def test_invalid_json_is_an_error():
     with pytest.raises(FsmInputError, match="Variable fsm_webhooks: Invalid JSON"):
         ReceiverSettings.parse("{")
 
@@ -73,11 +87,11 @@ def test_a_loopback_may_be_http():
     )
 
 
-def test_header_names_are_read_in_lower_case():
+def test_header_names_become_lower_case():
     assert Scheme(header="X-Signature").header == "x-signature"
 
 
-def test_addresses_are_by_connection_and_object():
-    assert address("https://a.example", "my conn/1", "jobs", "t") == (
+def test_a_url_holds_connection_and_object():
+    assert receiver_url("https://a.example", "my conn/1", "jobs", "t") == (
         "https://a.example/fsm/webhooks/my%20conn%2F1/jobs/t"
     )

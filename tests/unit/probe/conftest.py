@@ -1,24 +1,24 @@
-"""Services that differ, and what the command that finds their settings says."""
+"""Services that differ, and the probe's output for them."""
 
 import json
 from datetime import timedelta
 
 import pytest
 
-from fsm_provider.api.probing import MOST_REQUESTS
-from fsm_provider.probe import main
+from fsm_provider.probe.__main__ import main
+from fsm_provider.probe.checks import MAX_REQUESTS
 from fsm_provider.testing import FakeFieldService
 from tests.unit.conftest import TOKEN
 
 
 @pytest.fixture(scope="module", autouse=True)
 def airflow_logs_elsewhere():
-    """Airflow takes the standard output of the moment for its log."""
+    """Airflow logs to the standard output at its import."""
     import airflow.models  # noqa: F401
 
 
 class Probed:
-    """What the command said of a service, and how it ended."""
+    """The command's output for a service, and its exit code."""
 
     def __init__(self, service, capsys):
         self.code = main([])
@@ -26,7 +26,7 @@ class Probed:
         self.output, self.error = captured.out, captured.err
         self.requests = service.requests
         before, _, after = self.output.partition("The connection's extra:\n")
-        extra, _, unknown = after.partition("\nCould not tell:\n")
+        extra, _, unknown = after.partition("\nCould not be determined:\n")
         self.lines = before[before.find("Asking ") :].splitlines()
         self.extra = json.loads(extra) if extra else None
         self.unknown = dict(line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines())
@@ -45,7 +45,7 @@ def probe(connect, capsys):
         probed = Probed(service, capsys)
         assert TOKEN not in probed.output + probed.error
         assert {request.method for request in probed.requests} <= {"GET"}
-        assert len(probed.requests) <= 2 * MOST_REQUESTS
+        assert len(probed.requests) <= 2 * MAX_REQUESTS
         return probed
 
     return run

@@ -1,12 +1,12 @@
-"""The command as a whole: its output, its exit code, and where it reads the connection."""
+"""The command's output, its exit code, and where it reads the connection."""
 
 import subprocess
 import sys
 
 import pytest
 
-from fsm_provider.api.probing import MOST_REQUESTS
-from fsm_provider.probe import main
+from fsm_provider.probe.__main__ import main
+from fsm_provider.probe.checks import MAX_REQUESTS
 from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN
 
@@ -28,7 +28,7 @@ def test_everything_is_found(serve, probe):
     assert "with it the second page of /forms followed the first" in probed.line("cursor_param")
     assert "no older form came, and the others did" in probed.line("created_since")
     assert "no older form came, and the others did" in probed.line("updated_since")
-    assert f"at most {MOST_REQUESTS} times" in probed.lines[0]
+    assert f"at most {MAX_REQUESTS} times" in probed.lines[0]
     assert probed.lines[-1].startswith(f"{len(probed.requests)} requests were made")
 
 
@@ -64,7 +64,7 @@ def test_a_429_is_waited_for(serve, probe):
     assert probe(service).code == 0
 
 
-def test_a_429_that_asks_for_too_much_is_told(serve, probe):
+def test_a_429_with_a_long_delay_is_reported(serve, probe):
     service = serve()
     service.fail("GET", "/forms", faults.Status(429, retry_after=3600), calls=range(2, 100))
 

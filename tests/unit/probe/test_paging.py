@@ -2,7 +2,7 @@
 
 import pytest
 
-from fsm_provider.api.probing import CURSOR_PARAMS, MOST_REQUESTS, PAGE_SIZE_PARAMS
+from fsm_provider.probe.checks import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
 from fsm_provider.testing import faults
 
 
@@ -43,7 +43,7 @@ def test_where_there_are_no_forms_the_asset_fields_are_paged(serve, probe):
     assert probed.unknown.keys() == {"page_size_param", "created_since", "updated_since"}
 
 
-def test_a_service_without_records_tells_little(serve, probe):
+def test_a_service_without_records_leaves_most_unknown(serve, probe):
     probed = probe(serve(forms=0))
 
     assert probed.code == 1
@@ -77,7 +77,7 @@ def test_a_cursor_that_is_ignored_is_not_found(serve, probe, newest_first):
 
 
 class NewForm:
-    """A form is added before each answer, and the listing has the newest first."""
+    """A form is added before each response, and the listing has the newest first."""
 
     calls = 0
 
@@ -104,10 +104,10 @@ class Strict:
     async def play(self, exchange):
         known = {"after", "limit", "createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]"}
         unknown = exchange.request.query_params.keys() - known
-        await (faults.Status(400) if unknown else faults.RightAnswer()).play(exchange)
+        await (faults.Status(400) if unknown else faults.CorrectResponse()).play(exchange)
 
 
-def test_a_service_that_refuses_what_it_does_not_know_is_no_trouble(serve, probe):
+def test_a_service_that_refuses_unknown_parameters_is_probed(serve, probe):
     service = serve(cursor_param="after", page_size_param="limit")
     service.fail("*", "*", Strict(), every=True)
 
@@ -120,12 +120,12 @@ def test_a_service_that_refuses_what_it_does_not_know_is_no_trouble(serve, probe
 class AtMost:
     """A service with a largest page, that refuses larger ones or gives the largest or the usual instead."""
 
-    def __init__(self, most, otherwise, name="limit"):
-        self.most, self.otherwise, self.name = most, otherwise, name
+    def __init__(self, max_size, otherwise, name="limit"):
+        self.max_size, self.otherwise, self.name = max_size, otherwise, name
 
     async def play(self, exchange):
-        if int(exchange.request.query_params.get(self.name, 1)) <= self.most:
-            await faults.RightAnswer().play(exchange)
+        if int(exchange.request.query_params.get(self.name, 1)) <= self.max_size:
+            await faults.CorrectResponse().play(exchange)
         elif self.otherwise is None:
             await faults.Status(400).play(exchange)
         else:
@@ -155,7 +155,7 @@ def test_the_largest_page_is_found(serve, probe, otherwise, size, says):
     assert says in probed.line("page_size_param")
 
 
-def test_the_most_requests_are_not_exceeded(serve, probe):
+def test_the_request_limit_is_not_exceeded(serve, probe):
     service = serve(forms=5, cursor_param="unheard_of", page_size_param="count")
     service.settings.ignore_filters = True
     service.fail("GET", "/forms", AtMost(100, None, "count"), every=True)
@@ -163,6 +163,6 @@ def test_the_most_requests_are_not_exceeded(serve, probe):
     probed = probe(service, cursor_param="a", page_size_param="b")
 
     assert probed.code == 1
-    assert len(probed.requests) == MOST_REQUESTS
-    reason = f"the limit of {MOST_REQUESTS} requests was reached before its turn."
+    assert len(probed.requests) == MAX_REQUESTS
+    reason = f"the limit of {MAX_REQUESTS} requests was reached before its turn."
     assert probed.unknown["updated_since"] == reason

@@ -1,4 +1,4 @@
-"""How much Hypothesis tries in this folder, and from which seed.
+"""The number of Hypothesis examples in this folder, and the seed.
 
 The seed is new in every run and is printed; ``FSM_PROPERTIES_SEED=<seed>``, or pytest's own
 ``--hypothesis-seed=<seed>``, makes the same run again. Nothing is remembered from run to run, as

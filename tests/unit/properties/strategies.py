@@ -35,16 +35,16 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 # Before 1972 there were zones whose offsets have seconds, which ISO 8601 cannot write.
-moments: st.SearchStrategy[datetime] = st.datetimes(datetime(1972, 1, 2), timezones=st.just(UTC) | _offsets)
-moment_texts: st.SearchStrategy[str] = st.one_of(
-    moments.map(datetime.isoformat),
-    moments.map(lambda moment: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"),
-    moments.map(lambda moment: f"{moment:%Y-%m-%d %H:%M:%S}"),
+times: st.SearchStrategy[datetime] = st.datetimes(datetime(1972, 1, 2), timezones=st.just(UTC) | _offsets)
+time_texts: st.SearchStrategy[str] = st.one_of(
+    times.map(datetime.isoformat),
+    times.map(lambda time: f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"),
+    times.map(lambda time: f"{time:%Y-%m-%d %H:%M:%S}"),
 )
 
 
-def kind_of(annotation: Any) -> Any:
-    """Take off ``Annotated`` and ``| None``."""
+def kind_for(annotation: Any) -> Any:
+    """Remove ``Annotated`` and ``| None``."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -54,9 +54,9 @@ def kind_of(annotation: Any) -> Any:
             return annotation
 
 
-def kinds_of(model: type[Record]) -> dict[str, Any]:
+def kinds_for(model: type[Record]) -> dict[str, Any]:
     """Give the fields of a model by their wire names, each with its type."""
-    return {str(field.alias): kind_of(field.annotation) for field in model.model_fields.values()}
+    return {str(field.alias): kind_for(field.annotation) for field in model.model_fields.values()}
 
 
 def valid_values(kind: Any) -> st.SearchStrategy[Any]:
@@ -64,7 +64,7 @@ def valid_values(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Record):
         return valid_records(kind)
     if get_origin(kind) is list:
-        return st.lists(valid_values(kind_of(get_args(kind)[0])), max_size=3)
+        return st.lists(valid_values(kind_for(get_args(kind)[0])), max_size=3)
     if get_origin(kind) is Literal:
         return st.sampled_from(get_args(kind))
     by_kind: dict[Any, st.SearchStrategy[Any]] = {
@@ -72,7 +72,7 @@ def valid_values(kind: Any) -> st.SearchStrategy[Any]:
         str: texts,
         bool: st.booleans(),
         SecretStr: texts,
-        AwareDatetime: moments.map(datetime.isoformat),
+        AwareDatetime: times.map(datetime.isoformat),
     }
     return by_kind[kind]
 
@@ -88,8 +88,8 @@ def any_values(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Record):
         return any_records(kind) | json_values
     if get_origin(kind) is list:
-        return st.lists(any_values(kind_of(get_args(kind)[0])), max_size=3) | json_values
-    right = moment_texts if kind is AwareDatetime else valid_values(kind)
+        return st.lists(any_values(kind_for(get_args(kind)[0])), max_size=3) | json_values
+    right = time_texts if kind is AwareDatetime else valid_values(kind)
     return right | json_values
 
 
@@ -101,7 +101,7 @@ def any_records(draw: st.DrawFn, model: type[Record]) -> dict[str, Any]:
 
 @st.composite
 def _records(draw: st.DrawFn, model: type[Record], values: Any) -> dict[str, Any]:
-    kinds = kinds_of(model)
+    kinds = kinds_for(model)
     required = {str(field.alias) for field in model.model_fields.values() if field.is_required()}
     present = draw(st.lists(st.sampled_from(sorted(kinds)), max_size=5, unique=True))
     record = draw(st.dictionaries(names.filter(lambda name: name not in kinds), json_values, max_size=2))

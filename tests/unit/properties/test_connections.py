@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_provider.api import FsmInputError, Settings
-from fsm_provider.hooks.fsm import settings_of
+from fsm_provider.hooks.fsm import settings_from
 from tests.capabilities import ANY_EXTRA
 from tests.unit.properties.strategies import json_values, texts
 
@@ -62,7 +62,7 @@ def test_any_connection_gives_settings_or_names_a_field_without_the_password(
         conn_id="c", conn_type="fsm", host=host, password=password, port=port, schema=schema, extra=extra
     )
     try:
-        read = settings_of(connection)
+        read = settings_from(connection)
     except FsmInputError as error:
         shown = f"{error!r} {error} {error.as_dict()} {error.__cause__}"
         message = str(error).removeprefix("connection 'c': ")
@@ -89,4 +89,4 @@ def test_an_odd_extra_names_its_field(extra: str, field: str) -> None:
     connection = Connection(conn_id="c", conn_type="fsm", host="https://a.b", password="p", extra=extra)
 
     with pytest.raises(FsmInputError, match=f"^connection 'c': {field}: "):
-        settings_of(connection)
+        settings_from(connection)

@@ -1,4 +1,4 @@
-"""A whole listing over a socket, with anything that is only for a while going wrong on the way."""
+"""A complete listing over a socket, with transient failures of any kind."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ reset: st.SearchStrategy[Fault] = st.builds(faults.Reset, after_handling=st.bool
 transient_faults = st.one_of(
     statuses, unreadable, not_gzip, truncated, reset, st.builds(faults.MalformedResponse)
 )
-right_answers: st.SearchStrategy[Fault] = st.sampled_from(
-    [faults.RightAnswer(), faults.Gzip(), faults.WrongContentType(), faults.WrongContentType(None)]
+correct_responses: st.SearchStrategy[Fault] = st.sampled_from(
+    [faults.CorrectResponse(), faults.Gzip(), faults.WrongContentType(), faults.WrongContentType(None)]
 )
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A listing, and for each of its pages what is answered, the right answer last."""
+    """A listing, and for each page its responses, the right one last."""
 
     forms: int
     page_size: int
@@ -63,7 +63,7 @@ class Scenario:
 def scenarios(draw: st.DrawFn) -> Scenario:
     forms, page_size = draw(st.integers(0, 12)), draw(st.integers(1, 6))
     page = st.builds(
-        lambda bad, good: [*bad, good], st.lists(transient_faults, max_size=RETRIES), right_answers
+        lambda bad, good: [*bad, good], st.lists(transient_faults, max_size=RETRIES), correct_responses
     )
     pages = max(1, -(-forms // page_size))
     return Scenario(
@@ -94,9 +94,9 @@ def set_up(service: FakeFieldService, scenario: Scenario) -> None:
     service.settings.cursor_param = scenario.cursor_param
     service.settings.cursors_from_zero = scenario.cursors_from_zero
     service.seed_forms(scenario.forms)
-    answers = [answer for page in scenario.pages for answer in page]
-    for call, answer in enumerate(answers, start=1):
-        service.fail("GET", "/forms", answer, call=call)
+    responses = [response for page in scenario.pages for response in page]
+    for call, response in enumerate(responses, start=1):
+        service.fail("GET", "/forms", response, call=call)
 
 
 @settings(max_examples=150)

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fsm_provider.api.errors import FsmPaginationError
 from fsm_provider.api.models import Form
 from fsm_provider.api.pagination import CursorPaginator
-from fsm_provider.api.reading import read_page
+from fsm_provider.api.parsing import parse_page
 
-MORE = [True, "true", 1, "1"]
-DONE = [False, "false", 0, "0"]
-NEITHER: list[Any] = [None, "", "yes", "True", 2, -1, 1.5, "2", " true", [], {}, [True]]
+MORE = [True, "true", "True", 1, "1"]
+DONE = [False, "false", "FALSE", 0, "0"]
+NEITHER: list[Any] = [None, "", "yes", 2, -1, 1.5, "2", " true", [], {}, [True]]
 NO_CURSOR = [None, "", "null"]
 ODD_CURSORS = [True, False, [], [1], {}, {"next": 1}]
 MISSING = object()
@@ -60,12 +60,12 @@ class Listing(RuleBasedStateMachine):
     @precondition(lambda self: not (self.ended or self.failed))
     @rule(has_more=has_mores, cursor=cursors, found=records)
     def any_page(self, has_more: Any, cursor: Any, found: list[int]) -> None:
-        self.answer({"hasMore": has_more, "nextCursor": cursor}, found)
+        self.respond({"hasMore": has_more, "nextCursor": cursor}, found)
 
     @precondition(lambda self: not (self.ended or self.failed))
     @rule(has_more=st.sampled_from(MORE), cursor=st.integers(100, 199), found=records)
     def page_that_goes_on(self, has_more: Any, cursor: int, found: list[int]) -> None:
-        self.answer({"hasMore": has_more, "nextCursor": cursor}, found)
+        self.respond({"hasMore": has_more, "nextCursor": cursor}, found)
 
     @precondition(lambda self: not (self.ended or self.failed) and self.asked[-1] is not None)
     @rule(has_more=st.sampled_from(MORE), data=st.data(), as_text=st.booleans(), found=records)
@@ -75,25 +75,25 @@ class Listing(RuleBasedStateMachine):
         cursor: Any = data.draw(st.sampled_from([one for one in self.asked if one is not None]))
         if not as_text and re.fullmatch(r"0|-?[1-9][0-9]*", cursor):
             cursor = int(cursor)
-        self.answer({"hasMore": has_more, "nextCursor": cursor}, found)
+        self.respond({"hasMore": has_more, "nextCursor": cursor}, found)
 
     @precondition(lambda self: not (self.ended or self.failed))
     @rule(has_more=has_mores, cursor=st.integers(100, 199))
     def page_with_the_records_of_the_one_before(self, has_more: Any, cursor: int) -> None:
-        self.answer({"hasMore": has_more, "nextCursor": cursor}, self.previous)
+        self.respond({"hasMore": has_more, "nextCursor": cursor}, self.previous)
 
     @precondition(lambda self: not (self.ended or self.failed))
     @rule(pagination=st.sampled_from([None, "true", [], 1, True, MISSING]), found=records)
     def page_without_pagination(self, pagination: Any, found: list[int]) -> None:
-        self.answer(pagination, found)
+        self.respond(pagination, found)
 
-    def answer(self, pagination: Any, found: list[int]) -> None:
+    def respond(self, pagination: Any, found: list[int]) -> None:
         body: dict[str, Any] = {"pagination": pagination, "data": [{"id": number} for number in found]}
         if isinstance(pagination, dict):
             body["pagination"] = {name: value for name, value in pagination.items() if value is not MISSING}
         elif pagination is MISSING:
             del body["pagination"]
-        page = read_page(json.dumps(body).encode(), Form, number=len(self.asked), timezone=UTC)
+        page = parse_page(json.dumps(body).encode(), Form, number=len(self.asked), timezone=UTC)
         expected = self.expected(body.get("pagination"), found)
         self.previous = found
         if expected == "error":
@@ -141,4 +141,4 @@ def test_a_cursor_that_the_listing_started_from_is_not_asked_for_again() -> None
     body = b'{"pagination": {"hasMore": true, "nextCursor": "a"}, "data": [{"id": 1}]}'
 
     with pytest.raises(FsmPaginationError):
-        paginator.advance(read_page(body, Form, number=1, timezone=UTC))
+        paginator.advance(parse_page(body, Form, number=1, timezone=UTC))

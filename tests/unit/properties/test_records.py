@@ -1,4 +1,4 @@
-"""Records survive JSON, and nothing that came is lost by reading it."""
+"""Records survive JSON, and parsing loses nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from fsm_provider.api.forms import FormFilter, for_xcom
+from fsm_provider.api.form_filter import FormFilter
+from fsm_provider.api.forms import for_xcom
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
-from fsm_provider.api.reading import read_record
-from tests.unit.properties.strategies import any_records, kind_of, kinds_of, texts, valid_records
+from fsm_provider.api.parsing import parse_record
+from tests.unit.properties.strategies import any_records, kind_for, kinds_for, texts, valid_records
 
 MODELS = [Form, Job, AssetDynamicField, Webhook]
 models = pytest.mark.parametrize("model", MODELS)
@@ -84,7 +85,7 @@ def test_a_value_that_is_read_as_another_stands_all_the_same(raw: dict[str, Any]
 @given(raw=any_records(Form), zone=zones)
 @example(raw={"id": 1, "jobDetails": {"jobID": {"a": 1}}, "createdOnDateTime": "yesterday"}, zone=UTC)
 def test_any_form_can_be_filtered_and_referred_to(raw: dict[str, Any], zone: tzinfo) -> None:
-    form = read_record(raw, Form, timezone=zone)
+    form = parse_record(raw, Form, timezone=zone)
     wanted = FormFilter(property_id=7, job_id=7, created_since="2026-01-01", created_by_id="7")
 
     assert isinstance(wanted.matches(form), bool)
@@ -94,23 +95,23 @@ def test_any_form_can_be_filtered_and_referred_to(raw: dict[str, Any], zone: tzi
 
 
 def assert_nothing_is_lost(model: type[Record], raw: dict[str, Any], zone: tzinfo) -> None:
-    read = read_record(copy.deepcopy(raw), model, timezone=zone).as_json()
+    read = parse_record(copy.deepcopy(raw), model, timezone=zone).as_json()
 
     came = {name: value for name, value in raw.items() if not (model is Webhook and name == "signingSecret")}
     assert stands(model, came, through_json(read), zone), f"{came} became {read}"
 
 
 def stands(kind: Any, came: Any, read: Any, zone: tzinfo) -> bool:
-    """Whether what was read is what came, up to the documented conversions."""
+    """Whether a parsed value equals the received one, up to the documented conversions."""
     if type(came) is type(read) and came == read and not isinstance(came, dict | list):
         return True
     if isinstance(came, dict) and isinstance(read, dict):
-        kinds = kinds_of(kind) if isinstance(kind, type) and issubclass(kind, Record) else {}
+        kinds = kinds_for(kind) if isinstance(kind, type) and issubclass(kind, Record) else {}
         return all(
             name in read and stands(kinds.get(name), value, read[name], zone) for name, value in came.items()
         ) and all(read[name] is None for name in read.keys() - came.keys())
     if isinstance(came, list) and isinstance(read, list):
-        element = kind_of(get_args(kind)[0]) if get_origin(kind) is list else None
+        element = kind_for(get_args(kind)[0]) if get_origin(kind) is list else None
         return len(came) == len(read) and all(
             stands(element, *pair, zone) for pair in zip(came, read, strict=True)
         )
@@ -121,6 +122,6 @@ def stands(kind: Any, came: Any, read: Any, zone: tzinfo) -> bool:
     if kind is str and isinstance(read, str) and isinstance(came, int | float):
         return type(came)(read) == came
     if kind is AwareDatetime and isinstance(read, str) and isinstance(came, str):
-        moment = datetime.fromisoformat(came)
-        return datetime.fromisoformat(read) == (moment if moment.tzinfo else moment.replace(tzinfo=zone))
+        time = datetime.fromisoformat(came)
+        return datetime.fromisoformat(read) == (time if time.tzinfo else time.replace(tzinfo=zone))
     return False

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from fsm_provider.sensors.forms import FsmFormSensor
 from tests.capabilities import RESCHEDULES, SHARED_STREAMS, TASK_SDK
 from tests.unit.clocks import run_hurried
+from tests.unit.state_store import MemoryStateStore, TaskInstance
 
 if TASK_SDK.is_there:
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
@@ -32,32 +33,11 @@ if not SHARED_STREAMS.is_there:
     del MODES["deferred shared"]
 
 
-class TaskInstance:
-    """What a sensor in reschedule mode asks its task instance for."""
-
-    try_number = 1
-
-    def __init__(self):
-        self.first_reschedule = None
-
-    def get_first_reschedule_date(self, context):
-        return self.first_reschedule
-
-
-class StateStore(dict):
-    """``context["task_state_store"]``."""
-
-    def set(self, key, value):
-        self[key] = json.loads(json.dumps(value))
-
-    def delete(self, key):
-        del self[key]
-
-
 class Run:
     """Runs a sensor in one mode until it ends.
 
-    :ivar deferrals: what it deferred with.
+    :ivar deferrals: its deferrals.
+    :ivar before_resuming: called between each event and the task that it resumes.
     """
 
     def __init__(self, mode):
@@ -65,13 +45,14 @@ class Run:
             RESCHEDULES.require()
         self.mode = mode
         self.deferrals = []
+        self.before_resuming = lambda: None
 
     def __call__(self, *, context=None, **kwargs):
         arguments = {"task_id": "wait", "poke_interval": 1, **MODES[self.mode], **kwargs}
         task_instance = TaskInstance()
         context = {
             "ti": task_instance,
-            "task_state_store": StateStore(),
+            "task_state_store": MemoryStateStore(),
             **(context or {"data_interval_start": START}),
         }
         method, resumed_with = "execute", None
@@ -87,10 +68,11 @@ class Run:
             except TaskDeferred as deferral:
                 self.deferrals.append(deferral)
                 shared = self.mode == "deferred shared"
-                method, resumed_with = run_hurried(outcome_of(deferral, shared=shared))
+                method, resumed_with = run_hurried(outcome_from(deferral, shared=shared))
+                self.before_resuming()
 
 
-async def outcome_of(deferral, *, shared):
+async def outcome_from(deferral, *, shared):
     """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
     trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
@@ -115,7 +97,7 @@ async def outcome_of(deferral, *, shared):
 
 
 def shared_streams():
-    """What the triggerer runs shared streams with."""
+    """The triggerer's manager of shared streams."""
     from airflow.triggers.shared_stream import SharedStreamManager
 
     return SharedStreamManager()
@@ -126,6 +108,22 @@ def run(request):
     return Run(request.param)
 
 
+@pytest.fixture(params=MODES)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture(params=[mode for mode in MODES if mode != "poke"])
+def run_that_reads_its_connection_again(request):
+    """A sensor in a mode in which its connection is read more than once."""
+    return Run(request.param)
+
+
+@pytest.fixture(params=[mode for mode in MODES if mode.startswith("deferred")])
+def each_deferred_run(request):
+    return Run(request.param)
+
+
 @pytest.fixture
 def deferred_run():
     return Run("deferred alone")
@@ -133,12 +131,12 @@ def deferred_run():
 
 @pytest.fixture
 def soon(service):
-    """Do something once the sensor has looked so many times."""
+    """Do something once the sensor has polled that many times."""
     threads = []
 
-    def start(action, *args, looks=1, **kwargs):
+    def start(action, *args, polls=1, **kwargs):
         def act():
-            service.wait_for(lambda: len(service.requests) >= looks, timeout=20)
+            service.wait_for(lambda: len(service.requests) >= polls, timeout=20)
             action(*args, **kwargs)
 
         threads.append(threading.Thread(target=act))

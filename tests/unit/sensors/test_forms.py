@@ -1,20 +1,23 @@
-"""The form sensor gives the same answer in poke, reschedule and deferrable mode."""
+"""The form sensor has the same result in poke, reschedule and deferrable mode."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
+    AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
 
-from fsm_provider.api import FsmInputError, FsmServerError
-from fsm_provider.api.forms import format_time
+from fsm_provider.api import FsmConnectionError, FsmInputError, FsmServerError
+from fsm_provider.api.form_filter import format_time
 from fsm_provider.sensors.forms import FAILING_SINCE, FsmFormSensor
 from fsm_provider.testing import faults
-from tests.unit.sensors.conftest import START, Run, StateStore
+from tests.unit.sensors.conftest import MODES, START, Run
+from tests.unit.state_store import MemoryStateStore, TaskInstance
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,7 @@ def connected(service, connect):
     connect(service, max_retries=0)
 
 
-def test_a_form_that_is_there_ends_the_wait_at_the_first_look(service, run):
+def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
     form = service.add_form(job_id=11, property_id=2, form_name="Sign-off")
 
     (reference,) = run(job_id=11)
@@ -40,12 +43,12 @@ def test_a_form_that_is_there_ends_the_wait_at_the_first_look(service, run):
 
 
 def test_a_form_that_is_completed_later_ends_the_wait(service, run, soon):
-    soon(service.add_form, looks=3, job_id=11, id=900)
+    soon(service.add_form, polls=3, job_id=11, id=900)
 
     assert run(job_id=11, xcom="ids") == [900]
 
 
-def test_a_wait_by_itself_looks_once_an_interval(service, deferred_run, soon):
+def test_a_wait_alone_polls_once_an_interval(service, deferred_run, soon):
     soon(service.add_form, job_id=11, id=900)
 
     deferred_run(job_id=11, poke_interval=20)
@@ -54,14 +57,14 @@ def test_a_wait_by_itself_looks_once_an_interval(service, deferred_run, soon):
 
 
 @pytest.mark.parametrize("filters", [{"property_id": 2}, {"job_id": 11}, {}])
-def test_property_job_or_whole_account(service, run, filters):
+def test_property_job_or_entire_account(service, run, filters):
     service.add_form(job_id=10, property_id=1, form_name="Other")
     wanted = service.add_form(job_id=11, property_id=2)
 
     assert run(xcom="ids", form_names="Gas Safety Record", **filters) == [wanted["id"]]
 
 
-def test_minimum_forms_waits_for_so_many(service, run, soon):
+def test_minimum_forms_waits_for_that_many(service, run, soon):
     first = service.add_form(job_id=11)
     soon(service.add_form, job_id=11, id=900)
 
@@ -98,7 +101,7 @@ def test_forms_from_before_the_bound_do_not_count(service, run, soon, early):
     bound = {"created": "since", "updated": "updated_since"}[early]
     service.add_form(job_id=11, **{early: START - timedelta(milliseconds=1)})
     soon(service.add_form, job_id=11, id=900, created=START, updated=START)
-    # With its old times, a stream would find it by its next whole sweep only, but for its first.
+    # With its old times, a stream finds it only by a full poll: its first, or the next.
     interval = 15 if run.mode.startswith("deferred") else 1
 
     assert run(job_id=11, xcom="ids", poke_interval=interval, **{bound: START.isoformat()}) == [900]
@@ -150,7 +153,7 @@ def go_down(service):
 def test_a_permanent_error_fails_the_task_without_a_retry(service, run, soon):
     soon(go_down, service)
 
-    with pytest.raises(AirflowFailException, match="GET /forms was answered 401"):
+    with pytest.raises(AirflowFailException, match="GET /forms returned HTTP 401"):
         run(job_id=11)
 
 
@@ -162,57 +165,69 @@ def test_a_permanent_error_skips_under_soft_fail(service, run, soon):
 
 
 @pytest.mark.parametrize("soft_fail", [False, True])
-def test_a_passing_error_is_left_to_airflows_retries_also_under_soft_fail(service, run, soon, soft_fail):
+def test_a_transient_error_is_left_to_airflows_retries_also_under_soft_fail(service, run, soon, soft_fail):
     soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
 
-    with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
+    with pytest.raises(FsmServerError, match="GET /forms returned HTTP 503"):
         run(job_id=11, soft_fail=soft_fail, failure_tolerance=0)
 
 
-@pytest.mark.parametrize("fault", [faults.Status(503), faults.Reset(), faults.Status(429, retry_after=1)])
-def test_an_outage_is_waited_out(service, run, soon, fault):
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.Status(503),
+        faults.Reset(),
+        faults.Status(429, retry_after=1),
+        faults.Status(410),
+        faults.Redirect("/maintenance"),
+        faults.pagination(hasMore=True, nextCursor=None),
+    ],
+    ids=["503", "reset", "429", "410", "redirect", "pagination"],
+)
+def test_poll_failures_are_tolerated(service, run, soon, fault):
     soon(service.fail, "GET", "/forms", fault, every=True)
-    soon(service.clear_faults, looks=3)
-    soon(service.add_form, looks=3, job_id=11, id=900)
+    soon(service.clear_faults, polls=3)
+    soon(service.add_form, polls=3, job_id=11, id=900)
 
     assert run(job_id=11, xcom="ids", timeout=300) == [900]
-    assert {request.status for request in service.requests} != {200}
+    assert len(service.requests) > 3
 
 
-def test_an_outage_at_the_first_look_is_waited_out(service, run):
+def test_a_failure_of_the_first_poll_is_tolerated(service, run):
     service.fail("GET", "/forms", faults.Status(503))
     service.add_form(job_id=11, id=900)
 
     assert run(job_id=11, xcom="ids") == [900]
 
 
-def test_an_outage_that_outlasts_the_tolerance_fails_with_its_error(service, run, soon):
+def test_failures_that_outlast_the_tolerance_fail_the_task_with_their_error(service, run, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
 
-    with pytest.raises(FsmServerError, match="GET /forms was answered 503"):
+    with pytest.raises(FsmServerError, match="GET /forms returned HTTP 503"):
         run(job_id=11, failure_tolerance=timedelta(seconds=2))
 
 
-def test_the_tolerance_is_for_one_outage_not_for_all_together(service, run, soon):
+def test_the_tolerance_is_for_failures_in_a_row_not_for_all_together(service, run, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
-    soon(service.fail, "GET", "/forms", faults.Status(503), looks=3)
-    soon(service.add_form, looks=4, job_id=11, id=900)
+    soon(service.fail, "GET", "/forms", faults.Status(503), polls=3)
+    soon(service.add_form, polls=4, job_id=11, id=900)
 
     assert run(job_id=11, failure_tolerance=1.8, xcom="ids") == [900]
 
 
-def test_the_patience_of_another_try_is_not_this_ones(service):
-    noted = StateStore({FAILING_SINCE: {"try": 0, "since": START.isoformat()}})
+def test_each_attempt_has_its_own_failure_tolerance(service):
+    stored = MemoryStateStore()
+    stored.set(FAILING_SINCE, {"try": 0, "since": START.isoformat()})
     service.fail("GET", "/forms", faults.Status(503))
     service.add_form(job_id=11, id=900)
 
-    context = {"data_interval_start": START, "task_state_store": noted}
+    context = {"data_interval_start": START, "task_state_store": stored}
 
     assert Run("reschedule")(job_id=11, xcom="ids", context=context) == [900]
-    assert noted == {}
+    assert stored.kept == {}
 
 
-def test_without_a_state_store_a_rescheduled_sensor_has_no_patience(service, soon):
+def test_without_a_state_store_a_rescheduled_sensor_tolerates_no_failure(service, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
 
     with pytest.raises(FsmServerError):
@@ -226,7 +241,7 @@ def test_any_error_skips_under_never_fail(service, run, soon):
         run(job_id=11, never_fail=True)
 
 
-def test_silent_fail_goes_on_after_a_passing_error(service, run, soon):
+def test_silent_fail_goes_on_after_a_transient_error(service, run, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
     soon(service.add_form, job_id=11, id=900)
 
@@ -258,7 +273,7 @@ def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soo
         connect(service, max_retries=0)
         service.add_form(job_id=11, id=900)
 
-    soon(rotate, looks=2)
+    soon(rotate, polls=2)
 
     assert deferred_run(job_id=11, xcom="ids") == [900]
     assert 401 in {request.status for request in service.requests}
@@ -266,7 +281,7 @@ def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soo
 
 @pytest.mark.parametrize("event", [None, {}, {"status": "success"}, "done"])
 def test_an_event_of_another_kind_is_refused(event):
-    with pytest.raises(RuntimeError, match="none of its own"):
+    with pytest.raises(RuntimeError, match="does not emit"):
         FsmFormSensor(task_id="wait").execute_complete({}, event)
 
 
@@ -320,7 +335,211 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
         FsmFormSensor(task_id="wait", **argument)
 
 
-def test_a_template_that_found_nothing_does_not_wait_for_ever(service):
+RECORD = {"id": 12, "formPDFURL": "https://files.example.com/12.pdf?signature=canary"}
+
+
+@pytest.mark.parametrize("name", ["job_id", "property_id", "form_name_id", "form_category", "form_names"])
+@pytest.mark.parametrize("found", [None, RECORD, [RECORD], ""])
+def test_a_template_that_renders_an_invalid_value_does_not_wait_for_ever(service, mode, name, found):
+    sensor = FsmFormSensor(task_id="wait", **MODES[mode], **{name: "{{ found }}"})
+    sensor.render_template_fields({"found": found})
+
+    with pytest.raises(AirflowFailException, match=f"^{name}: ") as refused:
+        sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
+    assert service.requests == []
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["property_id", "job_id", "since", "form_names"])
+def test_a_mapped_task_that_is_given_none_does_not_fire_on_any_form(service, mode, name):
+    """As ``FsmFormSensor.partial(...).expand(job_id=[None])`` makes it."""
+    service.add_form()
+    sensor = FsmFormSensor(task_id="wait", **MODES[mode], **{name: None}, _airflow_from_mapped=True)
+
+    with pytest.raises(AirflowFailException, match=f"^{name}: is None"):
+        sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    "name", ["property_id", "job_id", "created_since", "created_by_id", "since", "form_names"]
+)
+def test_an_output_that_is_none_does_not_make_any_form_match(service, mode, name):
+    service.add_form()
+    sensor = FsmFormSensor(task_id="wait", **MODES[mode], **{name: "{{ found }}"})
+    setattr(sensor, name, None)  # as an upstream task's output comes
+
+    with pytest.raises(AirflowFailException, match=f"^{name}: is None"):
+        sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        ({"minimum_forms": "{{ found }}"}, RECORD),
+        ({"since": "{{ found }}"}, None),
+        ({"form_names": "{{ found }}"}, ["Gas", "Oil"]),
+        ({"form_names": "{{ found | tojson }}"}, []),
+        ({"form_names": "{{ found | tojson }}"}, 5),
+        ({"form_names": "{{ found | tojson }}"}, {"Gas": 1}),
+        ({"form_names": "{{ found | tojson }}"}, None),
+        ({"form_names": ["Gas", "{{ found }}"]}, None),
+        ({"job_id": "{{ found | tojson }}"}, [12]),
+    ],
+)
+@pytest.mark.parametrize("silent_fail", [False, True])
+def test_a_rendered_value_is_checked_at_the_first_poll(service, mode, argument, found, silent_fail):
+    sensor = FsmFormSensor(task_id="wait", silent_fail=silent_fail, **MODES[mode], **argument)
+    sensor.render_template_fields({"found": found})
+
+    with pytest.raises(AirflowFailException, match=f"^{next(iter(argument))}: "):
+        sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
+    assert service.requests == []
+
+
+def test_a_rendered_empty_list_of_names_does_not_match_any_form(service, mode):
+    sensor = FsmFormSensor(task_id="wait", form_names=["{{ name }}"], **MODES[mode])
+    sensor.form_names = []  # as an upstream task's output comes
+
+    with pytest.raises(AirflowFailException, match=r"^form_names: "):
+        sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
+    assert service.requests == []
+
+
+@pytest.mark.parametrize("names", ['["Sign-off", "Gas"]', ["Sign-off", "Gas"]])
+def test_each_rendered_name_is_waited_for(service, run, soon, names):
+    gas = service.add_form(job_id=11, form_name="Gas")
+    service.add_form(job_id=11, form_name="Photo")
+    soon(service.add_form, job_id=11, form_name="Sign-off", id=900)
+
+    assert run(job_id=11, form_names=names, xcom="ids") == [gas["id"], 900]
+
+
+def move(service, form, job_id):
+    service.update_form(form["id"], jobDetails={**form["jobDetails"], "jobID": job_id})
+
+
+def test_full_records_of_a_form_that_moves_before_they_are_read_are_waited_for(
+    service, each_deferred_run, soon
+):
+    """The worker polls just before the form comes, and again when it has moved to another job."""
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+
+    def leave_and_another_comes():
+        move(service, service.forms[0], 12)
+        run.before_resuming = lambda: None
+        soon(service.add_form, polls=len(service.requests) + 2, job_id=11, id=901)
+
+    run.before_resuming = leave_and_another_comes
+
+    assert [form["id"] for form in run(job_id=11, xcom="full")] == [901]
+    first, second = run.deferrals
+    assert second.kwargs["deadline"] == first.kwargs["deadline"]
+
+
+def test_full_records_that_do_not_come_back_time_out(service, each_deferred_run, soon):
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+    run.before_resuming = lambda: move(service, service.forms[0], 12)
+
+    with pytest.raises(AirflowSensorTimeout):
+        run(job_id=11, xcom="full", timeout=40)
+    assert len(run.deferrals) == 2
+
+
+@pytest.mark.parametrize("fault", [faults.Status(503), faults.Reset(), faults.Status(429, retry_after=1)])
+def test_a_failure_to_read_full_records_is_tolerated(service, each_deferred_run, soon, fault):
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+
+    def fail_once():
+        run.before_resuming = lambda: None
+        for thread in threading.enumerate():  # a poll that the end of the wait cancelled
+            if thread.name == "fsm fsm_default":
+                thread.join()
+        service.fail("GET", "/forms", fault)
+
+    run.before_resuming = fail_once
+
+    assert [form["id"] for form in run(job_id=11, xcom="full")] == [900]
+    assert len(run.deferrals) == 2
+
+
+def test_failures_to_read_full_records_are_tolerated_only_for_a_time(service, each_deferred_run, soon):
+    """The triggerer reaches the service, the worker does not."""
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+    run.before_resuming = lambda: service.fail("GET", "/forms", faults.Status(503))
+
+    with pytest.raises(FsmServerError, match="GET /forms returned HTTP 503"):
+        run(job_id=11, xcom="full", failure_tolerance=2)
+    since = [deferral.kwargs.get("failing_since") for deferral in run.deferrals]
+    assert since[0] is None
+    assert since[1]
+    assert set(since[1:]) == {since[1]}
+
+
+def test_a_refused_token_when_full_records_are_read_fails_the_task(service, each_deferred_run, soon):
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+    run.before_resuming = lambda: go_down(service)
+
+    with pytest.raises(AirflowFailException, match="returned HTTP 401"):
+        run(job_id=11, xcom="full")
+
+
+def test_an_unreachable_secrets_backend_is_tolerated(service, connect, run, soon, monkeypatch):
+    """In any process that reads the connection next; one in poke mode has already read it."""
+
+    def lose():
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+        threading.Timer(2.5, come_back).start()
+
+    def come_back():
+        connect(service, max_retries=0)
+        service.add_form(job_id=11, id=900)
+
+    soon(lose)
+
+    assert run(job_id=11, xcom="ids") == [900]
+
+
+def test_a_secrets_backend_that_stays_unreachable_fails_the_task_after_the_tolerance(
+    service, run_that_reads_its_connection_again, soon, monkeypatch
+):
+    run = run_that_reads_its_connection_again
+    soon(monkeypatch.delenv, "AIRFLOW_CONN_FSM_DEFAULT")
+
+    with pytest.raises(FsmConnectionError, match="'fsm_default': is not defined, or what it is stored in"):
+        run(job_id=11, failure_tolerance=2)
+
+
+def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+    with pytest.raises(AirflowNotFoundException):
+        Run(mode)(job_id=11)
+
+
+def test_an_unreachable_secrets_backend_when_full_records_are_read_is_tolerated(
+    service, connect, each_deferred_run, soon, monkeypatch
+):
+    run = each_deferred_run
+    soon(service.add_form, job_id=11, id=900)
+
+    def lose():
+        run.before_resuming = lambda: None
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+        threading.Timer(0.5, connect, [service]).start()
+
+    run.before_resuming = lose
+
+    assert [form["id"] for form in run(job_id=11, xcom="full")] == [900]
+
+
+def test_a_template_that_renders_none_does_not_wait_for_ever(service):
     sensor = FsmFormSensor(task_id="wait", job_id="{{ nothing }}")
     sensor.render_template_fields({"nothing": None})
 

@@ -43,7 +43,7 @@ def test_a_reset_may_hit_a_kept_alive_connection(call, service):
 
 
 @pytest.mark.parametrize(("at", "left_out"), [(None, None), (0, None), (10, None), (-1, 1)])
-def test_a_truncated_answer_promises_more_than_it_sends(service, at, left_out):
+def test_a_truncated_response_promises_more_than_it_sends(service, at, left_out):
     service.fail(*JOBS, faults.Truncated(at))
 
     seen = see(service)
@@ -55,7 +55,7 @@ def test_a_truncated_answer_promises_more_than_it_sends(service, at, left_out):
     assert statuses(service) == [201]
 
 
-def test_a_chunked_answer_may_miss_its_last_chunk(service):
+def test_a_chunked_response_may_miss_its_last_chunk(service):
     service.fail(*JOBS, faults.Truncated(10, chunked=True))
 
     seen = see(service)
@@ -69,7 +69,7 @@ def test_a_chunked_answer_may_miss_its_last_chunk(service):
 def test_a_stall_is_silent_after_handling_or_without(service, after_handling):
     service.fail(*JOBS, faults.Stall(after_handling=after_handling))
 
-    seen = see(service, patience=SHORT)
+    seen = see(service, timeout=SHORT)
 
     assert (seen.data, seen.end) == (b"", "silence")
     assert len(service.jobs) == int(after_handling)
@@ -80,7 +80,7 @@ def test_a_stall_is_silent_after_handling_or_without(service, after_handling):
 def test_a_stall_may_begin_within_the_body(service, at):
     service.fail(*JOBS, faults.Stall(headers_first=True, at=at))
 
-    seen = see(service, patience=SHORT)
+    seen = see(service, timeout=SHORT)
 
     promised = seen.promised
     assert (seen.status, seen.end) == (201, "silence")
@@ -135,26 +135,26 @@ def test_a_stalled_connection_does_not_hold_up_others(call, service):
         assert call("POST", "/properties/2/jobs", json={}).status_code == 201
 
 
-def test_a_delay_comes_between_handling_and_the_whole_answer(service):
+def test_a_delay_comes_between_handling_and_the_complete_response(service):
     service.fail(*JOBS, faults.Delay(2))
     with RawConnection(service) as connection:
         connection.send("POST", "/properties/1/jobs")
         service.wait_for(lambda: service.jobs, timeout=5)
 
-        assert connection.see(patience=0.05).data == b""
+        assert connection.see(timeout=0.05).data == b""
         seen = connection.see()
 
     assert [json.loads(seen.body)] == service.jobs
 
 
 def test_a_trickle_outlasts_every_single_read(call, service):
-    service.fail(*JOBS, faults.Trickle(1.0, pieces=10))
+    service.fail(*JOBS, faults.Trickle(1.0, chunks=10))
     began = time.monotonic()
 
-    answer = call.session.post(f"{service.base_url}/properties/1/jobs", json={}, timeout=0.5)
+    response = call.session.post(f"{service.base_url}/properties/1/jobs", json={}, timeout=0.5)
 
     assert time.monotonic() - began >= 0.9
-    assert [answer.json()] == service.jobs
+    assert [response.json()] == service.jobs
     assert call("GET", "/forms").status_code == 200
     assert len({request.connection for request in service.requests}) == 1
 

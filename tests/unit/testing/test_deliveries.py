@@ -1,10 +1,10 @@
-"""The fake tells registered targets of new jobs, as a sender of webhooks does."""
+"""The fake notifies registered targets of new jobs, as a sender of webhooks does."""
 
 import hashlib
 import hmac
 import json
-import threading
 import time
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,11 +12,12 @@ from standardwebhooks import Webhook
 
 from fsm_provider.testing import Deliveries
 from fsm_provider.testing.delivering import body_hmac
+from tests.http_server import serving
 from tests.unit.testing.conftest import register
 
 
 class Target:
-    """A server that keeps what it is sent, and answers as it is told."""
+    """A server that records requests, and returns the scheduled statuses."""
 
     def __init__(self):
         self.received = []
@@ -34,15 +35,12 @@ class Target:
             def log_message(self, *args):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?x=1"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
+        self._running = ExitStack()
+        server = self._running.enter_context(serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)))
+        self.url = f"http://127.0.0.1:{server.server_port}/hook?x=1"
 
     def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        self._running.close()
 
 
 @pytest.fixture
@@ -145,20 +143,20 @@ def test_reordered(serve, target):
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1.example.test/hook", "https://example.test/hook"])
 def test_nothing_leaves_this_machine(serve, target, url):
-    assert told(serve(), [(url, "jobs.created"), (target.url, "jobs.created")]) == [2]
+    assert delivered(serve(), [(url, "jobs.created"), (target.url, "jobs.created")]) == [2]
 
 
 def test_other_events_are_not_delivered(serve, target):
-    assert told(serve(), [(target.url, "jobs.closed"), (target.url, "jobs.created")]) == [2]
+    assert delivered(serve(), [(target.url, "jobs.closed"), (target.url, "jobs.created")]) == [2]
 
 
-def told(call, registrations):
-    """Give the webhooks that a new job is delivered to, of several of which the last one is."""
+def delivered(call, registrations):
+    """Return the webhooks that a new job is delivered to, which include the last one."""
     for url, event_type in registrations:
         service = add_webhook(call, url, event_type)
     service.add_job(7)
     wait(service, 1)
-    service.stop()  # what was begun before is then in the record too
+    service.stop()  # attempts under way are recorded by then
     return [attempt.webhook_id for attempt in service.deliveries]
 
 

@@ -25,7 +25,7 @@ from tests.unit.testing.wire import JOBS, see, statuses
         (None, None, b"null", "application/json"),
     ],
 )
-def test_a_status_answers_instead_of_handling(service, body, content_type, sent, sent_as):
+def test_a_status_is_sent_instead_of_handling(service, body, content_type, sent, sent_as):
     service.fail(*JOBS, faults.Status(503, body, content_type=content_type, headers={"X-Request-ID": "r1"}))
 
     seen = see(service)
@@ -146,7 +146,7 @@ def test_the_right_body_under_a_wrong_type_or_none(call, service):
     assert [plain.json(), untyped.json()] == service.jobs
 
 
-def test_gzip_compresses_the_right_answer(service):
+def test_gzip_compresses_the_correct_response(service):
     service.fail(*JOBS, faults.Gzip())
 
     seen = see(service)
@@ -156,7 +156,7 @@ def test_gzip_compresses_the_right_answer(service):
     assert [json.loads(gzip.decompress(seen.body))] == service.jobs
 
 
-def test_a_right_answer_can_be_rewritten(call, service):
+def test_a_correct_response_can_be_rewritten(call, service):
     service.seed_forms(2)
     service.fail("GET", "/forms", faults.Rewrite(lambda page: {**page, "data": page["data"][::-1]}))
 
@@ -166,7 +166,7 @@ def test_a_right_answer_can_be_rewritten(call, service):
     assert int(response.headers["content-length"]) == len(response.content)
 
 
-def test_an_answer_that_is_no_success_is_not_rewritten(call, service):
+def test_a_response_that_is_no_success_is_not_rewritten(call, service):
     service.fail("GET", "/forms", faults.Rewrite(lambda page: page["data"]))
 
     assert call("GET", "/forms", params={"cursor": "unknown"}).status_code == 409
@@ -193,7 +193,7 @@ def test_a_function_may_send_requests_itself_and_be_followed_by_a_fault(call, se
 class Teapot:
     async def play(self, exchange):
         right = await exchange.handle()
-        await exchange.answer(faults.Answer(418, right.body))
+        await exchange.respond(faults.Response(418, right.body))
 
 
 def test_a_fault_may_be_ones_own(call, service):
@@ -207,7 +207,7 @@ def test_a_fault_may_be_ones_own(call, service):
 @pytest.mark.parametrize(
     "fault", [faults.Rewrite(lambda page: page["nothing"]), faults.Before(lambda: 1 / 0)]
 )
-def test_a_fault_that_fails_itself_is_answered_500_and_logged(call, caplog, fault):
+def test_a_fault_that_fails_itself_returns_500_and_is_logged(call, caplog, fault):
     call.service.fail("GET", "/forms", fault)
 
     assert call("GET", "/forms").status_code == 500

@@ -6,7 +6,7 @@ import pytest
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
-SECTION_2_3 = {
+FORM_FIELDS = {
     "id": int,
     "createdOnDateTime": str,
     "lastUpdatedOnDateTime": str,
@@ -30,7 +30,7 @@ def listed(call, **params):
 def test_a_form_has_every_field_of_the_specification_in_its_type(call):
     form = call.service.add_form(job_id=9, property_id=7, category="gas", form_name_id="3")
 
-    assert {name: type(value) for name, value in form.items()} == SECTION_2_3
+    assert {name: type(value) for name, value in form.items()} == FORM_FIELDS
     details = form["jobDetails"]
     assert details.pop("jobID") == 9
     assert set(details) == {
@@ -168,7 +168,7 @@ def test_a_form_is_completed_against_the_property_of_its_job(call):
         call.service.complete_form(1, "Sign-off")
 
 
-def test_the_address_of_the_pdf_gives_one_that_differs_by_version(call):
+def test_the_pdf_url_returns_a_pdf_that_differs_by_version(call):
     form = call.service.add_form(form_name="Record (gas)")
     path = form["formPDFURL"].removeprefix(call.service.base_url)
 

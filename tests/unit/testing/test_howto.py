@@ -26,7 +26,7 @@ def test_an_order_becomes_a_job(monkeypatch):
 
 
 # [START howto_fault]
-def test_a_lost_answer_is_not_repeated(fake_field_service):
+def test_a_lost_response_is_not_repeated(fake_field_service):
     fake_field_service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
 
     with pytest.raises(FsmUncertainWriteError):

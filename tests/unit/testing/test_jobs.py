@@ -67,7 +67,7 @@ INTEGERS = [
     "userGroupID",
     "onHoldReasonID",
 ]
-SECTION_2_2 = {
+JOB_FIELDS = {
     **dict.fromkeys(STRINGS, str),
     **dict.fromkeys(INTEGERS, int),
     **dict.fromkeys(["hasRelatedRecall", "isJobOnHold", "hasSLA"], bool),
@@ -105,7 +105,7 @@ def test_a_created_job_has_every_field_of_the_specification_in_its_type(call, bo
 
     assert response.status_code == 201
     job = response.json()
-    assert {name: type(value) for name, value in job.items()} == SECTION_2_2
+    assert {name: type(value) for name, value in job.items()} == JOB_FIELDS
     for name, types in OBJECTS.items():
         assert {key: type(value) for key, value in job[name].items()} == types
 
@@ -216,4 +216,4 @@ def test_a_seeded_job_has_the_given_fields(call):
     job = call.service.add_job(7, status="Closed", stageName="Done")
 
     assert (job["propertyID"], job["status"], job["stageName"]) == (7, "Closed", "Done")
-    assert set(job) == set(SECTION_2_2)
+    assert set(job) == set(JOB_FIELDS)

@@ -27,9 +27,9 @@ def run_pytest(tmp_path):
 
 
 def test_the_fixture_is_a_started_and_empty_service(fake_field_service):
-    answer = requests.get(f"{fake_field_service.base_url}/forms", timeout=5)
+    response = requests.get(f"{fake_field_service.base_url}/forms", timeout=5)
 
-    assert answer.status_code == 401
+    assert response.status_code == 401
     assert fake_field_service.forms == fake_field_service.jobs == []
 
 
@@ -67,20 +67,45 @@ def test_it_loads_neither_airflow_nor_a_server_before_a_fixture_is_asked_for(run
     assert code == 0, output
 
 
+def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s():
+    """Whoever has the package installed pays for this in each run of pytest."""
+    loaded = (
+        "import sys, pytest\n"
+        "before = set(sys.modules)\n"
+        "import fsm_provider.testing.pytest_plugin\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+
+    added = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+
+    others = [name for name in added.split() if name.partition(".")[0] not in sys.stdlib_module_names]
+    assert others == ["fsm_provider", "fsm_provider.testing", "fsm_provider.testing.pytest_plugin"]
+    assert len(added.split()) <= 8
+
+
 def test_pytest_shows_what_the_fixtures_are_for(run_pytest):
     _, fixtures = run_pytest("--fixtures")
     _, markers = run_pytest("--markers")
 
     assert "Serve the field-service API for one test" in fixtures
     assert "AIRFLOW_CONN_FSM_DEFAULT" in fixtures
-    assert "Give the DAGs of the folder ``fsm_dags_folder``" in fixtures
+    assert "Return the DAGs of the folder ``fsm_dags_folder``" in fixtures
     assert "@pytest.mark.fake_field_service(" in markers
 
 
-def test_without_a_folder_of_dags_the_environment_is_left_alone(run_pytest):
-    test = "import os\ndef test_it(): assert os.environ['AIRFLOW_HOME'] == {!r}\n"
+def test_without_a_folder_of_dags_the_environment_is_left_alone(run_pytest, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AIRFLOW_HOME", "/home/of/the/project")
+    test = """
+import os
 
-    code, output = run_pytest(test=test.format(os.environ["AIRFLOW_HOME"]))
+def test_it():
+    (airflow,) = [variable for variable in os.environ.items() if variable[0].startswith("AIRFLOW")]
+    assert airflow == ("AIRFLOW_HOME", "/home/of/the/project")
+"""
+
+    code, output = run_pytest(test=test)
 
     assert code == 0, output
 

@@ -15,7 +15,7 @@ ENDPOINTS = [
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 @pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic fake-token", "fake-token", "Bearer "])
-def test_without_the_token_every_endpoint_answers_401(call, method, path, authorization):
+def test_without_the_token_every_endpoint_returns_401(call, method, path, authorization):
     response = call(method, path, headers={"Authorization": authorization})
 
     assert response.status_code == 401
@@ -23,7 +23,7 @@ def test_without_the_token_every_endpoint_answers_401(call, method, path, author
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
-def test_a_forbidden_token_is_answered_403(serve, method, path):
+def test_a_forbidden_token_returns_403(serve, method, path):
     call = serve(forbidden_tokens=["reader"])
 
     response = call(method, path, headers={"Authorization": "Bearer reader"})
@@ -47,7 +47,7 @@ def test_the_token_can_change_while_it_runs(call):
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/forms/", "/docs", "/openapi.json"])
-def test_an_unknown_path_is_answered_404_in_json(call, path):
+def test_an_unknown_path_returns_404_in_json(call, path):
     response = call("GET", path, allow_redirects=False)
 
     assert response.status_code == 404
@@ -62,7 +62,7 @@ def test_a_path_outside_the_base_path_is_unknown(serve):
     assert call.session.get(outside, timeout=5).status_code == 404
 
 
-def test_another_method_is_answered_405(call):
+def test_another_method_returns_405(call):
     assert call("DELETE", "/forms").status_code == 405
     assert call("GET", "/settings/webhooks").status_code == 405
 
@@ -125,7 +125,7 @@ def test_requests_can_be_selected_and_forgotten(call):
     assert call.service.requests == []
 
 
-def test_latency_delays_the_answer_but_not_the_handling(serve):
+def test_latency_delays_the_response_but_not_the_handling(serve):
     call = serve(latency=30)
 
     with pytest.raises(requests.ReadTimeout):

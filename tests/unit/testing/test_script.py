@@ -76,7 +76,7 @@ def test_a_request_fails_whether_or_not_it_is_authorised(call, service):
 def test_the_fault_scripted_last_goes_first_and_every_fault_counts(call, service):
     service.fail("GET", "/forms", faults.Status(502), every=True)
     service.fail("GET", "/forms", faults.Status(503), calls=(2, 3))
-    service.fail("GET", "/forms", faults.RightAnswer(), call=3)
+    service.fail("GET", "/forms", faults.CorrectResponse(), call=3)
 
     assert [call("GET", "/forms").status_code for _ in range(4)] == [502, 503, 200, 502]
 

@@ -52,7 +52,7 @@ def test_stop_does_not_wait_for_kept_alive_connections(call):
     assert time.monotonic() - began < 4
 
 
-def test_an_answer_is_not_held_back_by_delayed_acknowledgements(call):
+def test_a_response_is_not_held_back_by_delayed_acknowledgements(call):
     seconds = []
     for _ in range(20):
         began = time.monotonic()
@@ -64,8 +64,8 @@ def test_an_answer_is_not_held_back_by_delayed_acknowledgements(call):
 
 def test_stop_does_not_wait_for_latency(serve):
     call = serve(latency=30)
-    answers = []
-    client = threading.Thread(target=lambda: answers.append(call("GET", "/forms").status_code))
+    responses = []
+    client = threading.Thread(target=lambda: responses.append(call("GET", "/forms").status_code))
     client.start()
     call.service.wait_for(lambda: call.service.requests, timeout=5)
     began = time.monotonic()
@@ -74,17 +74,17 @@ def test_stop_does_not_wait_for_latency(serve):
     client.join()
 
     assert time.monotonic() - began < 4
-    assert answers == [200]
+    assert responses == [200]
 
 
 def test_it_comes_back_on_the_same_port_with_its_records(call):
     call("POST", "/properties/1/jobs", json={})
-    address = call.service.base_url
+    url = call.service.base_url
 
     call.service.stop()
     call.service.start()
 
-    assert call.service.base_url == address
+    assert call.service.base_url == url
     assert call("POST", "/properties/1/jobs", json={}).status_code == 201
     assert len(call.service.jobs) == 2
 
@@ -96,7 +96,7 @@ def test_a_port_in_use_is_an_error_at_the_start(call):
         FakeFieldService(port=port).start()
 
 
-def test_the_address_is_not_known_before_the_start_unless_the_port_is_given():
+def test_the_url_is_not_known_before_the_start_unless_the_port_is_given():
     with pytest.raises(RuntimeError, match="start"):
         FakeFieldService().add_form()
 
@@ -175,7 +175,7 @@ def test_it_imports_neither_airflow_nor_the_client():
     assert result.stdout == "[]\n"
 
 
-def test_the_command_serves_and_says_what_happens_until_it_is_told_to_stop():
+def test_the_command_serves_and_says_what_happens_until_it_is_interrupted():
     command = [sys.executable, "-m", "fsm_provider.testing", "--port", "0", "--token", "it's"]
     with subprocess.Popen(
         [*command, "--form-after", "0", "--form-name", "Sign-off", "--cursor-param", "after"],
@@ -184,7 +184,7 @@ def test_the_command_serves_and_says_what_happens_until_it_is_told_to_stop():
         text=True,
     ) as process:
         try:
-            address = process.stdout.readline().split()[4].rstrip(",")
+            url = process.stdout.readline().split()[4].rstrip(",")
             export = process.stdout.readline()
             sourced = subprocess.run(
                 ["sh", "-c", f'{export}printf %s "$AIRFLOW_CONN_FSM_DEFAULT"'],
@@ -192,8 +192,8 @@ def test_the_command_serves_and_says_what_happens_until_it_is_told_to_stop():
                 text=True,
                 check=True,
             )
-            answer = requests.post(
-                f"{address}/properties/1/jobs",
+            response = requests.post(
+                f"{url}/properties/1/jobs",
                 json={},
                 headers={"Authorization": "Bearer it's"},
                 timeout=5,
@@ -205,11 +205,11 @@ def test_the_command_serves_and_says_what_happens_until_it_is_told_to_stop():
 
     assert json.loads(sourced.stdout) == {
         "conn_type": "fsm",
-        "host": address,
+        "host": url,
         "password": "it's",
         "extra": {"cursor_param": "after"},
     }
-    assert answer.status_code == 201
+    assert response.status_code == 201
     assert lines == {
         "POST /properties/1/jobs 201\n",
         "form 5001 completed against job 1001: Sign-off\n",

@@ -17,7 +17,7 @@ SHORT = 0.3
 class Seen:
     """Bytes received and how they ended: ``complete``, ``closed``, ``reset`` or ``silence``.
 
-    Complete is an answer of the length it promised; whether the connection is then closed isn't
+    Complete is a response of the length it promised; whether the connection is then closed isn't
     waited for. Seconds are counted from before the request was sent.
     """
 
@@ -72,16 +72,16 @@ class RawConnection:
         self._began = time.monotonic()
         self.socket.sendall(head.encode() + body)
 
-    def see(self, patience: float = 5) -> Seen:
-        self.socket.settimeout(patience)
+    def see(self, timeout: float = 5) -> Seen:
+        self.socket.settimeout(timeout)
         data = b""
         end = "closed"
         try:
-            while piece := self.socket.recv(65536):
-                data += piece
-                answer = Seen(data, "complete", time.monotonic() - self._began)
-                if answer.header("content-length") == str(len(answer.body)):
-                    return answer
+            while chunk := self.socket.recv(65536):
+                data += chunk
+                response = Seen(data, "complete", time.monotonic() - self._began)
+                if response.header("content-length") == str(len(response.body)):
+                    return response
         except ConnectionResetError:
             end = "reset"
         except TimeoutError:
@@ -89,13 +89,13 @@ class RawConnection:
         return Seen(data, end, time.monotonic() - self._began)
 
 
-def see(service: FakeFieldService, *, patience: float = 5) -> Seen:
+def see(service: FakeFieldService, *, timeout: float = 5) -> Seen:
     """Create a job on a connection of its own."""
     with RawConnection(service) as connection:
         connection.send("POST", "/properties/1/jobs")
-        return connection.see(patience)
+        return connection.see(timeout)
 
 
 def statuses(service: FakeFieldService) -> list[int | None]:
-    """Give what the requests were answered, in order."""
+    """Return the statuses of all requests, in order."""
     return [request.status for request in service.requests]

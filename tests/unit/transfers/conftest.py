@@ -8,22 +8,22 @@ from multiprocessing import forkserver
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from fsm_provider.lineage import uri_of
+from fsm_provider.lineage import uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from tests.unit.state_store import context_of
+from tests.unit.state_store import context_for
 
 MANIFEST = "manifest.jsonl"
 
 
 class Storage:
-    """What is in a folder, and one try after the other of a task that brings PDFs there."""
+    """A folder, and a task that stores PDFs in it, once for each attempt."""
 
     def __init__(self, folder):
         self.folder = folder
 
-    def bring(self, forms, **kwargs):
-        """Give the task's result, also where it fails, and what it fails with."""
-        context = context_of(None)
+    def bring(self, forms, *, context=(), **kwargs):
+        """Return the task's result, also if it fails, and its error."""
+        context = context_for(None, **dict(context))
         try:
             return self.operator(forms, **kwargs).execute(context), None
         except (AirflowException, AirflowFailException) as error:
@@ -35,12 +35,16 @@ class Storage:
 
     @property
     def files(self):
-        """All files but the manifest, by their path in the folder."""
+        """All files but the manifest and its copy, by their path in the folder."""
         storage = self.folder.fs
         storage.invalidate_cache()  # another process may have written there
         paths = storage.find(self.folder.path)
         contents = {path.removeprefix(f"{self.folder.path}/"): storage.cat_file(path) for path in paths}
-        return {name: content for name, content in contents.items() if name != MANIFEST}
+        return {
+            name: content
+            for name, content in contents.items()
+            if name != MANIFEST and not name.startswith("_latest/")
+        }
 
     @property
     def manifest(self):
@@ -49,15 +53,17 @@ class Storage:
             for line in self.folder.fs.read_text(f"{self.folder.path}/{MANIFEST}").splitlines()
         ]
 
-    def line_of(self, name, content):
-        """What the manifest says of a file."""
+    def line_for(self, name, content):
+        """Return what the manifest says of a file."""
         digest = hashlib.sha256(content).hexdigest()
-        return {"path": uri_of(self.folder / name), "sha256": digest, "bytes": len(content)}
+        info = self.folder.fs.info((self.folder / name).path)
+        etag = str(info.get("ETag") or info["mtime"])
+        return {"path": uri_for(self.folder / name), "sha256": digest, "bytes": len(content), "etag": etag}
 
 
 @pytest.fixture(scope="session")
 def spool_folder(tmp_path_factory):
-    """Where all goes that the ``processes`` keep on this machine's disk."""
+    """Where the ``processes`` write their temporary files."""
     return tmp_path_factory.mktemp("spool")
 
 

@@ -12,16 +12,17 @@ from airflow.providers.amazon.aws.fs import s3 as s3_files
 from airflow.providers.amazon.aws.hooks import s3 as s3_hook
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider import pdfs, storing
+from fsm_provider import atomic_files
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from tests.unit.state_store import context_of
+from fsm_provider.transfers.pdfs import transfer
+from tests.unit.state_store import context_for
 
-_ = pdfs, storing, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
+_ = transfer, atomic_files, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
 """What takes a process its first second is done before it is forked."""
 
 
 def started(processes: BaseContext, arguments: dict[str, Any], environment: Mapping[str, str]) -> BaseProcess:
-    """Start a try of the task."""
+    """Start an attempt of the task."""
     process = processes.Process(target=_execute, args=(arguments, dict(environment)), daemon=True)
     process.start()
     return process
@@ -30,4 +31,4 @@ def started(processes: BaseContext, arguments: dict[str, Any], environment: Mapp
 def _execute(arguments: dict[str, Any], environment: dict[str, str]) -> None:
     os.environ.update(environment)
     logging.disable()
-    FsmFormPdfsToObjectStorageOperator(task_id="pdfs", **arguments).execute(context_of(None))
+    FsmFormPdfsToObjectStorageOperator(task_id="pdfs", **arguments).execute(context_for(None))

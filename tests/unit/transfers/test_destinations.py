@@ -11,7 +11,7 @@ from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.s3 import BUCKET
-from tests.unit.state_store import context_of
+from tests.unit.state_store import context_for
 
 TASKS = [
     lambda **where: FsmFormsToObjectStorageOperator(task_id="t", **where),
@@ -31,8 +31,8 @@ def folder(s3, monkeypatch):
 
 
 WAYS = {
-    "in the address": lambda folder: {"destination": f"s3://store@{folder}"},
-    "beside the address": lambda folder: {
+    "in the URL": lambda folder: {"destination": f"s3://store@{folder}"},
+    "beside the URL": lambda folder: {
         "destination": f"s3://{folder}",
         "object_storage_conn_id": "store",
     },
@@ -46,7 +46,7 @@ def test_a_task_writes_with_the_connection(service, connect, folder, task, way):
     service.seed_forms(1)
     connect(service)
 
-    task(**way(folder)).execute(context_of(None))
+    task(**way(folder)).execute(context_for(None))
 
     assert list(ObjectStoragePath(f"s3://store@{folder}").iterdir())
 

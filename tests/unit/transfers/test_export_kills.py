@@ -1,4 +1,4 @@
-"""An export that is killed at any moment and run again: every row once, and nothing half-written.
+"""An export that is killed at any time and run again: every row once, and nothing half-written.
 
 ``FSM_KILLS_SEED`` repeats the random kills of a test that has failed.
 """
@@ -40,7 +40,7 @@ class Export:
             time.sleep(0.001)
 
     def kill_after(self, seconds):
-        """Tell whether it was alive by then."""
+        """Return whether it was alive by then."""
         self.process.join(seconds)
         self.process.kill()
         self.process.join()
@@ -53,7 +53,7 @@ def contents(folder):
     return {path.removeprefix(f"{root}/"): files.cat_file(path) for path in files.find(root)}
 
 
-def test_an_export_killed_at_random_moments_and_run_again_is_whole(
+def test_an_export_killed_at_random_times_and_run_again_is_complete(
     service, connect, storage, processes, spool_folder
 ):
     print(f"FSM_KILLS_SEED={SEED}")

@@ -18,7 +18,7 @@ from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOp
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.capabilities import MOVES_ARE_REFUSED
 from tests.unit.conftest import contents
-from tests.unit.state_store import context_of
+from tests.unit.state_store import context_for
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
 COLUMNS = [
@@ -47,16 +47,16 @@ FORMATS = ["jsonl", "csv", "parquet"]
 
 def export(storage, **kwargs):
     return FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs).execute(
-        context_of(None)
+        context_for(None)
     )
 
 
 def export_assets(storage, **kwargs):
     operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs)
-    return operator.execute(context_of(None))
+    return operator.execute(context_for(None))
 
 
-def rows_of(name, content):
+def rows_for(name, content):
     """Read a file back, as whoever has no schema but the file's own would."""
     if name.endswith(".jsonl"):
         return [json.loads(line) for line in content.splitlines()]
@@ -67,7 +67,7 @@ def rows_of(name, content):
 
 
 def exported(storage):
-    return {name: rows_of(name, content) for name, content in contents(storage).items() if name[0] != "_"}
+    return {name: rows_for(name, content) for name, content in contents(storage).items() if name[0] != "_"}
 
 
 def ids(storage):
@@ -159,14 +159,14 @@ def test_text_survives_each_format(service, connect, tmp_path, format):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("raw", [None, ["unreadable"]])
-def test_the_address_of_the_pdf_is_in_no_file_unless_asked_for(service, connect, tmp_path, format, raw):
+def test_the_pdf_url_is_in_no_file_unless_asked_for(service, connect, tmp_path, format, raw):
     form = service.add_form(created=START, **({"formPDFURL": ["signed-canary"]} if raw else {}))
     canary = b"signed-canary" if raw else form["formPDFURL"].encode()
     connect(service)
 
     export(tmp_path, format=format)
     assert not any(canary in content for content in contents(tmp_path).values())
-    export(tmp_path, format=format, with_pdf_address=True)
+    export(tmp_path, format=format, include_pdf_url=True)
     ((row,),) = exported(tmp_path).values()
     assert canary.decode() in (row["_extra"] if raw else row["formPDFURL"])
 
@@ -213,6 +213,8 @@ def test_the_manifest_names_every_file(service, connect, storage, format, partit
     files = contents(storage)
     manifest = json.loads(files.pop("_manifest.json"))
     assert manifest["listing"] == {
+        "service": service.base_url,
+        "connection": "fsm_default",
         "records": "forms",
         "filters": {"created_since": "2026-01-01T00:00:00+00:00"},
         "query_params": None,
@@ -221,7 +223,7 @@ def test_the_manifest_names_every_file(service, connect, storage, format, partit
     assert (manifest["rows"], manifest["bytes"]) == (12, sum(map(len, files.values())))
     named = {file["path"]: (file["rows"], file["bytes"], file["sha256"]) for file in manifest["files"]}
     assert named == {
-        name: (len(rows_of(name, content)), len(content), sha256(content).hexdigest())
+        name: (len(rows_for(name, content)), len(content), sha256(content).hexdigest())
         for name, content in files.items()
     }
 
@@ -280,7 +282,7 @@ def test_an_empty_listing_is_an_empty_file_with_its_columns(service, connect, tm
     assert export(tmp_path, format=format)["rows"] == 0
 
     content = contents(tmp_path)[f"forms.{format}"]
-    assert rows_of(f".{format}", content) == []
+    assert rows_for(f".{format}", content) == []
     if format == "csv":
         assert content.decode() == ",".join(COLUMNS) + "\r\n"
     if format == "parquet":
@@ -412,7 +414,7 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
             {"created_since": "2026-01-02", "created_before": "2026-01-02"},
             "created_before: .* is not after created_since",
         ),
-        ({"with_pdf_address": "maybe"}, "with_pdf_address: 'maybe' should be true or false"),
+        ({"include_pdf_url": "maybe"}, "include_pdf_url: 'maybe' should be true or false"),
         ({"job_id": ""}, "job_id: is empty"),
         ({"destination": " "}, "destination: is empty"),
     ],
@@ -437,7 +439,7 @@ def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
     operator.render_template_fields(
         {"ds": "2026-01-30", "format": "csv", "by": "day", "start": "2026-01-30", "end": "2026-01-31"}
     )
-    operator.execute(context_of(None))
+    operator.execute(context_for(None))
 
     assert (tmp_path / "2026-01-30/day=2026-01-30/forms.csv").exists()
 

@@ -6,18 +6,19 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.pdfs import FAILURES_IN_A_ROW
 from fsm_provider.testing import FakeFileHost, faults
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+from fsm_provider.transfers.pdfs.transfer import MAX_FAILURES_IN_A_ROW
 from tests.capabilities import THREADS
 from tests.unit.conftest import TOKEN
-from tests.unit.state_store import context_of
+from tests.unit.state_store import context_for
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PDFS = ("GET", "/forms/*/pdf")
@@ -40,9 +41,9 @@ def references(service, make_client):
     return listed
 
 
-def path_of(form):
-    moment = datetime.fromisoformat(form["lastUpdatedOnDateTime"])
-    version = moment.strftime("%Y-%m-%dT%H%M%S.%fZ")
+def path_for(form):
+    updated = datetime.fromisoformat(form["lastUpdatedOnDateTime"])
+    version = updated.strftime("%Y-%m-%dT%H%M%S.%fZ")
     job_id = form["jobDetails"]["jobID"]
     return f"property={form['propertyID']}/job={job_id}/form={form['id']}/v={version}.pdf"
 
@@ -51,7 +52,7 @@ def ends(stored):
     return [line["outcome"] for line in stored.manifest]
 
 
-def test_each_pdf_is_stored_under_its_version_and_the_manifest_tells_of_each(service, stored, references):
+def test_each_pdf_is_stored_under_its_version_and_the_manifest_lists_each(service, stored, references):
     service.seed_forms(12, property_ids=(7, 8), first_created=NOON)
     forms = references()
 
@@ -59,10 +60,10 @@ def test_each_pdf_is_stored_under_its_version_and_the_manifest_tells_of_each(ser
 
     assert error is None
     files = stored.files
-    assert files == {path_of(form): service.pdf(form["id"]) for form in service.forms}
+    assert files == {path_for(form): service.pdf(form["id"]) for form in service.forms}
     for index, (line, form) in enumerate(zip(stored.manifest, service.forms, strict=True)):
         assert line == {
-            **stored.line_of(path_of(form), files[path_of(form)]),
+            **stored.line_for(path_for(form), files[path_for(form)]),
             "index": index,
             "form": form["id"],
             "lastUpdatedOnDateTime": form["lastUpdatedOnDateTime"].replace(".000Z", "Z"),
@@ -75,21 +76,6 @@ def test_each_pdf_is_stored_under_its_version_and_the_manifest_tells_of_each(ser
     assert result == {"stored": 12, "skipped": 0, "failed": 0, "not_tried": 0, "bytes": size}
 
 
-def test_a_second_run_fetches_nothing_and_reads_the_digests_from_the_storage(service, stored, references):
-    service.seed_forms(3)
-    stored.bring(references())
-    first = stored.manifest
-    service.clear_requests()
-
-    result, error = stored.bring(references("full"), manifest="second.jsonl")
-
-    assert error is None
-    assert service.requests == []
-    assert (result["skipped"], result["bytes"]) == (3, 0)
-    second = [json.loads(line) for line in stored.files["second.jsonl"].splitlines()]
-    assert second == [{**line, "outcome": "skipped"} for line in first]
-
-
 def test_a_form_that_changed_is_a_further_file(service, stored, references):
     form = service.add_form(created=NOON)
     stored.bring(references())
@@ -97,14 +83,14 @@ def test_a_form_that_changed_is_a_further_file(service, stored, references):
 
     stored.bring(references())
 
-    assert set(stored.files) == {path_of(form), path_of(changed)}
-    assert stored.files[path_of(form)] != stored.files[path_of(changed)]
+    assert set(stored.files) == {path_for(form), path_for(changed)}
+    assert stored.files[path_for(form)] != stored.files[path_for(changed)]
 
 
-def test_a_file_that_is_not_as_the_manifest_says_is_left_and_told(service, stored, references):
+def test_a_file_that_is_not_as_the_manifest_says_is_left_and_reported(service, stored, references):
     form, other = service.add_form(), service.add_form()
     stored.bring(references())
-    (stored.folder / path_of(form)).write_bytes(b"%PDF-1.4 forged")
+    (stored.folder / path_for(form)).write_bytes(b"%PDF-1.4 forged")
 
     result, error = stored.bring(references())
 
@@ -112,7 +98,7 @@ def test_a_file_that_is_not_as_the_manifest_says_is_left_and_told(service, store
     assert f"form {form['id']}: " in str(error)
     assert "is not the file that the earlier manifest names" in str(error)
     assert (result["failed"], result["skipped"]) == (1, 1)
-    assert stored.files[path_of(form)] == b"%PDF-1.4 forged"
+    assert stored.files[path_for(form)] == b"%PDF-1.4 forged"
     assert ends(stored) == ["failed", "skipped"]
     assert stored.manifest[1]["form"] == other["id"]
 
@@ -149,17 +135,17 @@ def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
     on_disk.bring([5001, "5012"])
 
     assert len(service.requests_to("GET", "/forms")) == 2
-    assert sorted(on_disk.files) == sorted(path_of(service.forms[index]) for index in (0, 11))
+    assert sorted(on_disk.files) == sorted(path_for(service.forms[index]) for index in (0, 11))
 
 
-def test_the_newer_version_is_stored_and_told(service, on_disk, references):
+def test_the_newer_version_is_stored_and_reported(service, on_disk, references):
     form = service.add_form(created=NOON)
     asked = references()
     changed = service.update_form(form["id"])
 
     on_disk.bring([*asked, form["id"]])
 
-    assert on_disk.files == {path_of(changed): service.pdf(form["id"])}
+    assert on_disk.files == {path_for(changed): service.pdf(form["id"])}
     assert [line["newer"] for line in on_disk.manifest] == [True, False]
     assert len(service.requests_to(*PDFS)) == 1
 
@@ -186,8 +172,39 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert ends(on_disk) == ["failed", "stored"]
 
 
+def test_something_else_in_the_place_of_a_file_does_not_stop_the_others(service, on_disk, references):
+    service.seed_forms(3)
+    on_disk.bring(references())
+    name, *others = sorted(on_disk.files)
+    place = Path(on_disk.folder.path, name)
+    place.unlink()
+    (place / "inside").mkdir(parents=True)
+
+    result, error = on_disk.bring(references(), manifest="second.jsonl")
+
+    assert isinstance(error, AirflowException)
+    assert not isinstance(error, AirflowFailException)
+    assert (result["failed"], result["skipped"]) == (1, 2)
+    lines = [json.loads(line) for line in (on_disk.folder / "second.jsonl").read_text().splitlines()]
+    assert [line["outcome"] for line in lines].count("failed") == 1
+    assert sorted(on_disk.files.keys() - {"second.jsonl"}) == others
+
+
+@pytest.mark.parametrize("content", ["no manifest", "[" * 100_000, "{}"])
+def test_a_copy_of_a_manifest_that_cannot_be_read_is_done_without(service, on_disk, references, content):
+    service.seed_forms(2)
+    on_disk.bring(references())
+    (copy,) = (on_disk.folder / "_latest").iterdir()
+    copy.write_text(content)
+
+    result, error = on_disk.bring(references(), manifest="second.jsonl")
+
+    assert error is None
+    assert result["skipped"] == 2
+
+
 @pytest.mark.parametrize(("status", "retried"), [(503, True), (401, False)])
-def test_a_listing_that_fails_fails_the_forms_that_are_looked_for(service, connect, on_disk, status, retried):
+def test_a_listing_that_fails_fails_the_forms_that_are_looked_up(service, connect, on_disk, status, retried):
     connect(service, max_retries=0)
     service.seed_forms(2)
     service.fail("GET", "/forms", faults.Status(status), every=True)
@@ -195,7 +212,7 @@ def test_a_listing_that_fails_fails_the_forms_that_are_looked_for(service, conne
     _, error = on_disk.bring([5001, 5002])
 
     assert isinstance(error, AirflowFailException) is not retried
-    assert f"GET /forms was answered {status}" in str(error)
+    assert f"GET /forms returned HTTP {status}" in str(error)
     assert on_disk.files == {}
 
 
@@ -211,12 +228,13 @@ def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
 @pytest.mark.parametrize(
     ("fault", "said", "retried"),
     [
-        (faults.Body("<!doctype html>", content_type="application/pdf"), "what came is no PDF", True),
+        (faults.Body("<!doctype html>", content_type="application/pdf"), "the response is not a PDF", True),
         (faults.Huge(50_000), "larger than max_bytes, 10,000", False),
-        (faults.Status(404), "was answered 404", False),
-        (faults.Status(503), "was answered 503", True),
+        (faults.Status(404), "returned HTTP 404", False),
+        (faults.Status(503), "returned HTTP 503", True),
         (faults.Redirect("http://10.0.0.1/a.pdf"), "http://10.0.0.1 is not encrypted", False),
-        (faults.Truncated(), "no whole answer came", True),
+        (faults.Truncated(), "no complete response arrived", True),
+        (faults.Trickle(30, chunks=300), "did not arrive within 1 s", True),
     ],
 )
 def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, references, fault, said, retried):
@@ -224,7 +242,7 @@ def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, reference
     service.seed_forms(3)
     service.fail("GET", "/forms/5002/pdf", fault, every=True)
 
-    _, error = on_disk.bring(references("full"), max_bytes=10_000)
+    _, error = on_disk.bring(references("full"), max_bytes=10_000, max_seconds="1")
 
     assert isinstance(error, AirflowFailException) is not retried
     assert ends(on_disk) == ["stored", "failed", "stored"]
@@ -232,7 +250,7 @@ def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, reference
     assert len(on_disk.files) == 2
 
 
-def test_an_address_that_expired_is_fetched_fresh(service, on_disk, references):
+def test_an_expired_url_is_replaced(service, on_disk, references):
     service.seed_forms(3)
     with FakeFileHost(service, lifetime=-1) as files:
         expired = references("full")
@@ -245,7 +263,7 @@ def test_an_address_that_expired_is_fetched_fresh(service, on_disk, references):
     assert len(service.requests_to("GET", "/forms")) == 1
 
 
-def test_addresses_that_expire_on_the_way_are_fetched_again(service, on_disk, references):
+def test_urls_that_expire_during_the_transfer_are_replaced(service, on_disk, references):
     service.seed_forms(10)
     with FakeFileHost(service) as files:
         files.fail(*PDFS, faults.Status(403), calls=range(4, 11))
@@ -257,13 +275,13 @@ def test_addresses_that_expire_on_the_way_are_fetched_again(service, on_disk, re
     assert len(service.requests_to("GET", "/forms")) > 1
 
 
-def test_a_host_that_refuses_every_address_ends_it(service, on_disk, references):
+def test_a_host_that_refuses_every_url_stops_the_lookups(service, on_disk, references):
     service.seed_forms(3)
     with FakeFileHost(service, lifetime=-1):
         result, error = on_disk.bring(references(), allow_private_addresses=True)
 
     assert result["failed"] == 3
-    assert "GET the PDF of form 5001 was answered 403" in str(error)
+    assert "GET the PDF of form 5001 returned HTTP 403" in str(error)
     assert len(service.requests_to("GET", "/forms")) == 1
 
 
@@ -279,15 +297,15 @@ def test_a_private_host_is_refused_unless_allowed(service, on_disk, references):
 
 
 @pytest.mark.parametrize("redirected", [False, True])
-def test_neither_the_token_nor_a_signed_address_is_shown(service, on_disk, references, caplog, redirected):
+def test_neither_the_token_nor_a_signed_url_is_shown(service, on_disk, references, caplog, redirected):
     caplog.set_level(logging.DEBUG)
     service.seed_forms(4)
     with FakeFileHost(service) as files:
         if redirected:
-            service.settings.pdf_address = None
+            service.settings.pdf_url = None
             for form in service.forms:
-                address = f"/forms/{form['id']}/pdf"
-                service.fail("GET", address, faults.Redirect(files.address(form["id"])), every=True)
+                url = f"/forms/{form['id']}/pdf"
+                service.fail("GET", url, faults.Redirect(files.pdf_url(form["id"])), every=True)
         files.fail("GET", "/forms/5002/pdf", faults.Status(403), every=True)
         files.fail("GET", "/forms/5003/pdf", faults.Body("<html>"), every=True)
         files.fail("GET", "/forms/5004/pdf", faults.Truncated(), call=1)
@@ -301,16 +319,18 @@ def test_neither_the_token_nor_a_signed_address_is_shown(service, on_disk, refer
     assert TOKEN not in repr(files.requests)
 
 
-def test_an_outage_ends_it_and_leaves_the_rest_to_a_retry(service, connect, on_disk, references):
+def test_failures_in_a_row_stop_the_transfer_and_leave_the_rest_to_a_retry(
+    service, connect, on_disk, references
+):
     connect(service, max_retries=0)
-    service.seed_forms(FAILURES_IN_A_ROW + 10)
+    service.seed_forms(MAX_FAILURES_IN_A_ROW + 10)
     forms = references("full")
 
     with service.refuse_connections():
         result, error = on_disk.bring(forms, max_concurrency=1)
 
     assert not isinstance(error, AirflowFailException)
-    assert (result["failed"], result["not_tried"]) == (FAILURES_IN_A_ROW, 10)
+    assert (result["failed"], result["not_tried"]) == (MAX_FAILURES_IN_A_ROW, 10)
     assert len(on_disk.manifest) == len(forms)
     assert "and 0 more" not in str(error)
 
@@ -344,13 +364,13 @@ def test_what_asks_to_wait_is_the_cause_for_a_retry_policy(service, connect, on_
 @THREADS.needed
 def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, stored, references):
     service.seed_forms(3)
-    service.fail(*PDFS, faults.Trickle(30, pieces=300), every=True)
+    service.fail(*PDFS, faults.Trickle(30, chunks=300), every=True)
     operator = stored.operator(references("full"), max_concurrency=2)
     failed = []
 
     def execute():
         try:
-            operator.execute(context_of(None))
+            operator.execute(context_for(None))
         except AirflowException as error:
             failed.append(error)
 
@@ -408,6 +428,10 @@ def test_values_lead_to_no_other_folder(service, on_disk):
     [
         ("path_template", "{form_id}.pdf", "has no {version}"),
         ("path_template", "all.pdf", "has no {form_id} and no {version}"),
+        ("path_template", "{form_name}{form_id}-{version}.pdf", "should be separated"),
+        ("path_template", "{form_id}{version}.pdf", "should be separated"),
+        ("path_template", "{form_name}1{form_id}-{version}.pdf", "should be separated"),
+        ("path_template", "{form_name}-{form_id}-{property_id}-{version}.pdf", "on one side only"),
         ("path_template", "{form}/{form_id}/{version}", "form is none of property_id, job_id"),
         ("path_template", "{form_id}/{version:.4}", "without : or !"),
         ("path_template", "{form_id.__class__}/{version}", "form_id.__class__ is none of"),
@@ -418,6 +442,7 @@ def test_values_lead_to_no_other_folder(service, on_disk):
         ("manifest", "a/../../b", "should be a path below the destination"),
         ("max_concurrency", 65, "should be at most 64"),
         ("max_bytes", 0, "at least 1"),
+        ("max_seconds", "0.5", "at least 1"),
         ("allow_private_addresses", "maybe", "true or false"),
         ("destination", " ", "is empty"),
         ("forms", [{"formName": "x"}], r"forms\[0\] has no usable 'id'"),
@@ -466,7 +491,7 @@ def test_each_run_and_mapped_task_has_a_manifest_of_its_own():
     operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[], destination="/tmp/x")
     names = []
     for map_index in (-1, 3):
-        context = {**context_of(None, map_index=map_index), "run_id": "run"}
+        context = {**context_for(None, map_index=map_index), "run_id": "run"}
         names.append(operator.render_template(operator.manifest, context))
 
     assert names == ["manifests/dag/task/run.jsonl", "manifests/dag/task/run/3.jsonl"]

@@ -1,4 +1,4 @@
-"""A task killed at random moments, and run again: every PDF once, whole, and nothing left behind."""
+"""A task killed at random times, and run again: every PDF once, complete, and nothing left behind."""
 
 import os
 import random
@@ -47,9 +47,9 @@ def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stor
         stored.folder = root / str(number)
         run(stored.folder, kill_at=1 + int(forms * (number + chance.random()) / kills))  # early and late ones
         first, asked = stored.files, pdfs_asked_for(service)
-        whole = {name: content for name, content in first.items() if not name.startswith(".partial-")}
-        assert set(whole.values()) <= expected
-        there.append(len(whole))
+        complete = {name: content for name, content in first.items() if not name.startswith(".partial-")}
+        assert set(complete.values()) <= expected
+        there.append(len(complete))
 
         assert run(stored.folder) == 0
 
@@ -60,11 +60,11 @@ def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stor
         assert {line["outcome"] for line in stored.manifest} <= {"stored", "skipped"}
         for line in stored.manifest:
             name = line["path"].rpartition(f"/{number}/")[2]
-            assert line == {**line, **stored.line_of(name, files[name])}
+            assert line == {**line, **stored.line_for(name, files[name])}
         again = pdfs_asked_for(service)
-        assert sum(again.values()) == forms - len(whole), "what was whole is not fetched again"
+        assert sum(again.values()) == forms - len(complete), "what was complete is not fetched again"
         assert len(asked.keys() & again.keys()) <= AT_ONCE
         assert not list(stored.folder.glob(".partial-*"))
 
-    print(f"{kills} kills, with {sorted(there)} of {forms} PDFs whole by then")
-    assert len(set(there)) > 1, "the kills came at the same moment"
+    print(f"{kills} kills, with {sorted(there)} of {forms} PDFs complete by then")
+    assert len(set(there)) > 1, "the kills came at the same time"

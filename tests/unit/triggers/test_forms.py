@@ -1,4 +1,4 @@
-"""Deferred waits that share one stream of sweeps, in the manager that Airflow's triggerer runs them with."""
+"""Deferred waits that share one stream of polls, in the stream manager of Airflow's triggerer."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from fsm_provider.polling import Outage
+from fsm_provider.polling.poller import PollFailure
 from fsm_provider.testing import faults
-from fsm_provider.triggers.forms import EARLIEST_EVENT, RETELL_EVERY, FsmFormTrigger
+from fsm_provider.triggers.forms import MIN_DEFERRAL, REBROADCAST_INTERVAL, FsmFormTrigger
 from tests.capabilities import SHARED_STREAMS
 from tests.unit.clocks import HURRY, run_hurried
 
@@ -45,7 +45,7 @@ def trigger(*, minimum_forms=1, form_names=(), query_params=None, poll_interval=
 
 
 class Triggerer:
-    """Runs triggers on shared streams; ``await waits.first(n)`` is the events of the first n to fire."""
+    """Runs triggers on shared streams; ``await waits.start(trigger)`` returns the payload of its event."""
 
     def __init__(self):
         self.manager = shared_stream.SharedStreamManager()
@@ -100,7 +100,7 @@ def key(**arguments):
         {"poll_interval": 1},
     ],
 )
-def test_what_a_reference_can_be_checked_by_does_not_part_waits(same):
+def test_waits_that_differ_in_what_references_show_share_a_stream(same):
     assert key(**same) == key()
 
 
@@ -119,16 +119,16 @@ def test_what_a_reference_can_be_checked_by_does_not_part_waits(same):
         {"query_params": {"includeDrafts": "true"}},
     ],
 )
-def test_what_only_the_service_can_tell_parts_waits(other):
+def test_waits_that_differ_in_what_only_the_service_knows_share_none(other):
     assert key(**other) != key()
 
 
-@pytest.mark.parametrize("alone", [{"shared": False}, {"created_since": None}])
-def test_a_wait_that_cannot_share_has_no_key(alone):
-    assert key(**alone) is None
+@pytest.mark.parametrize("options", [{"shared": False}, {"created_since": None}])
+def test_a_wait_that_cannot_share_has_no_key(options):
+    assert key(**options) is None
 
 
-def test_many_waits_make_one_request_a_sweep_and_each_gets_its_own_forms(service):
+def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service):
     async def run():
         async with triggerer() as waits:
             tasks = [waits.start(trigger(job_id=number)) for number in range(200)]
@@ -144,11 +144,11 @@ def test_many_waits_make_one_request_a_sweep_and_each_gets_its_own_forms(service
     assert len({request.connection for request in requests}) == 1
     queries = [dict(request.query) for request in requests]
     assert {"jobID" in query for query in queries} == {False}
-    # 199 new forms are 20 pages here; but for these every sweep was one request.
+    # 199 new forms are 20 pages here; apart from these every poll was one request.
     assert len(queries) - len([query for query in queries if "cursor" in query]) < 60
 
 
-def test_a_wait_that_comes_late_finds_what_came_before(service):
+def test_a_wait_that_joins_late_finds_earlier_forms(service):
     async def run():
         async with triggerer() as waits:
             waits.start(trigger(job_id=1))
@@ -161,7 +161,7 @@ def test_a_wait_that_comes_late_finds_what_came_before(service):
     assert [reference["id"] for reference in event["forms"]] == [form["id"]]
 
 
-def test_a_form_with_old_times_is_found_by_the_next_whole_sweep(service):
+def test_a_form_with_old_times_is_found_by_the_next_full_poll(service):
     async def run():
         async with triggerer() as waits:
             clock = asyncio.get_running_loop().time
@@ -193,15 +193,15 @@ def test_no_event_comes_before_the_scheduler_has_noted_the_deferral(service):
 
     shared, alone = run_hurried(run())
 
-    assert shared >= EARLIEST_EVENT
-    assert alone >= EARLIEST_EVENT
-    looks = [
+    assert shared >= MIN_DEFERRAL
+    assert alone >= MIN_DEFERRAL
+    full_polls = [
         request for request in service.requests if "lastUpdatedOnDateTime[gte]" not in dict(request.query)
     ]
-    assert len(looks) == 1, "a look whose event could not be sent"
+    assert len(full_polls) == 1, "a poll whose event could not be sent"
 
 
-def test_in_dag_test_there_is_no_scheduler_to_wait_for(service):
+def test_in_dag_test_an_event_does_not_wait_for_a_scheduler(service):
     service.add_form(job_id=1)
 
     async def run():
@@ -211,11 +211,11 @@ def test_in_dag_test_there_is_no_scheduler_to_wait_for(service):
         await anext(waiting.run())
         return clock() - began
 
-    assert run_hurried(run(), hurry=1.0) < EARLIEST_EVENT
+    assert run_hurried(run(), hurry=1.0) < MIN_DEFERRAL
 
 
-async def told(stream, until):
-    """What a stream tells until the first of which the predicate is true."""
+async def received(stream, until):
+    """Everything that a stream yields, up to the first for which the predicate is true."""
     seen = []
     async for one in stream:
         seen.append(one)
@@ -224,37 +224,37 @@ async def told(stream, until):
     return seen
 
 
-def test_sweeps_that_bring_nothing_wake_only_those_who_may_have_joined(service):
+def test_unchanged_snapshots_are_yielded_only_for_waits_that_may_have_joined(service):
     async def run():
         async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
-            clock, tellings = asyncio.get_running_loop().time, []
+            clock, yields = asyncio.get_running_loop().time, []
 
-            def is_news(seen):
-                tellings.append((clock(), len(service.requests)))
-                return len(seen.changed) > 0 and not seen.whole
+            def is_new(polled):
+                yields.append((clock(), len(service.requests)))
+                return len(polled.changed) > 0 and not polled.full
 
-            quiet = asyncio.create_task(told(stream, is_news))
+            quiet = asyncio.create_task(received(stream, is_new))
             await until(service, lambda: len(service.requests) >= 60)
             service.add_form(job_id=1)
             await quiet
-            return tellings[:-1]
+            return yields[:-1]
 
-    tellings = run_hurried(run())
+    yields = run_hurried(run())
 
-    assert len(tellings) >= 5
-    for (earlier, sweeps_then), (later, sweeps_now) in pairwise(tellings):
-        assert later - earlier >= RETELL_EVERY - 1  # which is 0.07 s here: it is seen later than it is told
-        assert sweeps_now - sweeps_then <= RETELL_EVERY + 1  # there is one a second at most
+    assert len(yields) >= 5
+    for (earlier, polls_then), (later, polls_now) in pairwise(yields):
+        assert later - earlier >= REBROADCAST_INTERVAL - 1  # 0.07 s here: receiving takes time
+        assert polls_now - polls_then <= REBROADCAST_INTERVAL + 1  # at most one a second
 
 
-def test_the_end_of_an_outage_is_told_at_once(service):
+def test_the_end_of_the_failures_is_yielded_at_once(service):
     async def run():
         async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
-            watch = asyncio.create_task(told(stream, lambda seen: isinstance(seen, Outage)))
+            failed = asyncio.create_task(received(stream, lambda seen: isinstance(seen, PollFailure)))
             await until(service, lambda: len(service.requests) >= 2)
             service.fail("GET", "/forms", faults.Status(503))
-            await watch
-            return await told(stream, lambda seen: not isinstance(seen, Outage))
+            await failed
+            return await received(stream, lambda seen: not isinstance(seen, PollFailure))
 
     seen = run_hurried(run())
 
@@ -262,7 +262,7 @@ def test_the_end_of_an_outage_is_told_at_once(service):
     assert len(seen[-1].changed) == 0
 
 
-def test_each_wait_has_its_own_patience(service):
+def test_each_wait_has_its_own_failure_tolerance(service):
     async def run():
         async with triggerer() as waits:
             hasty = waits.start(trigger(job_id=1, failure_tolerance=20.0))
@@ -285,7 +285,7 @@ def test_each_wait_has_its_own_patience(service):
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_an_error_that_stays_ends_all_waits_at_once_and_no_stream(service, status):
+def test_a_permanent_error_ends_all_waits_at_once(service, status):
     async def run():
         async with triggerer() as waits:
             tasks = [waits.start(trigger(job_id=number)) for number in range(3)]
@@ -298,20 +298,43 @@ def test_an_error_that_stays_ends_all_waits_at_once_and_no_stream(service, statu
     assert [event["error"]["status"] for event in events] == [status] * 3
 
 
-def test_a_connection_that_is_not_there_is_an_error_of_ours(service, monkeypatch):
+def test_a_missing_connection_is_tolerated(service, connect, monkeypatch):
+    """An unreachable secrets backend raises the same error."""
     monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
 
     async def run():
         async with triggerer() as waits:
-            return await waits.start(trigger(job_id=1))
+            task = waits.start(trigger(job_id=1))
+            await asyncio.sleep(30)
+            assert not task.done()
+            connect(service, max_retries=0)
+            form = service.add_form(job_id=1)
+            return form, await task
 
-    assert run_hurried(run())["error"] == {
-        "type": "FsmInputError",
-        "message": "connection 'fsm_default': is not defined",
+    form, event = run_hurried(run())
+
+    assert [reference["id"] for reference in event["forms"]] == [form["id"]]
+
+
+def test_a_connection_that_stays_missing_is_an_error_after_the_tolerance(monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+    async def run():
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async with triggerer() as waits:
+            return await waits.start(trigger(job_id=1, failure_tolerance=40.0)), clock() - began
+
+    event, took = run_hurried(run())
+
+    assert event["error"] == {
+        "type": "FsmConnectionError",
+        "message": "connection 'fsm_default': is not defined, or what it is stored in cannot be reached",
     }
+    assert 40 < took < 120
 
 
-def test_an_outage_is_told_in_the_log_at_a_bounded_rate(service, caplog):
+def test_poll_failures_are_logged_at_a_bounded_rate(service, caplog):
     service.fail("GET", "/forms", faults.Status(503), every=True)
 
     async def run():
@@ -319,10 +342,12 @@ def test_an_outage_is_told_in_the_log_at_a_bounded_rate(service, caplog):
             waits.start(trigger(job_id=1, failure_tolerance=10_000.0))
             await until(service, lambda: len(service.requests) >= 12)
 
-    with caplog.at_level(logging.WARNING, logger="fsm_provider.polling"):
+    with caplog.at_level(logging.WARNING, logger="fsm_provider.polling.poller"):
         run_hurried(run(), hurry=150.0)
 
-    assert 1 <= len([record for record in caplog.records if record.name == "fsm_provider.polling"]) <= 2
+    assert (
+        1 <= len([record for record in caplog.records if record.name == "fsm_provider.polling.poller"]) <= 2
+    )
 
 
 def test_no_thread_sleeps_through_a_retry_after(service):
@@ -346,7 +371,7 @@ def test_no_thread_sleeps_through_a_retry_after(service):
     assert slowest < 1.0 * HURRY
 
 
-def test_what_is_serialised_makes_the_same_trigger():
+def test_a_serialised_trigger_can_be_rebuilt():
     _, kwargs = trigger(job_id=1, failure_tolerance=5.0, shared=False).serialize()
 
     assert FsmFormTrigger(**json.loads(json.dumps(kwargs))).serialize()[1] == kwargs

@@ -63,12 +63,12 @@ def registered_with_the_receiver():
 
 
 @dag(schedule=[Asset("fsm://fsm_default/jobs")], **ARGUMENTS)
-def told_of_jobs():
+def notified_of_jobs():
     @task
-    def told():
-        return "told"
+    def notified():
+        return "notified"
 
-    told()
+    notified()
 
 
 created_and_awaited()
@@ -76,4 +76,4 @@ cleared()
 waiting()
 registered_elsewhere()
 registered_with_the_receiver()
-told_of_jobs()
+notified_of_jobs()

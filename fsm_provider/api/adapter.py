@@ -1,0 +1,212 @@
+"""Connections that record whether anything was sent; some refuse to connect to a private network.
+
+A response is never mistaken for that of another request: a connection is dropped if more bytes follow the
+response, and after a write, unless its response was the expected one.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import cache
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from io import BufferedReader
+from typing import Any
+
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, PoolManager
+from urllib3.connection import HTTPConnection
+
+from fsm_provider.api.public_hosts import require_public_ip
+from fsm_provider.api.time_limits import Interruptible
+
+MAX_IDLE_BEFORE_WRITE = 1.0
+"""Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
+connections silently, and then it is unknown whether the write arrived."""
+MAX_INTERIM_RESPONSES = 100
+_begun = ContextVar("fsm_request_begun", default=False)
+
+
+class Adapter(HTTPAdapter):
+    """requests' adapter with our own connections, also through proxies.
+
+    :param public_only: refuse to send to an IP address that is not public. The address of the connected peer
+        is checked, so a host name cannot resolve differently between check and use. Behind a proxy the peer
+        is the proxy, which decides what can be reached through it.
+    :param for_writes: reuse no connection that was idle for longer than ``MAX_IDLE_BEFORE_WRITE``, nor one
+        whose response :func:`release_connection` has not confirmed.
+    """
+
+    def __init__(self, *, public_only: bool = False, for_writes: bool = False, **kwargs: Any) -> None:
+        self._connection_class = _PublicConnection if public_only else _Connection
+        self._pool_class = _WritePool if for_writes else _Pool
+        super().__init__(**kwargs)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Make connections through our pools."""
+        super().init_poolmanager(*args, **kwargs)
+        self._adapt(self.poolmanager, self._connection_class)
+
+    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+        """Make connections to a proxy through our pools."""
+        manager = super().proxy_manager_for(proxy, **kwargs)
+        self._adapt(manager, _Connection)
+        return manager
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        """Send; afterwards :func:`request_has_begun` returns whether anything may have been sent."""
+        _begun.set(False)
+        return super().send(request, *args, **kwargs)
+
+    def _adapt(self, manager: PoolManager, connection_class: type[_Connection]) -> None:
+        manager.pool_classes_by_scheme = {
+            scheme: _adapted(pool_class, self._pool_class, connection_class)  # type: ignore[arg-type]
+            for scheme, pool_class in manager.pool_classes_by_scheme.items()
+        }
+
+
+def request_has_begun() -> bool:
+    """Return whether a byte of this thread's latest request may have been sent, not counting CONNECT."""
+    return _begun.get()
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exception that requests raised, then its causes down to the socket's error.
+
+    Only the last one's text is free of the URL with its query.
+    """
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        inner = (*current.args, getattr(current, "reason", None), current.__cause__)
+        current = next((cause for cause in inner if isinstance(cause, BaseException)), None)
+
+
+class _Lines(BufferedReader):
+    latest = b""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self.latest = super().readline(size)
+        return self.latest
+
+
+class _Response(HTTPResponse):
+    """The final response, with all interim ones skipped: http.client skips 100 only.
+
+    Its head must be complete: http.client also accepts one that the end of the connection cuts off.
+    """
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self._socket = sock
+        self.fp: _Lines = _Lines(self.fp.detach())
+        self._status_lines = 0
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        super().begin(*args, **kwargs)
+        while self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin(*args, **kwargs)
+        if not self.fp.latest:
+            raise HTTPException("its head is incomplete")
+        if len(set(self.headers.get_all("Content-Length", ()))) > 1:
+            raise HTTPException("it has conflicting Content-Length headers")
+
+    def _read_status(self) -> Any:
+        self._status_lines += 1
+        if self._status_lines > MAX_INTERIM_RESPONSES:
+            raise HTTPException(f"more than {MAX_INTERIM_RESPONSES} interim responses")
+        return super()._read_status()  # type: ignore[misc]
+
+    def _close_conn(self) -> None:
+        if not self.will_close and self._has_more_bytes():
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # the pool then discards it
+        super()._close_conn()  # type: ignore[misc]
+
+    def _has_more_bytes(self) -> bool:
+        timeout = self._socket.gettimeout()
+        try:
+            self._socket.settimeout(0)
+            return bool(self.fp.peek(1))
+        except OSError:  # raised by TLS only; plain sockets return no bytes
+            return False
+        finally:
+            with suppress(OSError):
+                self._socket.settimeout(timeout)
+
+
+class _Connection(Interruptible, HTTPConnection):
+    response_class = _Response
+    idle_since = float("inf")
+
+    def endheaders(self, *args: Any, **kwargs: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        _begun.set(True)
+        super().endheaders(*args, **kwargs)
+
+
+class _PublicConnection(_Connection):
+    def _new_conn(self) -> socket.socket:
+        connected = super()._new_conn()
+        try:
+            require_public_ip(connected.getpeername()[0])
+        except BaseException:
+            connected.close()
+            raise
+        return connected
+
+
+class _Pool(HTTPConnectionPool):
+    pass
+
+
+class _WritePool(_Pool):
+    def _put_conn(self, conn: Any) -> None:
+        if conn is None:  # it was broken
+            super()._put_conn(conn)
+        else:
+            _answered_write.set((self, conn))
+
+    def put_back(self, conn: _Connection) -> None:
+        conn.idle_since = time.monotonic()
+        super()._put_conn(conn)
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        conn: Any = super()._get_conn(timeout)
+        if time.monotonic() - conn.idle_since > MAX_IDLE_BEFORE_WRITE:
+            conn.close()
+        return conn
+
+
+_answered_write: ContextVar[tuple[_WritePool, _Connection] | None] = ContextVar(
+    "fsm_answered_write", default=None
+)
+
+
+def release_connection(*, reusable: bool) -> None:
+    """Return the connection of this thread's latest write to its pool, or close it; idempotent."""
+    if answered := _answered_write.get():
+        _answered_write.set(None)
+        pool, connection = answered
+        if reusable:
+            pool.put_back(connection)
+        else:
+            connection.close()
+
+
+@cache
+def _adapted(
+    theirs: type[HTTPConnectionPool], pool: type[_Pool], connection: type[_Connection]
+) -> type[HTTPConnectionPool]:
+    """Combine urllib3's pool class, for HTTP, TLS or SOCKS, with ours."""
+    if issubclass(theirs, _Pool):
+        return theirs
+    connections = type(connection.__name__, (connection, theirs.ConnectionCls), {})
+    return type(pool.__name__, (pool, theirs), {"ConnectionCls": connections})

@@ -1,0 +1,64 @@
+"""Check that the service's response to a write matches what was sent."""
+
+from __future__ import annotations
+
+import logging
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from fsm_provider.api.errors import FsmRegistrationMismatchError, FsmResponseError
+from fsm_provider.api.models import Job, Webhook
+from fsm_provider.api.payloads import JobRequest
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+def check_id(record: Job | Webhook) -> None:
+    """Check that a record's identifier is positive.
+
+    :raises FsmResponseError: if it is not.
+    """
+    if record.id <= 0:
+        raise FsmResponseError(f"the body has no usable 'id': {record.id}")
+
+
+def check_job(job: Job, *, request: JobRequest) -> None:
+    """Check that a job is the requested one. Another customer reference is only logged: it may be normalised.
+
+    :raises FsmResponseError: if it is on another property, or its identifier is not positive.
+    """
+    check_id(job)
+    echoed: Any = job.property_id  # unconverted if it is not an integer
+    if echoed not in (None, "") and not _same_number(echoed, request.property_id):
+        raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {echoed!r:.60}")
+    sent = request.job.customer_reference
+    if None not in (sent, job.customer_reference) and job.customer_reference != sent:
+        logger.warning(
+            "job %s has the customerReference %r, but %r was sent", job.id, job.customer_reference, sent
+        )
+
+
+def _same_number(echoed: Any, sent: int | str) -> bool:
+    try:
+        return Decimal(str(echoed)) == Decimal(sent)
+    except InvalidOperation:
+        return str(echoed) == str(sent)
+
+
+def check_event_types(registration: Webhook, *, requested: list[str]) -> None:
+    """Check that a webhook was registered for the requested event types.
+
+    :raises FsmRegistrationMismatchError: if it was not.
+    """
+    echoed = registration.event_types
+    if echoed is None:
+        logger.warning(
+            "webhook %s was registered, but the response does not say for which event types", registration.id
+        )
+    elif not isinstance(echoed, list) or set(map(str, echoed)) != set(requested):
+        raise FsmRegistrationMismatchError(
+            f"webhook {registration.id} was registered for {echoed} instead of {requested}: "
+            "set event_types_style on the connection to what the service understands, "
+            "and delete this webhook in the service",
+            webhook_id=registration.id,
+        )

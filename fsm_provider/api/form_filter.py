@@ -1,0 +1,176 @@
+"""The filters of the listing of forms. Light, as a DAG file imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from fsm_provider.api.validation import parse_identifier, parse_text, parse_time
+
+if TYPE_CHECKING:
+    from fsm_provider.api.models import Form
+
+FormReference = dict[str, Any]
+"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
+
+FORM_FILTERS: Mapping[str, str] = {
+    "property_id": "propertyID",
+    "job_id": "jobID",
+    "created_since": "createdOnDateTime[gte]",
+    "updated_since": "lastUpdatedOnDateTime[gte]",
+    "form_category": "formCategory",
+    "form_name_id": "formNameID",
+    "created_by_type": "createdByType",
+    "created_by_id": "createdByID",
+}
+"""The query parameter of each filter."""
+
+
+class FormFilters(TypedDict, total=False):
+    """The arguments of :class:`FormFilter`, for ``**filters``."""
+
+    property_id: int | str | None
+    job_id: int | str | None
+    created_since: datetime | str | None
+    updated_since: datetime | str | None
+    form_category: str | None
+    form_name_id: int | str | None
+    created_by_type: str | None
+    created_by_id: int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormFilter:
+    """The filters of ``GET /forms``; a form has to match all that are set.
+
+    :param property_id: forms of one property.
+    :param job_id: forms of one job.
+    :param created_since: created at or after; a time without a zone is UTC.
+    :param updated_since: last updated at or after; likewise.
+    :param form_category: category of the form; only the service can check it.
+    :param form_name_id: identifier of the form's name; only the service can check it.
+    :param created_by_type: type of the creator.
+    :param created_by_id: identifier of the creator.
+    :raises FsmInputError: naming the filter of the wrong type.
+    """
+
+    property_id: int | str | None = None
+    job_id: int | str | None = None
+    created_since: datetime | str | None = None
+    updated_since: datetime | str | None = None
+    form_category: str | None = None
+    form_name_id: int | str | None = None
+    created_by_type: str | None = None
+    created_by_id: int | str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                object.__setattr__(self, field.name, _parser_for(field.name)(field.name, value))
+
+    def params(self) -> dict[str, str]:
+        """Return the query parameters."""
+        return {
+            wire_name: format_time(value) if isinstance(value, datetime) else str(value)
+            for name, wire_name in FORM_FILTERS.items()
+            if (value := getattr(self, name)) is not None
+        }
+
+    def matches(self, form: Form) -> bool:
+        """Return whether a form matches every filter that its record shows.
+
+        The service may ignore a filter. An unreadable time matches: the service has filtered by it.
+        """
+        return (
+            _same(self.property_id, form.property_id)
+            and _same(self.job_id, job_id_from(form))
+            and _same(self.created_by_type, form.created_by_type)
+            and _same(self.created_by_id, form.created_by_id)
+            and _at_or_after(form.created_on_date_time, self.created_since)
+            and _at_or_after(form.last_updated_on_date_time, self.updated_since)
+        )
+
+    def matches_reference(self, reference: FormReference) -> bool:
+        """Return whether a reference matches by what it shows: property, job, and both times."""
+        return (
+            _same(self.property_id, reference["propertyID"])
+            and _same(self.job_id, reference["jobID"])
+            and _at_or_after(parse_reference_time(reference["createdOnDateTime"]), self.created_since)
+            and _at_or_after(parse_reference_time(reference["lastUpdatedOnDateTime"]), self.updated_since)
+        )
+
+    def for_shared_stream(self) -> FormFilter:
+        """Return a wider filter, shared by all waits that differ only in what a reference shows.
+
+        Each lower bound becomes the start of its day in UTC; property and job are dropped.
+        :meth:`matches_reference` then narrows the results.
+        """
+        return replace(
+            self,
+            property_id=None,
+            job_id=None,
+            created_since=_start_of_day(self.created_since),
+            updated_since=_start_of_day(self.updated_since),
+        )
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Return how far back the later of the two lower bounds is, None if neither is set."""
+        bounds = [bound for bound in (self.created_since, self.updated_since) if isinstance(bound, datetime)]
+        return now - max(bounds) if bounds else None
+
+    def as_dict(self) -> FormFilters:
+        """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
+        return cast(
+            FormFilters,
+            {
+                field.name: value.isoformat() if isinstance(value, datetime) else str(value)
+                for field in fields(self)
+                if (value := getattr(self, field.name)) is not None
+            },
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
+
+
+def job_id_from(form: Form) -> int | None:
+    """Return the identifier of the job that a form was completed for, None if unreadable."""
+    return getattr(form.job_details, "job_id", None)
+
+
+def format_time(timestamp: datetime) -> str:
+    """Format a time as the service does: UTC, milliseconds, ``Z``."""
+    return timestamp.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_reference_time(value: Any) -> datetime | None:
+    """Parse a time of a reference, to UTC; None, which matches every bound, if it is not an aware time."""
+    if isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            timestamp = datetime.fromisoformat(value)
+            return timestamp.astimezone(UTC) if timestamp.tzinfo else None
+    return None
+
+
+def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
+    if filter_name.endswith("_since"):
+        return parse_time
+    return parse_text if filter_name in ("form_category", "created_by_type") else parse_identifier
+
+
+def _start_of_day(bound: datetime | str | None) -> datetime | None:
+    if not isinstance(bound, datetime):
+        return None
+    return bound.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _same(expected: int | str | None, found: int | str | None) -> bool:
+    return expected is None or (found is not None and str(expected) == str(found))
+
+
+def _at_or_after(found: Any, bound: Any) -> bool:
+    return bound is None or not isinstance(found, datetime) or found >= bound

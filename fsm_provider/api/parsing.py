@@ -1,0 +1,185 @@
+"""Parse responses into records, without losing a record to a field of an unexpected type.
+
+A body is validated in one call. Only if that fails is it parsed again, record by record: a value of an
+unexpected type is kept as received, and its field is logged once. Invalid JSON such as half an emoji is
+replaced and logged likewise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from contextlib import suppress
+from datetime import datetime, tzinfo
+from functools import cache
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from fsm_provider.api.errors import FsmResponseError
+from fsm_provider.api.models import Page, Record
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+RecordT = TypeVar("RecordT", bound=Record)
+Path = tuple[str | int, ...]
+_DATE_TIME = TypeAdapter(datetime)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_warned: set[tuple[str, str]] = set()
+
+
+@cache
+def _page_model_for(model: type[Record] | None) -> type[Page[Any]]:
+    page: Any = Page
+    return cast(type[Page[Any]], page[model or Any])
+
+
+def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
+    """Parse one page of a listing.
+
+    :param model: the class of the records in ``data``; None leaves them as parsed JSON.
+    :param number: the page's number in its listing, from 1, for messages.
+    :param timezone: the zone of date-times that carry none.
+    :raises FsmResponseError: if it is not a page, or a record has no usable identifier.
+    """
+    if model is not None:
+        with suppress(ValidationError):
+            return _page_model_for(model).model_validate_json(body, context={"timezone": timezone})
+    page = parse_json(body)
+    if not isinstance(page, dict) or not isinstance(page.get("data"), list):
+        raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")
+    records = page["data"]
+    envelope = parse_record({**page, "data": []}, Page[Any], timezone=timezone, where=f"page {number}")
+    envelope.data = (
+        records
+        if model is None
+        else [
+            parse_record(record, model, timezone=timezone, where=f"page {number}, index {index}")
+            for index, record in enumerate(records)
+        ]
+    )
+    return envelope
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse JSON. Invalid text and numbers in it are replaced, and logged once per process.
+
+    :raises FsmResponseError: with the position of the error, quoting nothing.
+    """
+    try:
+        return from_json(body, cache_strings="keys", allow_inf_nan=False)
+    except ValueError as error:
+        try:
+            value = _parse_leniently(body)
+        except (ValueError, RecursionError):
+            raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {error}") from None
+        if _is_first_warning("JSON", "text"):
+            logger.warning(
+                "the service sent invalid JSON (%s): invalid text was replaced by U+FFFD, "
+                "NaN and infinite numbers by null; this is logged once",
+                error,
+            )
+        return value
+
+
+def _parse_leniently(body: bytes) -> Any:
+    """Parse JSON that contains a BOM, raw control characters, surrogates, NaN or Infinity."""
+    text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
+    value = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
+    return from_json(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+
+
+def _finite(number: str) -> float | None:
+    value = float(number)
+    return value if isfinite(value) else None
+
+
+def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:
+    """Build one record from parsed JSON, which is modified.
+
+    :param where: the record's position, for messages.
+    :raises FsmResponseError: if it is not an object or has no usable identifier.
+    """
+    set_aside: dict[Path, Any] = {}
+    while True:
+        try:
+            record = model.model_validate(raw, context={"timezone": timezone})
+            break
+        except ValidationError as error:
+            outermost_first = sorted(error.errors(), key=lambda detail: len(detail["loc"]))
+            for detail in outermost_first:
+                _amend(raw, detail, model, timezone, where, set_aside)
+    for path, value in set_aside.items():
+        _put_back(record, path, value)
+    return record
+
+
+def _amend(
+    raw: Any,
+    detail: ErrorDetails,
+    model: type[Record],
+    timezone: tzinfo,
+    where: str,
+    set_aside: dict[Path, Any],
+) -> None:
+    loc = detail["loc"]
+    if not loc:
+        raise FsmResponseError(f"{where} is not an object")
+    required = {field.alias for field in model.model_fields.values() if field.is_required()}
+    if loc[0] in required:
+        raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
+    if any(loc[: len(path)] == path for path in set_aside):
+        return
+    holder, path = _innermost_field(raw, loc)
+    name = path[-1]
+    if detail["type"] == "timezone_aware":
+        holder[name] = _DATE_TIME.validate_python(holder[name]).replace(tzinfo=timezone)
+        return
+    set_aside[path] = holder.pop(name)
+    _warn_once(
+        model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str)), detail
+    )
+
+
+def _innermost_field(raw: Any, loc: Path) -> tuple[dict[str | int, Any], Path]:
+    """Return the object that holds the innermost field on the way to ``loc``, and the field's path."""
+    holder: dict[str | int, Any] = raw
+    field: Path = loc[:1]
+    value: Any = raw
+    for depth, step in enumerate(loc, start=1):
+        if isinstance(value, dict) and step in value:
+            holder, field = value, loc[:depth]
+        elif not (isinstance(value, list) and isinstance(step, int)):
+            break
+        value = value[step]
+    return holder, field
+
+
+def _put_back(record: Any, path: Path, value: Any) -> None:
+    for step in path[:-1]:
+        record = record[step] if isinstance(step, int) else getattr(record, _attribute(record, step))
+    setattr(record, _attribute(record, path[-1]), value)
+
+
+def _attribute(record: Record, alias: str | int) -> str:
+    return next(name for name, field in type(record).model_fields.items() if field.alias == alias)
+
+
+def _warn_once(model: str, field: str, detail: ErrorDetails) -> None:
+    if _is_first_warning(model, field):
+        logger.warning(
+            "%s.%s has an unexpected value (%s, of type %s) and is kept as received; this is logged once",
+            model,
+            field,
+            detail["type"],
+            type(detail["input"]).__name__,
+        )
+
+
+def _is_first_warning(model: str, field: str) -> bool:
+    first = (model, field) not in _warned
+    _warned.add((model, field))
+    return first

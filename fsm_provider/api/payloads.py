@@ -1,0 +1,268 @@
+"""Request bodies and parameters, validated strictly before they are sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictStr,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from fsm_provider.api.endpoints import CREATE_JOB
+from fsm_provider.api.errors import FsmInputError, describe
+from fsm_provider.api.models import wire_name
+from fsm_provider.api.validation import describe_invalid_fields, dotted_name
+
+
+class _Payload(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
+    )
+
+
+def _refuse_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("should be an integer, not a boolean")
+    return value
+
+
+def _integer_to_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+def _amount_to_text(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError("should be text or Decimal: a float is not exact")
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return _integer_to_text(value)
+
+
+IntegerID = Annotated[int, BeforeValidator(_refuse_boolean)]
+TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
+Amount = Annotated[
+    StrictStr, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$"), BeforeValidator(_amount_to_text)
+]
+
+
+class JobCreate(_Payload):
+    """The body of a job creation. Every field is optional, and only given fields are sent.
+
+    :param quoted_amount: digits with at most one decimal point, as text, ``Decimal`` or integer.
+    :param skills: sent unchanged: the specification does not show its format.
+    :param extra_fields: fields that the specification does not show, by the service's names.
+    """
+
+    customer_contact_id: TextID | None = None
+    site_contact_id: TextID | None = None
+    settings_job_description_id: TextID | None = None
+    notes: StrictStr | None = None
+    service_reminder_instance1_id: IntegerID | None = None
+    service_reminder_instance2_id: IntegerID | None = None
+    service_reminder_instance3_id: IntegerID | None = None
+    skills: JsonValue = None
+    customer_reference: TextID | None = None
+    quoted_amount: Amount | None = None
+    priority: StrictStr | None = None
+    business_unit_id: IntegerID | None = None
+    user_group_id: IntegerID | None = None
+    extra_fields: dict[str, JsonValue] = Field(default_factory=dict, alias="extra_fields")
+
+    @field_validator("extra_fields")
+    @classmethod
+    def _extra_fields_are_unknown(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        names = {name for attribute, field in cls.model_fields.items() for name in (attribute, field.alias)}
+        known = names & extra.keys()
+        if known:
+            raise ValueError(f"{', '.join(sorted(map(str, known)))} belongs beside it, not in it")
+        return extra
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body: the given fields, under the service's names."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
+        sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
+        return {**sent, **self.extra_fields}
+
+
+def _as_path_parameter(value: Any) -> Any:
+    try:
+        CREATE_JOB.path_for(propertyID=value)
+    except FsmInputError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+    return value
+
+
+class JobRequest(_Payload):
+    """A job to create, and its property.
+
+    :param property_id: the property's identifier.
+    :param job: the request body.
+    :param key: identifies the job when it is given again; default: its property and body.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
+
+    property_id: Annotated[int | str, BeforeValidator(_as_path_parameter)]
+    job: JobCreate
+    key: Annotated[TextID, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the request."""
+        return CREATE_JOB.path_for(propertyID=self.property_id)
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """The fields to look the job up by, under the service's names."""
+        subject = {"propertyID": self.property_id, "customerReference": self.job.customer_reference}
+        return {name: value for name, value in subject.items() if value}
+
+    def __str__(self) -> str:
+        return describe(self.subject)
+
+
+WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
+EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
+TOKEN_LENGTH = 16
+"""Characters; a part of a URL that is at least this long may be a token."""
+
+
+class WebhookCreate(_Payload):
+    """The parameters of a webhook registration.
+
+    :param object: one of the six registrable objects.
+    :param event_types: each ``<object>.<event>``, with this ``object``; a single one may be text.
+    :param target_url: the http(s) URL that receives the notifications.
+    :param description: free text.
+    """
+
+    object: WebhookObject
+    event_types: list[StrictStr] = Field(min_length=1)
+    target_url: StrictStr = Field(repr=False)
+    description: StrictStr | None = None
+
+    @field_validator("event_types", mode="before")
+    @classmethod
+    def _one_event_type_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("event_types")
+    @classmethod
+    def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        watched = info.data.get("object")
+        for event_type in value:
+            if not re.fullmatch(r"[^\s.,]+\.[^\s,]+", event_type):
+                raise ValueError(f"{event_type!r} is not of the form <object>.<event>")
+            if watched and not event_type.startswith(f"{watched}."):
+                raise ValueError(f"{event_type!r} is not an event of {watched!r}")
+        if len(set(value)) < len(value):
+            raise ValueError("an event type is given twice")
+        return value
+
+    @field_validator("target_url")
+    @classmethod
+    def _target_is_a_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or not value.isprintable()
+            or " " in value
+        ):
+            raise ValueError("is not an absolute http(s) URL")
+        return value
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """The fields to look the registration up by, under the service's names."""
+        return {"object": self.object, "eventTypes": self.event_types}
+
+    @property
+    def confidential(self) -> tuple[str, ...]:
+        """The texts that no error may quote: the URL, and parts of it that may be tokens."""
+        parts = urlsplit(self.target_url)
+        tokens = [segment for segment in parts.path.split("/") if len(segment) >= TOKEN_LENGTH]
+        return (self.target_url, *tokens, *filter(None, [parts.query]))
+
+    def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
+        """Return the registrations to send with ``style``: one per event type, or one."""
+        if style != "separate":
+            return [self]
+        return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
+
+    def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
+        """Return the query parameters of one registration."""
+        match style:
+            case "comma":
+                events = [("eventTypes", ",".join(self.event_types))]
+            case "brackets":
+                events = [("eventTypes[]", event) for event in self.event_types]
+            case "separate" | "repeat":
+                events = [("eventTypes", event) for event in self.event_types]
+        described = [("description", self.description)] if self.description is not None else []
+        return [*described, ("object", self.object), *events, ("targetURL", self.target_url)]
+
+
+PayloadT = TypeVar("PayloadT", bound=_Payload)
+
+_MESSAGES = {
+    "extra_forbidden": "is not a field of it; a field that is not specified goes under extra_fields",
+    "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
+}
+
+
+def check(model: type[PayloadT], payload: PayloadT | dict[str, Any], what: str) -> PayloadT:
+    """Validate ``payload`` as a ``model``.
+
+    :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be empty.
+    :raises FsmInputError: naming every invalid field, without its value.
+    """
+    try:
+        return model.model_validate(payload)
+    except ValidationError as error:
+        place = (what,) if what else ()
+        raise FsmInputError(
+            describe_invalid_fields(
+                error, name_for=lambda location: dotted_name((*place, *location)), messages=_MESSAGES
+            )
+        ) from None
+
+
+def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
+    """Validate jobs and their properties.
+
+    :raises FsmInputError: naming every invalid field of every job, one job per line.
+    """
+    requests: list[JobRequest] = []
+    problems: list[str] = []
+    by_key: dict[str, tuple[int, JobRequest]] = {}
+    for index, job in enumerate(jobs):
+        try:
+            request = check(JobRequest, job, f"jobs[{index}]")
+        except FsmInputError as error:
+            key = job.get("key") if isinstance(job, dict) else None
+            problems.append(f"{error}{f' (key {key!r})' if key else ''}")
+            continue
+        requests.append(request)
+        if request.key is not None:
+            first, same = by_key.setdefault(request.key, (index, request))
+            if (same.path, same.job.body()) != (request.path, request.job.body()):
+                problems.append(
+                    f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"
+                )
+    if problems:
+        raise FsmInputError("\n".join(problems))
+    return requests

@@ -1,0 +1,221 @@
+"""Parse and check single input values before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from fsm_provider.api.errors import FsmInputError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+MAX_PDF_BYTES = 100 * 2**20
+"""Default limit of a PDF's size."""
+MAX_PDF_SECONDS = 600
+"""Default limit of the total time of its requests: 175 kB/s for the largest."""
+MAX_IDENTIFIER = 255
+"""Characters."""
+
+_RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
+"""A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
+_NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
+_INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
+_NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
+"""How Python, JSON, pandas and JavaScript write a missing value."""
+_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
+
+
+def dotted_name(location: tuple[int | str, ...]) -> str:
+    """Return the name of a field of a pydantic model, e.g. ``job.quotedAmount``."""
+    parts = map(str, location)
+    return ".".join(part if part.isprintable() else ascii(part) for part in parts)
+
+
+def describe_invalid_fields(
+    error: ValidationError,
+    *,
+    name_for: Callable[[tuple[int | str, ...]], str] = dotted_name,
+    messages: Mapping[str, str] | None = None,
+) -> str:
+    """Describe each invalid field, without its value: ``host: is missing; password: is empty``.
+
+    :param name_for: names a field, given its location in the model.
+    :param messages: messages by the type of pydantic's error, in place of its own.
+    """
+    problems = []
+    for detail in error.errors(include_url=False, include_input=False, include_context=False):
+        own_message = detail["msg"].removeprefix("Value error, ")
+        message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
+        problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
+    return "; ".join(problems)
+
+
+def parse_text(name: str, value: Any) -> int | str:
+    """Check an integer or a text that is not empty, a missing value or a record rendered by a template.
+
+    :raises FsmInputError: naming ``name``, without the value: a record may contain a signed URL.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
+    text = str(value).strip()
+    if not text:
+        raise FsmInputError(f"{name}: is empty")
+    if text in _NOTHING:
+        raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
+    if _RECORD_OR_LIST.fullmatch(text):
+        raise FsmInputError(
+            f"{name}: is a complete record or list as text: let its template take one value, such as ['id']"
+        )
+    return value if isinstance(value, int) else text
+
+
+def parse_identifier(name: str, value: Any) -> int | str:
+    """Check an identifier: an integer, or text without blanks, quotes and brackets.
+
+    :raises FsmInputError: naming ``name``, without the value.
+    """
+    identifier = parse_text(name, value)
+    text = str(identifier)
+    if _INTEGER_AS_FLOAT.fullmatch(text):
+        raise FsmInputError(
+            f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
+        )
+    if len(text) > MAX_IDENTIFIER or _NOT_IN_IDENTIFIERS.search(text):
+        raise FsmInputError(
+            f"{name}: is not an identifier: an integer, or at most {MAX_IDENTIFIER} characters without "
+            "blanks, quotes and brackets"
+        )
+    return identifier
+
+
+def parse_time(name: str, value: Any) -> datetime:
+    """Parse a time; one without a zone is UTC, as everywhere in Airflow.
+
+    :param value: a time, or ISO 8601 text.
+    :raises FsmInputError: naming ``name``.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise FsmInputError(
+                f"{name}: {_shown(value)} is no ISO 8601 time such as 2026-01-31T08:00:00Z"
+            ) from None
+    if not isinstance(value, datetime):
+        raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
+    """Parse an integer of at least 1, which may be given as text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    text = str(value)
+    if (
+        isinstance(value, bool)
+        or not (text.isascii() and text.isdecimal() and len(text) < 19)
+        or int(text) < 1
+    ):
+        raise FsmInputError(f"{name}: {_shown(value)} should be an integer of at least 1")
+    if max_value is not None and int(text) > max_value:
+        raise FsmInputError(f"{name}: {_shown(value)} should be at most {max_value}")
+    return int(text)
+
+
+def parse_flag(name: str, value: Any) -> bool:
+    """Parse a boolean, which a template gives as text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    flag = {"true": True, "false": False}.get(str(value).lower())
+    if flag is None:
+        raise FsmInputError(f"{name}: {value!r} should be true or false")
+    return flag
+
+
+def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Check that ``value`` is one of ``choices``.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if value not in choices:
+        raise FsmInputError(f"{name}: {value!r} is none of {', '.join(choices)}")
+    return str(value)
+
+
+def parse_json(name: str, value: Any) -> Any:
+    """Parse a value that a template gives as JSON text; other values are returned unchanged.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise FsmInputError(
+            f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
+        ) from None
+
+
+def parse_counts_by_name(name: str, value: Any) -> dict[str, int]:
+    """Parse a mapping of names to integers of at least 1, which may be given as JSON text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    given = parse_json(name, value)
+    if not isinstance(given, Mapping):
+        raise FsmInputError(f"{name}: should be a mapping, not {type(given).__name__}")
+    return {str(key): parse_count(f"{name}.{key}", count) for key, count in given.items()}
+
+
+def parse_names(name: str, value: Any) -> tuple[str, ...]:
+    """Parse a name or a list of names, which a template gives as JSON text.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    names = _names_in(name, value) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+        raise FsmInputError(
+            f"{name}: should be a name or a list of names; a template gives a list with | tojson at its end"
+        )
+    for one in names:
+        parse_text(name, one)
+    return tuple(names)
+
+
+def _names_in(name: str, text: str) -> Any:
+    try:
+        given = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return [text]
+    if given == []:
+        raise FsmInputError(f"{name}: is a list without a name")
+    return [given] if isinstance(given, str) else given
+
+
+def parse_path(path: Any) -> str:
+    """Check a path that is appended to the base URL.
+
+    :raises FsmInputError: if it would lead elsewhere, or contains a query.
+    """
+    if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
+        raise FsmInputError(f"path: {path!r} should start with one /: it is appended to the host")
+    if "?" in path or "#" in path:
+        raise FsmInputError("path: should contain no ? and no #: pass query parameters separately")
+    plain = unquote(path)
+    if not plain.isprintable() or " " in path or "\\" in plain or {".", ".."} & set(plain.split("/")):
+        raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
+    return path
+
+
+def _shown(value: Any) -> str:
+    """Return the start of a value's repr: a record in its place may contain a signed URL."""
+    shown = repr(value)
+    return shown if len(shown) <= 30 else f"{shown[:20]}..."

@@ -1,0 +1,205 @@
+"""Atomic files, complete or absent, in any storage that Airflow reaches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from io import RawIOBase
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
+from uuid import uuid4
+
+from fsm_provider.lineage import report, uri_for
+from fsm_provider.state.digest import digest_for
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+
+ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs"})
+"""Protocols of stores that show a file only once its upload is complete; renaming there means copying."""
+BLOCK_SIZE = 5 * 2**20
+"""Bytes of a file buffered in memory during such an upload: the smallest part that S3 accepts."""
+
+
+class StoredFile(NamedTuple):
+    """A stored file.
+
+    :param sha256: in hexadecimal digits.
+    :param size: in bytes.
+    """
+
+    sha256: str
+    size: int
+
+
+class FileState(NamedTuple):
+    """What the storage reports of a file without reading it.
+
+    :param size: in bytes.
+    :param etag: changes when the file does: its ETag, else the time it was written; None where the storage
+        reports neither.
+    """
+
+    size: int
+    etag: str | None
+
+
+Target = tuple[BinaryIO, Callable[[], None], Callable[[], None]]
+"""An open file, a function that gives it its name, and one that removes it."""
+
+
+class StagedFile(RawIOBase):
+    """A file that appears only once it is committed; it counts and hashes what is written."""
+
+    def __init__(self, file: BinaryIO, commit: Callable[[], None]) -> None:
+        self.commit: Callable[[], None] = commit
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Write bytes."""
+        self._file.write(content)
+        self._sha256.update(content)
+        self._size += len(content)
+        return len(content)
+
+    @property
+    def stored(self) -> StoredFile:
+        """Digest and size of what was written so far."""
+        return StoredFile(self._sha256.hexdigest(), self._size)
+
+
+class AtomicFiles:
+    """The files that one task writes under a folder.
+
+    A file gets its name once it is complete. Until then it is in a folder of this task's own, which is
+    removed at the end; the next attempt removes what a killed one left there.
+
+    :param folder: where the files go.
+    :param context: the task's; None outside a task: what a killed process left then stays.
+    :param part: a name for these files, where a task has several ``AtomicFiles`` open in one folder.
+    """
+
+    def __init__(self, folder: ObjectStoragePath, context: Context | None, *, part: str = "") -> None:
+        if context:
+            task = context["ti"]
+            writer = [task.dag_id, task.run_id, task.task_id, task.map_index]
+        else:
+            writer = [str(uuid4())]
+        self.folder = folder
+        self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
+        self._atomic_put = folder.protocol in ATOMIC_PUT
+        self._uncommitted: set[Callable[[], None]] = set()
+
+    def __enter__(self) -> Self:
+        self._clear()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for discard in self._uncommitted:
+            discard()
+        self._clear()
+
+    def store(self, name: str, chunks: Iterable[bytes], *, internal: bool = False) -> StoredFile:
+        """Write a file from chunks; see :meth:`create`."""
+        with self.create(name, internal=internal) as file:
+            for chunk in chunks:
+                file.write(chunk)
+        return file.stored
+
+    def state_for(self, name: str) -> FileState | None:
+        """Return the state of a file in the storage; None where there is none."""
+        path = self.folder / name
+        path.fs.invalidate_cache(path.path)  # others write there too
+        try:
+            info = path.fs.info(path.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if info["type"] != "file":
+            return None
+        etag = info.get("ETag") or info.get("etag") or info.get("mtime")
+        return FileState(info["size"], None if etag is None else str(etag))
+
+    def measure(self, name: str, *, tail: int) -> tuple[StoredFile, bytes]:
+        """Read a file; return its digest and size, and its last bytes.
+
+        :param tail: how many of them.
+        """
+        path = self.folder / name
+        with path.fs.open(path.path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+            file.seek(max(0, size - tail))
+            return StoredFile(sha256, size), file.read()
+
+    @contextmanager
+    def create(self, name: str, *, internal: bool = False) -> Iterator[StagedFile]:
+        """Write a file; it appears, or replaces an older one, once the block ends without an error.
+
+        :param name: its path in the folder.
+        :param internal: of no use to others, so not reported to lineage.
+        """
+        with self.stage(name, internal=internal) as file:
+            yield file
+        file.commit()
+
+    # Opened by its file system: a path would report the temporary name to lineage.
+    @contextmanager
+    def stage(self, name: str, *, internal: bool = False) -> Iterator[StagedFile]:
+        """Write a file that appears once it is committed, after the block; see :meth:`create`.
+
+        What is not committed by the end of ``with AtomicFiles(...)`` is discarded.
+        """
+        file, move, discard = self._upload(name) if self._atomic_put else self._partial_file(name)
+        self._uncommitted.add(discard)
+
+        def commit() -> None:
+            move()
+            self._uncommitted.remove(discard)
+            if not internal:
+                path = self.folder / name
+                report(path, outputs=[uri_for(path)])
+
+        try:
+            with file:
+                yield StagedFile(file, commit)
+        except BaseException:
+            self._uncommitted.remove(discard)
+            discard()
+            raise
+
+    def _upload(self, name: str) -> Target:
+        path = self.folder / name
+        file = path.fs.open(path.path, "wb", autocommit=False, block_size=BLOCK_SIZE)
+        return file, file.commit, file.discard
+
+    def _partial_file(self, name: str) -> Target:
+        path = self.folder / name
+        partial_name = digest_for(str(path), 24)  # flat: no folders to make and remove
+        for folder in (self._partial, path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+
+        def move() -> None:
+            if path.is_dir():  # some versions would move the file into it
+                raise IsADirectoryError(f"{path} is a folder")
+            (self._partial / partial_name).rename(path)
+
+        def discard() -> None:
+            (self._partial / partial_name).unlink(missing_ok=True)
+
+        return self.folder.fs.open((self._partial / partial_name).path, "wb"), move, discard
+
+    def _clear(self) -> None:
+        if not self._atomic_put and self._partial.exists():
+            self._partial.rmdir(recursive=True)

@@ -1,0 +1,38 @@
+"""Criteria that decide when a sensor has found enough forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fsm_provider.api.form_filter import FormReference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormCriteria:
+    """The forms that a sensor waits for.
+
+    :param minimum_forms: number of forms, at least 1.
+    :param form_names: only forms with these names count, and each name needs a form; empty: any form counts.
+    """
+
+    minimum_forms: int = 1
+    form_names: tuple[str, ...] = ()
+
+    def counts(self, reference: FormReference) -> bool:
+        """Whether a form has one of the requested names, if there are any."""
+        return not self.form_names or reference["formName"] in self.form_names
+
+    def wanted(self, references: Iterable[FormReference]) -> list[FormReference]:
+        """Return the forms that count, each once."""
+        latest = {reference["id"]: reference for reference in references if self.counts(reference)}
+        return list(latest.values())
+
+    def is_met_by(self, wanted: list[FormReference]) -> bool:
+        """Whether ``wanted`` is enough."""
+        return len(wanted) >= self.minimum_forms and not self.missing(wanted)
+
+    def missing(self, wanted: list[FormReference]) -> list[str]:
+        """Return the form names that no form has."""
+        found = [reference["formName"] for reference in wanted]
+        return [name for name in self.form_names if name not in found]

@@ -1,0 +1,330 @@
+"""The event producer behind the watcher of an asset of completed forms. Needs Airflow 3.3."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
+from fsm_provider.api.form_filter import FormFilter, FormReference
+from fsm_provider.compat import asset_state_store
+from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker
+from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
+from fsm_provider.polling.watch import question_from
+from fsm_provider.state.digest import digest_for
+
+if TYPE_CHECKING:
+    from fsm_provider.polling.watch import FormWatch
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+MAX_FORMS = 100
+"""References in one event."""
+EVENT_INTERVAL = 15.0
+"""Seconds between two events of one poll.
+
+A DAG run takes the events up to the first for which the scheduler had not created a run yet; later events
+wait for the next one. The interval gives the scheduler time to create a run for each.
+"""
+CONFIRMATION_DELAY = 2.0
+"""Seconds after Airflow confirms an event until it counts as stored.
+
+Airflow silently drops an event of a watcher that no asset has any more, and cancels the watcher with the
+same message, or with the one a second later: a watcher that is still running has its event in the database.
+"""
+CONFLICT_WINDOW = timedelta(hours=1)
+"""A replaced configuration that comes back within this time probably belongs to a second DAG."""
+CHECK_INTERVAL = 15.0
+"""Seconds, at least, between two checks for another configuration; also during a pause between two polls."""
+CONFIGURATIONS = "fsm_forms/configurations"
+"""Key of the configurations that have watched the asset, the current one last."""
+MAX_CONFIGURATIONS = 4
+INTERVAL = "fsm_forms/poll_interval"
+DEFAULT_INTERVAL, WAIT_FOR_INTERVAL = 60.0, 10
+"""Seconds: the interval if two DAGs disagree about it, and how long to wait for one before assuming that."""
+BEGAN, OPENED = "fsm_forms/began", "fsm_forms/opened"
+"""Keys of the times when the asset was first and last watched."""
+SAVE_INTERVAL = 60.0
+"""Seconds, at least, between two writes of a watermark that moved without new forms."""
+MAX_PAUSE = 30.0
+"""Seconds, at most, between two attempts to read the state store."""
+
+
+class _ReplacedError(Exception):
+    """The asset has another configuration than the one in use."""
+
+
+class Configuration(TypedDict):
+    """A configuration that has watched an asset.
+
+    :param at: when it was last stored, ISO 8601.
+    """
+
+    watch: FormWatch
+    at: str
+
+
+class FormEventProducer(SharedStreamProducer):
+    """Polls for new forms, and emits one event at a time: the next after the one before is stored.
+
+    No error ends it: it retries, and reads the connection again after an error that a changed connection
+    can fix. Killed or cancelled at any time and restarted, it still emits every form, and a second time the
+    forms of an event that was stored just before.
+
+    :param asset_name: the asset whose state store holds the configuration and the watermark.
+    """
+
+    def __init__(self, asset_name: str) -> None:
+        self._asset_name = asset_name
+        self._store = asset_state_store(asset_name)
+        self._began = 0.0
+        self._check_at = 0.0
+        self._interval = DEFAULT_INTERVAL
+        self._confirmed = asyncio.Event()
+        self._is_stored = True
+
+    async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
+        """Yield events: the new forms of each poll, at most :data:`MAX_FORMS`, and their question."""
+        await _until_stored(self._asset_name, "The beginning", self._note_beginning)
+        while True:
+            self._configure(await self._next_configuration())
+            await _until_stored(self._asset_name, "The watermark", self._restore)
+            try:
+                async with aclosing(self._new_forms()) as events:
+                    async for references in events:
+                        origin = {"asset_name": self._asset_name, "question": question_from(self._watch)}
+                        yield {**origin, "forms": references}, None
+            except _ReplacedError:
+                logger.info("The asset '%s' is now polled with another configuration", self._asset_name)
+            finally:
+                self._poller.close()
+
+    async def _note_beginning(self) -> None:
+        if (began := await self._store.aget(BEGAN)) is None:
+            await self._store.aset(BEGAN, began := datetime.now(UTC).isoformat())
+        since = datetime.now(UTC) - datetime.fromisoformat(began)
+        self._began = asyncio.get_running_loop().time() - since.total_seconds()
+
+    def _configure(self, watch: FormWatch) -> None:
+        self._watch = watch
+        self._prefix = _prefix_for(watch)
+        self._saved_at: float | None = None
+        self._poller = FormPoller(watch["fsm_conn_id"], watch["query_params"])
+        self._tracker = NewFormTracker(
+            FormFilter(**watch["filters"]),
+            form_names=watch["form_names"],
+            start_from=watch["start_from"],
+            look_back=timedelta(seconds=watch["look_back"]),
+            reconcile_back=timedelta(seconds=watch["reconcile_back"]),
+            reconcile_every=watch["reconcile_every"],
+        )
+        self._tracker.begin(self._began)
+
+    async def _next_configuration(self) -> FormWatch:
+        """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""
+        waited = 0
+        while True:
+            watch, interval = await self._read_configuration()
+            if watch and (interval or waited >= WAIT_FOR_INTERVAL):
+                self._interval = interval or DEFAULT_INTERVAL
+                return watch
+            if waited % 60 == 59:
+                logger.error(
+                    "The asset '%s' has no configuration yet, so no form is emitted. If two DAGs define it "
+                    "with different filters, Airflow alternates between them: import the asset from one "
+                    "module, or give one of them another name",
+                    self._asset_name,
+                )
+            waited += 1
+            await asyncio.sleep(1.0)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait until the next poll, and check for another configuration meanwhile.
+
+        :raises _ReplacedError: if there is one.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        while True:
+            if clock() >= self._check_at:
+                self._check_at = clock() + CHECK_INTERVAL
+                watch, interval = await self._read_configuration()
+                if (watch or self._watch, interval or self._interval) != (self._watch, self._interval):
+                    raise _ReplacedError
+            if (left := until - clock()) <= 0:
+                return
+            await asyncio.sleep(min(left, CHECK_INTERVAL))
+
+    async def _read_configuration(self) -> tuple[FormWatch | None, float | None]:
+        """Return the current configuration and interval; None for what is not stored or cannot be read."""
+        with suppress(Exception):
+            known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
+            interval: float | None = await self._store.aget(INTERVAL)
+            return known[-1]["watch"] if known else None, interval
+        return None, None
+
+    async def _new_forms(self) -> AsyncGenerator[list[FormReference], None]:
+        """Yield the new forms of each poll.
+
+        :raises _ReplacedError: once there is another configuration.
+        """
+        self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
+        polls = poll_forever(
+            self._poller,
+            next_query=lambda now: self._tracker.next_query(now, datetime.now(UTC)),
+            ingest=self._tracker.ingest,
+            interval=self._interval,
+            first_after=0.0,
+            sleep=self._sleep,
+        )
+        async with aclosing(polls):
+            async for new in polls:
+                if not isinstance(new, PollFailure):
+                    async for references in self._emit(new):
+                        yield references
+
+    async def _emit(self, new: list[FormReference]) -> AsyncGenerator[list[FormReference], None]:
+        """Yield new forms in chunks, and record each event that Airflow has stored."""
+        if not new:
+            self._tracker.commit()
+            await self._save(throttled=True)
+        for start in range(0, len(new), MAX_FORMS):
+            if start:
+                await asyncio.sleep(EVENT_INTERVAL - CONFIRMATION_DELAY)
+            references = new[start : start + MAX_FORMS]
+            self._confirmed.clear()
+            yield references
+            await self._confirmed.wait()
+            await asyncio.sleep(CONFIRMATION_DELAY)
+            if not self._is_stored:
+                logger.warning(
+                    "%s new forms of the asset '%s' could not be stored; they are emitted again",
+                    len(new) - start,
+                    self._asset_name,
+                )
+                return
+            self._tracker.record(references)
+            if start + MAX_FORMS >= len(new):
+                self._tracker.commit()
+            await self._save()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Note whether Airflow has stored the pending event."""
+        self._is_stored = all(outcome.is_clean for _, outcome in batch)
+        self._confirmed.set()
+
+    async def _restore(self) -> None:
+        """Restore what was emitted, and the newest watermark of the asset and the connection.
+
+        Of two versions in the same hour, the one restored last counts: that of the current configuration. Two
+        configurations that alternate keep their own watermark: neither polls for the other's forms.
+        """
+        known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
+        watches = [one["watch"] for one in known]
+        same_service = [one for one in watches if one["fsm_conn_id"] == self._watch["fsm_conn_id"]]
+        newest_first = dict.fromkeys([self._prefix, *map(_prefix_for, reversed(same_service))])
+        timestamps: dict[str, datetime | None] = {}
+        for prefix in reversed(newest_first):
+            watermark = await self._store.aget(prefix + WATERMARK)
+            if watermark is None:
+                continue
+            timestamps[prefix] = watermark["moment"] and datetime.fromisoformat(watermark["moment"])
+            for name in watermark["pieces"]:
+                self._tracker.restore_emitted(name, await self._store.aget(prefix + name) or {})
+        own, newest = timestamps.get(self._prefix), max(filter(None, timestamps.values()), default=None)
+        if newest is not None and (own is None or newest - own > CONFLICT_WINDOW):
+            self._tracker.restore(newest, from_other_filter=True)
+        else:
+            self._tracker.restore(own)
+
+    async def _save(self, *, throttled: bool = False) -> None:
+        """Store what was emitted; if that fails, or is throttled after a recent write, the next call does."""
+        now = asyncio.get_running_loop().time()
+        if throttled and self._saved_at is not None and now - self._saved_at < SAVE_INTERVAL:
+            return
+        watermark, changed, gone = self._tracker.to_store()
+        try:
+            for name, seen in changed.items():
+                await self._store.aset(self._prefix + name, seen)
+            await self._store.aset(self._prefix + WATERMARK, watermark)
+            for name in gone:
+                await self._store.adelete(self._prefix + name)
+        except Exception:
+            logger.exception(
+                "Could not store the watermark of the asset '%s'; the next attempt is after the next poll. "
+                "Until then a killed triggerer would emit its last forms twice",
+                self._asset_name,
+            )
+            self._saved_at = None
+        else:
+            self._tracker.stored()
+            self._saved_at = now
+
+
+async def announce(watch: FormWatch) -> None:
+    """Store the configuration that the watcher of an asset polls with.
+
+    Log an error if another configuration replaced this one a short time ago.
+    """
+    store = asset_state_store(watch["asset_name"])
+
+    async def put() -> None:
+        known: list[Configuration] = await store.aget(CONFIGURATIONS) or []
+        now = datetime.now(UTC)
+        others = [one for one in known if one["watch"] != watch]
+        if known and known[-1] in others:
+            for one in known:
+                if one not in others and now - datetime.fromisoformat(one["at"]) < CONFLICT_WINDOW:
+                    _report_conflict(watch, known[-1]["watch"])
+        mine = Configuration(watch=watch, at=now.isoformat())
+        await store.aset(CONFIGURATIONS, [*others, mine][-MAX_CONFIGURATIONS:])
+
+    await _until_stored(watch["asset_name"], "The configuration", put)
+
+
+async def announce_interval(asset_name: str, seconds: float) -> None:
+    """Store the interval in seconds at which the watcher of an asset polls."""
+    store = asset_state_store(asset_name)
+    await _until_stored(asset_name, "The interval", lambda: store.aset(INTERVAL, seconds))
+
+
+async def _until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
+    """Repeat an attempt to read and write an asset's state store until it succeeds."""
+    store, pause = asset_state_store(asset_name), 1.0
+    while True:
+        try:
+            # For an inactive asset a read returns None as if nothing were stored, but a write fails.
+            await store.aset(OPENED, datetime.now(UTC).isoformat())
+            return await attempt()
+        except Exception:
+            logger.exception(
+                "%s of the asset '%s' could not be read or stored; the next attempt is in %g s",
+                what,
+                asset_name,
+                pause,
+            )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE)
+
+
+def _prefix_for(watch: FormWatch) -> str:
+    """Return the key prefix of a question's state: the interval does not change it."""
+    return f"fsm_forms/{digest_for([*question_from(watch).values()], 12)}/"
+
+
+def _report_conflict(watch: FormWatch, other: FormWatch) -> None:
+    different = [name for name, value in watch.items() if value != other.get(name)]
+    logger.error(
+        "The configuration of the asset '%s' alternates: it was %s, then %s, and is now the former again. "
+        "Unless somebody has edited it back, two DAGs define the asset with different arguments, and it is "
+        "polled with those that Airflow has read last. Import the asset from one module, or give one of them "
+        "another name",
+        watch["asset_name"],
+        ", ".join(f"{name}={watch.get(name)!r}" for name in different),
+        ", ".join(f"{name}={other.get(name)!r}" for name in different),
+    )

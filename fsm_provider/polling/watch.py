@@ -1,0 +1,31 @@
+"""The configuration of an asset's watcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from fsm_provider.api.form_filter import FormFilters
+
+QUESTION = ("fsm_conn_id", "filters", "form_names", "query_params")
+"""What decides which forms an asset has; the other keys say when and how often it is polled."""
+
+
+class FormWatch(TypedDict):
+    """The configuration of a watcher of completed forms: times in seconds, and every value plain JSON."""
+
+    asset_name: str
+    fsm_conn_id: str
+    filters: FormFilters
+    form_names: list[str]
+    query_params: dict[str, Any] | None
+    start_from: str
+    look_back: float
+    reconcile_every: float
+    reconcile_back: float
+
+
+def question_from(watch: FormWatch) -> dict[str, Any]:
+    """Return the part of a configuration that decides which forms the asset has."""
+    given: dict[str, Any] = {**watch}
+    return {name: given[name] for name in QUESTION}

@@ -1,0 +1,67 @@
+"""Find the settings that a service needs: ``python -m fsm_provider.probe``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from fsm_provider.api.errors import FsmError
+from fsm_provider.probe.checks import MAX_REQUESTS, Finding, Probe
+
+DESCRIPTION = f"""\
+Find out which cursor parameter, page size, time zone and time format the service behind a connection
+expects, and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests,
+plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined and is
+right, 1 if something was not or is not, 2 if no request was possible."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print each finding as it is made; return the exit code described in ``--help``."""
+    parser = argparse.ArgumentParser(prog="python -m fsm_provider.probe", description=DESCRIPTION)
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help="default: %(default)s")
+    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
+
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from fsm_provider.compat import read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import settings_from
+
+    try:
+        connection = read_connection_outside_of_tasks(fsm_conn_id)
+        settings = settings_from(connection)
+        probe = Probe(settings)
+        print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
+        findings = []
+        for finding in probe.findings():
+            findings.append(finding)
+            if finding.outcome != "unknown":
+                print(_line(finding))
+    except (AirflowException, FsmError) as error:
+        print(str(error), file=sys.stderr)
+        return 2
+    print(f"\n{probe.requests} requests were made. The connection's extra:")
+    print(json.dumps(_extra(connection.extra_dejson, findings), indent=2))
+    unknown = [finding for finding in findings if finding.outcome == "unknown"]
+    if unknown:
+        print("\nCould not be determined:")
+    for finding in unknown:
+        print(f"- {finding.name}, because {finding.evidence}.")
+    return 0 if all(finding.outcome == "confirmed" for finding in findings) else 1
+
+
+def _line(finding: Finding) -> str:
+    values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+    verdict = f"{finding.name} is {'honoured' if finding.outcome == 'confirmed' else 'not honoured'}"
+    return f"{values or verdict}: {finding.evidence}"
+
+
+def _extra(extra: dict[str, Any], findings: list[Finding]) -> dict[str, Any]:
+    for finding in findings:
+        extra = {**extra, **finding.settings}
+    return extra
+
+
+if __name__ == "__main__":
+    sys.exit(main())

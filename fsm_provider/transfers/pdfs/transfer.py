@@ -1,0 +1,297 @@
+"""Stores the PDFs of many forms, several at once, each version once, with an outcome for each."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import count
+from threading import Event
+from typing import TYPE_CHECKING, Any, Unpack
+
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmDownloadTimeoutError,
+    FsmError,
+    FsmNotPdfError,
+    FsmPdfError,
+    FsmPdfUrlError,
+    FsmStorageError,
+)
+from fsm_provider.api.form_filter import FormFilter, job_id_from
+from fsm_provider.api.forms import parse_forms
+from fsm_provider.api.models import Form
+from fsm_provider.api.retry import is_repeatable
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.lineage import report, uri_for, uri_for_records
+from fsm_provider.transfers.pdfs.manifest import KnownFile, KnownPdfs
+from fsm_provider.transfers.pdfs.outcomes import PdfEnd, PdfOutcome
+
+if TYPE_CHECKING:
+    from fsm_provider.api.downloads import PdfLimits
+    from fsm_provider.atomic_files import AtomicFiles
+    from fsm_provider.transfers.pdfs.paths import PathTemplate
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+MAX_FAILURES_IN_A_ROW = 20
+"""After so many transient failures in a row, no further form is tried."""
+
+
+class _StoppedError(Exception):
+    """The task is stopping: downloads under way are abandoned."""
+
+
+class _Item:
+    """An input and its outcome."""
+
+    def __init__(self, index: int, form: Form) -> None:
+        self.index = index
+        self.form = form
+        self.requested = form.last_updated_on_date_time
+        self.end: PdfEnd = "not_tried"
+        self.path: str | None = None
+        self.known: KnownFile | None = None
+        self.error: FsmError | None = None
+
+    def record(self, end: PdfEnd, path: str | None, known: KnownFile | None, error: FsmError | None) -> None:
+        self.end, self.path, self.known, self.error = end, path, known, error
+
+    @property
+    def needs_lookup(self) -> bool:
+        """Whether its URL may be the cause: missing, expired or refused."""
+        return isinstance(self.error, FsmPdfUrlError | FsmNotPdfError) or (
+            isinstance(self.error, FsmApiError) and not is_repeatable(self.error)
+        )
+
+    def as_outcome(self) -> PdfOutcome:
+        file, etag = self.known or (None, None)
+        return PdfOutcome(
+            index=self.index,
+            form=self.form.id,
+            lastUpdatedOnDateTime=self.form.as_json()["lastUpdatedOnDateTime"],
+            path=self.path,
+            sha256=file.sha256 if file else None,
+            bytes=file.size if file else None,
+            etag=etag,
+            outcome=self.end,
+            newer=self.requested is not None and self.form.last_updated_on_date_time != self.requested,
+            error=str(self.error) if self.error else None,
+        )
+
+
+class PdfTransfer:
+    """Stores the PDFs of forms.
+
+    A form whose URL is missing, has expired or is refused is looked up in the listing, repeatedly as long as
+    that helps. After ``MAX_FAILURES_IN_A_ROW`` transient failures in a row, no more are tried.
+
+    :param forms: references to forms, records of forms, or bare identifiers.
+    :param files: where the PDFs go.
+    :param known: the PDFs stored already.
+    :param concurrency: how many forms at once.
+    :param limits: for each PDF.
+    :raises FsmInputError: naming the first of ``forms`` that is not a form.
+    """
+
+    def __init__(
+        self,
+        forms: Any,
+        *,
+        fsm_conn_id: str,
+        files: AtomicFiles,
+        template: PathTemplate,
+        known: KnownPdfs,
+        concurrency: int,
+        **limits: Unpack[PdfLimits],
+    ) -> None:
+        self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
+        given = parse_forms(forms, self._hook.client.settings.server_timezone)
+        self._items = [_Item(index, form) for index, form in enumerate(given)]
+        self._files = files
+        self._template = template
+        self._known = known
+        self._concurrency = concurrency
+        self._limits = limits
+        self._stopping = Event()
+        self._finished = count(1)
+        self._failures_in_a_row = 0
+        self.interrupted: bool = False
+        """Whether :meth:`interrupt` was called, or an unexpected error stopped it."""
+
+    def run(self) -> None:
+        """Store the files; returns once no download is under way."""
+        _ = self._files.folder.fs  # created once, before threads share it
+        self._store_all(self._items)
+        remaining = [item for item in self._items if item.needs_lookup]
+        while remaining and not self._stopping.is_set():
+            listed = self._look_up(remaining)
+            self._store_all(listed)
+            remaining = [item for item in listed if item.needs_lookup]
+            if len(remaining) == len(listed):
+                break
+        for item in remaining:
+            self._log(item)
+        report(self._hook, inputs=[uri_for_records(self._hook.fsm_conn_id, "forms")])
+        logger.info(self.summary)
+
+    def interrupt(self) -> None:
+        """Start no more downloads, and abandon those under way."""
+        self.interrupted = True
+        self._stopping.set()
+
+    @property
+    def outcomes(self) -> list[PdfOutcome]:
+        """The outcome of each input, in order."""
+        return [item.as_outcome() for item in self._items]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file is stored."""
+        return all(item.end in ("stored", "skipped") for item in self._items)
+
+    @property
+    def retry_could_help(self) -> bool:
+        """Whether a retry of the task could store what is missing."""
+        return self.passing_error is not None or any(item.end == "not_tried" for item in self._items)
+
+    @property
+    def passing_error(self) -> FsmError | None:
+        """The last error that is not permanent."""
+        errors = [item.error for item in self._items if item.error and not item.error.permanent]
+        return errors[-1] if errors else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of inputs by outcome, and the bytes that were stored."""
+        ends = Counter[str](item.end for item in self._items)
+        stored = {
+            item.path: item.known.file.size for item in self._items if item.known and item.end == "stored"
+        }
+        return {
+            **{end: ends[end] for end in ("stored", "skipped", "failed", "not_tried")},
+            "bytes": sum(stored.values()),
+        }
+
+    @property
+    def summary(self) -> str:
+        """The same in one line."""
+        counts = self.counts
+        size = counts.pop("bytes")
+        parts = [f"{number} {end.replace('_', ' ')}" for end, number in counts.items() if number]
+        return f"{len(self._items)} PDFs: {', '.join(parts) or 'nothing to do'}; {size:,} bytes"
+
+    def _store_all(self, items: list[_Item]) -> None:
+        versions: dict[tuple[int, Any], list[_Item]] = defaultdict(list)
+        for item in items:
+            versions[item.form.id, item.form.last_updated_on_date_time].append(item)
+        with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
+            try:
+                for work in [pool.submit(self._process, same) for same in versions.values()]:
+                    work.result()
+            except BaseException:
+                self.interrupt()
+                raise
+
+    def _process(self, same: list[_Item]) -> None:
+        if self._stopping.is_set():
+            return
+        item = max(same, key=lambda one: bool(one.form.form_pdf_url))
+        try:
+            self._fetch(item)
+            self._failures_in_a_row = 0
+        except _StoppedError:
+            return
+        except FsmError as error:
+            item.record("failed", None, None, error)
+            self._stop_after_failures(error)
+        except OSError as error:
+            reason = f"form {item.form.id}: {self._template.path_for(item.form)}: {error}"
+            item.record("failed", None, None, FsmStorageError(reason))
+        except BaseException:
+            self.interrupt()
+            raise
+        for other in same:
+            other.record(item.end, item.path, item.known, item.error)
+        if not item.needs_lookup:
+            self._log(item)
+
+    def _fetch(self, item: _Item) -> None:
+        name = self._template.path_for(item.form)
+        path = uri_for(self._files.folder / name)
+        if known := self._known.find(name, item.form.id):
+            item.record("skipped", path, known, None)
+            return
+        stored = self._hook.client.download_pdf(
+            item.form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
+        )
+        item.record("stored", path, self._known.add(name, stored), None)
+
+    def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if self._stopping.is_set():
+                raise _StoppedError
+            yield chunk
+
+    def _look_up(self, items: list[_Item]) -> list[_Item]:
+        """Replace the records of those in the listing by their current ones; return these items."""
+        wanted = _narrowest([item.form for item in items])
+        logger.info("Looking up %s forms in the listing (%s)", len(items), wanted)
+        missing: dict[int, list[_Item]] = defaultdict(list)
+        for item in items:
+            missing[item.form.id].append(item)
+        failure: FsmError | None = None
+        try:
+            for form in self._hook.list_forms(**wanted.as_dict()):
+                for item in missing.pop(form.id, ()):
+                    item.form = form
+                if not missing:
+                    break
+        except _StoppedError:
+            return []
+        except FsmError as error:
+            failure = error
+        for same in missing.values():
+            for item in same:
+                item.error = failure or FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})")
+                self._log(item)
+        return [item for item in items if item.form.id not in missing]
+
+    def _stop_after_failures(self, error: FsmError) -> None:
+        transient = is_repeatable(error) or isinstance(error, FsmDownloadTimeoutError)
+        self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
+        if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
+            logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
+            self._stopping.set()
+
+    def _log(self, item: _Item) -> None:
+        level, what = (logging.ERROR, item.error) if item.error else (logging.INFO, item.path)
+        logger.log(level, "%s: form %s %s: %s", next(self._finished), item.form.id, item.end, what)
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait between two attempts at a request; raise as soon as the transfer is stopped."""
+        if self._stopping.wait(seconds):
+            raise _StoppedError
+
+
+def _narrowest(forms: list[Form]) -> FormFilter:
+    """Make the filter that matches these forms and as few others as possible."""
+    updated_since = _earliest(form.last_updated_on_date_time for form in forms)
+    return FormFilter(
+        property_id=_common_value(form.property_id for form in forms),
+        job_id=_common_value(job_id_from(form) for form in forms),
+        updated_since=updated_since,
+        created_since=None if updated_since else _earliest(form.created_on_date_time for form in forms),
+    )
+
+
+def _common_value(values: Iterable[Any]) -> Any:
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
+
+
+def _earliest(times: Iterable[Any]) -> datetime | None:
+    known = list(times)
+    return min(known) if all(isinstance(time, datetime) for time in known) else None

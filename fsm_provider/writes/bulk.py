@@ -1,0 +1,310 @@
+"""Create many jobs concurrently, each once, with an outcome for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from threading import BoundedSemaphore, Event
+from typing import TYPE_CHECKING, Literal
+
+from fsm_provider.api.endpoints import CREATE_JOB
+from fsm_provider.api.errors import (
+    FsmConflictError,
+    FsmConnectionError,
+    FsmError,
+    FsmInputError,
+    FsmRateLimitedError,
+    FsmUnauthorisedError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.api.models import job_url
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.writes.ledger import Ledger, NothingSentError, Write, WriteOutcome, still_uncertain
+from fsm_provider.writes.outcomes import JobOutcome
+
+if TYPE_CHECKING:
+    from fsm_provider.api.payloads import JobRequest
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+MAX_UNCERTAIN_IN_A_ROW = 20
+"""After this many uncertain outcomes in a row the service counts as down; nothing more is sent."""
+
+
+def is_complete(outcome: JobOutcome) -> bool:
+    """Return whether nothing is left to do for an input."""
+    return outcome["outcome"] in ("created", "existing", "valid") and outcome["error"] is None
+
+
+def write_for(request: JobRequest) -> Write:
+    """Return the ledger's description of the creation of a job."""
+    return Write(CREATE_JOB.method, request.path, request.job.body(), request.subject, request.key)
+
+
+def _unknown(index: int, request: JobRequest, key: str) -> JobOutcome:
+    return JobOutcome(
+        index=index,
+        key=key,
+        propertyID=request.property_id,
+        customerReference=request.job.customer_reference,
+        outcome="unknown",
+        jobID=None,
+        link=None,
+        error=None,
+    )
+
+
+class BulkJobCreator:
+    """Creates jobs through a ledger.
+
+    It stops sending when further requests would fail too: the service is unreachable, asks for a longer wait
+    than the client accepts, rejects the token, or many outcomes in a row are uncertain.
+
+    :param concurrency: concurrent requests.
+    :param fail_fast: stop sending after the first job that is rejected or uncertain.
+    :param existing_jobs: ids of jobs that a person has found in the service, by key; they are not sent.
+    :raises FsmInputError: if one of these keys belongs to no request.
+    """
+
+    def __init__(
+        self,
+        requests: list[JobRequest],
+        *,
+        fsm_conn_id: str,
+        concurrency: int,
+        fail_fast: bool,
+        existing_jobs: Mapping[str, int] | None = None,
+    ) -> None:
+        self._requests = requests
+        self._writes = [write_for(request) for request in requests]
+        self._outcomes = [
+            _unknown(index, request, write.key)
+            for index, (request, write) in enumerate(zip(requests, self._writes, strict=True))
+        ]
+        self._by_key: dict[str, JobOutcome] = {}
+        for outcome in self._outcomes:
+            self._by_key.setdefault(outcome["key"], outcome)
+        self._existing_jobs = existing_jobs or {}
+        if unmatched := self._existing_jobs.keys() - self._by_key.keys():
+            raise FsmInputError(f"existing_jobs: {', '.join(sorted(unmatched))}: no job has this key")
+        self._to_send: list[int] = []
+        self._waiting = iter(self._to_send)
+        self._unsent: Literal["not_created", "unknown"] = "unknown"
+        self._fsm_conn_id = fsm_conn_id
+        self._concurrency = concurrency
+        self._fail_fast = fail_fast
+        self._slots = BoundedSemaphore(concurrency)
+        self._stopping = Event()
+        self._reported = count(1)
+        self._stop_reason = ""
+        self._interrupted = False
+        self._uncertain_in_a_row = 0
+        self.passing_error: FsmError | None = None
+        """The last error of a job that another attempt might create."""
+
+    def load_outcomes(self, ledger: Ledger, *, first_attempt: bool) -> None:
+        """Set the outcomes that are known before anything is sent.
+
+        :param first_attempt: whether no earlier attempt can have sent what the ledger does not know.
+        :raises FsmInputError: if the ledger knows another id for one of the existing jobs, or as
+            ``Ledger.expect`` does; jobs that the ledger does not know are then ``unknown``.
+        """
+        for key, outcome in self._by_key.items():
+            known = self._update(self._writes[outcome["index"]], ledger)
+            if key not in self._existing_jobs and (known is None or known.repeat):
+                self._to_send.append(outcome["index"])
+        for key, job_id in self._existing_jobs.items():
+            outcome = self._by_key[key]
+            if outcome["jobID"] not in (None, job_id):
+                raise FsmInputError(
+                    f"existing_jobs.{key}: job {outcome['jobID']} was created for it, not {job_id}"
+                )
+            write = self._writes[outcome["index"]]
+            ledger.record(write, {"jobID": job_id, "link": outcome["link"]})
+            self._update(write, ledger)
+        try:
+            ledger.expect(self._writes)
+        except FsmInputError as error:
+            self._stop(str(error))
+            raise
+        if ledger.is_persistent or first_attempt:
+            self._unsent = "not_created"
+            for outcome in self._by_key.values():
+                if outcome["outcome"] == "unknown":
+                    outcome["outcome"] = self._unsent
+        to_send = set(self._to_send)
+        for outcome in self._by_key.values():
+            if outcome["index"] not in to_send:
+                self._report(outcome)
+                if outcome["outcome"] == "uncertain" and self._fail_fast:
+                    self._stop("on_error is fail_fast")
+
+    def run(self, ledger: Ledger) -> None:
+        """Send what the ledger does not hold; return once no request is in flight."""
+        if self._to_send:
+            self._send_all(ledger)
+        logger.info(self.summary)
+
+    def _send_all(self, ledger: Ledger) -> None:
+        hook = FsmHook(self._fsm_conn_id, sleep=partial(ledger.wait, stopping=self._stopping))
+        _ = hook.client  # created once, before threads share it and before any intent
+        self._waiting = iter(self._to_send)
+        # While some are sent, the intents of the next are stored. With a concurrency of 1 they go in order.
+        threads = self._concurrency + self._concurrency // 2
+        with ThreadPoolExecutor(threads, thread_name_prefix="fsm-job") as pool:
+            workers = [pool.submit(self._work, ledger, hook) for _ in range(min(threads, len(self._to_send)))]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self.interrupt()
+                raise
+
+    def dry_run(self) -> None:
+        """Check the connection and log the jobs as a table; send nothing."""
+        _ = FsmHook(self._fsm_conn_id).client
+        rows = [
+            (str(index), str(request.property_id), json.dumps(request.job.body(), ensure_ascii=False))
+            for index, request in enumerate(self._requests)
+        ]
+        head = ("job", "property", "payload")
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
+        table = [
+            f"{job:>{widths[0]}}  {place:<{widths[1]}}  {payload}" for job, place, payload in (head, *rows)
+        ]
+        logger.info("Dry run: %s jobs are valid, none was sent\n%s", len(rows), "\n".join(table))
+        for outcome in self._by_key.values():
+            if outcome["outcome"] == self._unsent:
+                outcome["outcome"] = "valid"
+
+    def interrupt(self) -> None:
+        """Send nothing more; requests in flight are finished and recorded."""
+        self._interrupted = True
+        self._stop("the task was stopped")
+
+    @property
+    def outcomes(self) -> list[JobOutcome]:
+        """One for each input, in input order."""
+        return [self._outcome_for(given) for given in self._outcomes]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(map(is_complete, self._by_key.values()))
+
+    @property
+    def another_attempt_could_help(self) -> bool:
+        """Whether a retry of the task could create what is missing."""
+        final = {"rejected", "uncertain"} & {outcome["outcome"] for outcome in self._by_key.values()}
+        if self._fail_fast and final:
+            return False
+        return self._interrupted or self.passing_error is not None
+
+    @property
+    def summary(self) -> str:
+        """The number of inputs by outcome, in one line."""
+        counts = Counter(outcome["outcome"] for outcome in self.outcomes)
+        counts["created"] += 0  # shown even if 0
+        parts = [f"{counts.pop('created')} created"]
+        parts += [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items()]
+        stopped = f" (nothing more was sent: {self._stop_reason})" if self._stop_reason else ""
+        return f"{len(self._outcomes)} jobs: {', '.join(parts)}{stopped}"
+
+    def _outcome_for(self, given: JobOutcome) -> JobOutcome:
+        outcome = self._by_key[given["key"]].copy()
+        outcome["index"] = given["index"]
+        if outcome["outcome"] in ("not_created", "unknown"):
+            reason = outcome["error"] or f"not sent: {self._stop_reason or 'the task failed before'}"
+            earlier = "; whether an earlier attempt created it is not known"
+            outcome["error"] = reason + earlier * (outcome["outcome"] == "unknown")
+        return outcome
+
+    def _work(self, ledger: Ledger, hook: FsmHook) -> None:
+        try:
+            while not self._stopping.is_set() and (index := next(self._waiting, None)) is not None:
+                self._create(self._requests[index], self._writes[index], ledger, hook)
+        except BaseException:
+            self.interrupt()
+            raise
+        finally:
+            ledger.store()
+
+    def _create(self, request: JobRequest, write: Write, ledger: Ledger, hook: FsmHook) -> None:
+        outcome = self._by_key[write.key]
+        try:
+            created = ledger.run_once(write, lambda: self._send(request, hook))
+        except NothingSentError:
+            return
+        except FsmError as error:
+            self._update(write, ledger, error)
+            if not error.permanent:
+                self.passing_error = error
+            self._report(outcome, logging.ERROR)
+            self._stop_if_others_would_fail(error)
+        except BaseException:
+            self._update(write, ledger)
+            raise
+        else:
+            outcome["outcome"], outcome["error"] = "created", None
+            outcome["jobID"], outcome["link"] = created["jobID"], created["link"]
+            self._report(outcome)
+
+    def _update(self, write: Write, ledger: Ledger, error: FsmError | None = None) -> WriteOutcome | None:
+        """Set the outcome that the ledger knows, after an attempt that failed with ``error``."""
+        outcome, known = self._by_key[write.key], ledger.get(write)
+        conflict = known.error if known and isinstance(known.error, FsmConflictError) else None
+        if known is None or conflict:
+            refused = error is not None and error.permanent and self._unsent == "not_created"
+            refused = refused or (conflict is not None and ledger.is_persistent)
+            outcome["outcome"] = "rejected" if refused else self._unsent
+            errors = dict.fromkeys(str(one) for one in (conflict, error) if one)
+            outcome["error"] = "; another attempt at it failed: ".join(errors) or None
+        elif known.error:
+            if error and not error.may_have_written:
+                error = still_uncertain(write, known.error, error)
+            outcome["outcome"], outcome["error"] = "uncertain", str(error or known.error)
+        else:
+            outcome["outcome"] = "existing"
+            outcome["jobID"], outcome["link"] = known.result["jobID"], known.result["link"]
+            outcome["error"] = f"another was not created: {error}" if error else None
+        return known
+
+    def _send(self, request: JobRequest, hook: FsmHook) -> dict[str, int | str | None]:
+        with self._slots:
+            if self._stopping.is_set():
+                raise NothingSentError
+            try:
+                job = hook.client.send_job(request)
+            except FsmError as error:
+                self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
+                self._stop_if_others_would_fail(error)  # before another job takes this slot
+                raise
+        self._uncertain_in_a_row = 0
+        return {"jobID": job.id, "link": job_url(job.as_json())}
+
+    def _report(self, outcome: JobOutcome, level: int = logging.INFO) -> None:
+        request, progress = self._requests[outcome["index"]], f"{next(self._reported)} of {len(self._by_key)}"
+        details = outcome["error"] or f"job {outcome['jobID']}"
+        logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
+
+    def _stop_if_others_would_fail(self, error: FsmError) -> None:
+        if self._stopping.is_set():
+            return
+        if isinstance(error, FsmUnauthorisedError | FsmConnectionError | FsmRateLimitedError):
+            reason = "every further job would fail with this error"
+        elif self._uncertain_in_a_row >= MAX_UNCERTAIN_IN_A_ROW:
+            reason = f"{MAX_UNCERTAIN_IN_A_ROW} uncertain outcomes in a row mean that the service is down"
+        elif self._fail_fast and error.permanent:
+            reason = "on_error is fail_fast"
+        else:
+            return
+        self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        self._stop_reason = self._stop_reason or reason
+        self._stopping.set()

@@ -1,0 +1,157 @@
+"""A server that answers with the very bytes that a test gives it, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+Part = bytes | Callable[[threading.Event], bytes]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A complete request, and the number of its connection, from 1."""
+
+    connection: int
+    head: bytes
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        return self.head.partition(b"\r\n")[0].decode()
+
+
+class RawServer:
+    """Reads requests, and has ``respond`` write what it likes: given the socket, the request and its number.
+
+    :param tls: speaks TLS.
+    """
+
+    def __init__(
+        self, respond: Callable[[socket.socket, Request, int], Any], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.requests: list[Request] = []
+        self._respond = respond
+        self._tls = tls
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._accepted = 0
+        self._forgotten: set[int] = set()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    @property
+    def base_url(self) -> str:
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def forget_connections(self) -> None:
+        """Reset each connection of now at its next byte, as a balancer does that has dropped its entry."""
+        self._forgotten.update(range(self._accepted + 1))
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in [self._listener, *self._open]:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                accepted, _ = self._listener.accept()
+                self._accepted += 1
+                self._threads.append(
+                    threading.Thread(target=self._serve, args=(accepted, self._accepted), daemon=True)
+                )
+                self._threads[-1].start()
+
+    def _serve(self, accepted: socket.socket, number: int) -> None:
+        with suppress(OSError), accepted:
+            connection = self._tls.wrap_socket(accepted, server_side=True) if self._tls else accepted
+            self._open.append(connection)
+            with connection:
+                while request := self._read(connection, number):
+                    self.requests.append(request)
+                    self._respond(connection, request, len(self.requests))
+
+    def _read(self, connection: socket.socket, number: int) -> Request | None:
+        received = b""
+        while b"\r\n\r\n" not in received:
+            part = connection.recv(65536)
+            if not part:
+                return None
+            if number in self._forgotten:
+                reset(connection)
+                return None
+            received += part
+        head, _, body = received.partition(b"\r\n\r\n")
+        length = next(
+            (
+                int(line.partition(b":")[2])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length")
+            ),
+            0,
+        )
+        while len(body) < length:
+            body += connection.recv(65536)
+        return Request(number, head, body)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close with RST."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def http(status: int, body: Any = b"", *headers: str) -> bytes:
+    """Write a response; what is no bytes as JSON."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"HTTP/1.1 {status} Something", f"Content-Length: {len(content)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + content
+
+
+@contextmanager
+def raw_server(*parts: Part, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Respond to each request with these bytes, then close; gives a signed URL.
+
+    :param parts: bytes, or what gives them, called when they are due with an event that ends the test.
+    """
+    ended = threading.Event()
+
+    def respond(connection: socket.socket, *_: object) -> None:
+        for part in parts:
+            connection.sendall(part if isinstance(part, bytes) else part(ended))
+        connection.close()
+
+    with RawServer(respond, tls=tls) as server:
+        try:
+            yield f"{server.base_url}/a.pdf?signature=canary"
+        finally:
+            ended.set()
+
+
+def drip(content: bytes, *, every: float) -> list[Part]:
+    """Give the parts of a content that comes byte by byte, ``every`` so many seconds."""
+
+    def due(byte: int) -> Part:
+        def wait(ended: threading.Event) -> bytes:
+            if ended.wait(every):
+                raise ConnectionAbortedError
+            return bytes([byte])
+
+        return wait
+
+    return list(map(due, content))

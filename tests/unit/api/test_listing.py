@@ -1,0 +1,255 @@
+"""A listing that continues after a failed page, and compares its records with the service's totals."""
+
+import json
+import logging
+import tracemalloc
+from datetime import UTC
+
+import pytest
+
+from fsm_provider.api import FsmPaginationError, FsmRateLimitedError
+from fsm_provider.api import listing as listing_module
+from fsm_provider.api.endpoints import LIST_FORMS
+from fsm_provider.api.listing import Listing
+from fsm_provider.api.models import Form
+from fsm_provider.api.pagination import CursorPaginator
+from fsm_provider.api.parsing import parse_page
+from fsm_provider.testing import faults
+
+
+@pytest.fixture
+def client(service, make_client):
+    service.seed_forms(45)
+    return make_client(service, max_retries=0)
+
+
+@pytest.fixture
+def listing(client):
+    return client.pages(LIST_FORMS.path, LIST_FORMS.response)
+
+
+def identifiers(pages):
+    return [form.id for page in pages for form in page.data]
+
+
+def without_first(page):
+    return {**page, "data": page["data"][1:]}
+
+
+def with_total(total):
+    def rewrite(page):
+        return {**page, "meta": {**page["meta"], "totalRecords": total}}
+
+    return faults.Rewrite(rewrite)
+
+
+def test_a_page_that_failed_is_asked_for_again_and_those_before_it_are_not(service, listing):
+    service.fail("GET", "/forms", faults.Status(429), calls=(3, 4))
+    first = identifiers([listing.next_page(), listing.next_page()])
+    for _ in range(2):
+        with pytest.raises(FsmRateLimitedError):
+            listing.next_page()
+        assert listing.page_number == 3
+
+    rest = identifiers(listing)
+
+    assert first + rest == [form["id"] for form in service.forms]
+    assert [request.status for request in service.requests] == [200, 200, 429, 429, 200, 200, 200]
+    assert (listing.finished, listing.distinct, listing.mismatch) == (True, 45, None)
+    with pytest.raises(StopIteration):
+        listing.next_page()
+
+
+def test_a_page_whose_cursor_leads_nowhere_is_asked_for_again(service, listing):
+    def lose_the_cursor(page):
+        return {**page, "pagination": {**page["pagination"], "nextCursor": None}}
+
+    service.fail("GET", "/forms", faults.Rewrite(lose_the_cursor), call=2)
+    listing.next_page()
+    with pytest.raises(FsmPaginationError, match="gives no nextCursor"):
+        listing.next_page()
+
+    assert len(identifiers(listing)) == 35
+    assert listing.mismatch is None
+
+
+def test_a_listing_goes_on_with_another_token(service, listing, make_client):
+    listing.next_page()
+    service.settings.token = "rotated"
+
+    other = make_client(service)
+    listing.fetch_like(other.pages(LIST_FORMS.path, LIST_FORMS.response))
+
+    assert len(identifiers(listing)) == 35
+    assert len(service.requests) == 5
+    assert listing.distinct == 45
+
+
+def test_a_record_that_is_missing_is_a_mismatch_that_names_three_numbers(service, listing):
+    service.fail("GET", "/forms", faults.Rewrite(without_first), call=3)
+    service.fail("GET", "/forms", with_total("44"), call=5)
+    pages = iter(listing)
+    for _ in range(4):
+        next(pages)
+        assert listing.mismatch is None, "of a listing that is not finished nothing is known"
+    next(pages)
+
+    assert listing.mismatch is not None
+    assert listing.mismatch.startswith(
+        "44 distinct records were read, the service counted 45 at the first page and 44 at the last"
+    )
+
+
+def test_a_record_that_comes_twice_does_not_hide_one_that_is_missing(service, listing):
+    service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
+    service.fail("GET", "/forms", faults.Rewrite(without_first), call=1)
+
+    read = identifiers(listing)
+
+    assert len(read) > 45
+    assert listing.distinct == 44
+    assert listing.mismatch
+
+
+@pytest.mark.parametrize("total", [None, "", "many", "-1", True, 4.5, [45], "9" * 5000])
+@pytest.mark.parametrize("call", [1, 5])
+def test_a_total_that_cannot_be_read_makes_no_mismatch(service, listing, total, call):
+    service.fail("GET", "/forms", with_total(total), call=call)
+
+    assert len(identifiers(listing)) == 45
+    assert listing.mismatch is None
+
+
+def test_a_total_of_the_first_page_alone_is_compared(service, listing):
+    service.fail("GET", "/forms", with_total(None), call=5)
+    service.fail("GET", "/forms", faults.Rewrite(without_first), call=3)
+
+    assert len(identifiers(listing)) == 44
+    assert listing.mismatch is not None
+    assert listing.mismatch.startswith(
+        "44 distinct records were read, the service counted 45 at the first page: the listing"
+    )
+
+
+@pytest.mark.parametrize("total", [45, "45", " 45"])
+def test_a_total_is_an_integer_or_text(service, listing, total):
+    service.fail("GET", "/forms", with_total(total), every=True)
+
+    identifiers(listing)
+
+    assert listing.first_total == (None if total == " 45" else 45)
+    assert listing.mismatch is None
+
+
+def test_a_listing_from_a_cursor_on_is_compared_with_nothing(service, client):
+    first = client.pages(LIST_FORMS.path, LIST_FORMS.response).next_page()
+    cursor = {service.settings.cursor_param: first.pagination.next_cursor}
+
+    listing = client.pages(LIST_FORMS.path, LIST_FORMS.response, cursor)
+
+    assert len(identifiers(listing)) == 35
+    assert (listing.distinct, listing.mismatch) == (None, None)
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def lists(client):
+    return {
+        "list_forms": client.list_forms,
+        "list_forms, filtered": lambda: client.list_forms(created_since="2000-01-01"),
+        "paginate": lambda: client.paginate("/forms", model=Form),
+        "paginate, untyped": lambda: client.paginate("/forms"),
+    }
+
+
+@pytest.mark.parametrize("name", ["list_forms", "list_forms, filtered", "paginate", "paginate, untyped"])
+def test_a_lazy_listing_warns_of_a_mismatch_at_its_end_and_once(service, client, caplog, name):
+    service.fail("GET", "/forms", faults.Rewrite(without_first), calls=(2, 7))
+    records = lists(client)[name]()
+    for _ in range(40):
+        next(records)
+    assert warnings(caplog) == []
+
+    assert len(list(records)) == 4
+    assert len(list(lists(client)[name]())) == 44
+
+    (message,) = warnings(caplog)
+    assert f"GET {service.base_url}/forms: 44 distinct records were read" in message
+    assert "counted 45 at the first page and 45 at the last" in message
+
+
+def test_a_listing_that_is_not_read_to_its_end_warns_of_nothing(service, client, caplog):
+    service.fail("GET", "/forms", faults.Rewrite(without_first), call=1)
+
+    with pytest.raises(FsmPaginationError, match="max_pages=2"):
+        list(client.list_forms(max_pages=2))
+    next(client.list_forms())
+
+    assert warnings(caplog) == []
+
+
+def test_the_records_of_a_filter_that_the_service_ignores_are_counted(service, client, caplog):
+    """The total is of what the service lists, not of what we take of it."""
+
+    def all_forms(page):
+        return {**page, "meta": {"totalRecords": "2"}, "data": [*page["data"], service.forms[0]]}
+
+    service.fail("GET", "/forms", faults.Rewrite(all_forms))
+    mine = service.add_form(job_id=9000)
+
+    assert [form.id for form in client.list_forms(job_id=9000)] == [mine["id"]]
+    assert not [message for message in warnings(caplog) if "distinct" in message]
+
+
+def read_all(ids, *, model=Form, total=None, size=100):
+    """List what a service would send that counts ``total``."""
+
+    def fetch(at):
+        chunk = ids[(at.page_number - 1) * size :][: size + 1]
+        body = {
+            "meta": {"totalRecords": len(ids) if total is None else total},
+            "pagination": {"hasMore": len(chunk) > size, "nextCursor": at.page_number},
+            "data": [{"id": identifier} for identifier in chunk[:size]],
+        }
+        return parse_page(json.dumps(body).encode(), model, number=at.page_number, timezone=UTC)
+
+    listing = Listing("https://api.example.com/forms", CursorPaginator("cursor"), fetch)
+    for _ in listing:
+        pass
+    return listing
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        range(1, 251),
+        range(250, 0, -1),
+        [*range(100, 200), *range(1, 100), *range(150, 250)],
+        [7, 7, 7, 8, 9, 9, 8, 7, 10, 1],
+        [-5, 0, 2**62, -(2**62), 2**63 - 1, -(2**63)],
+        list(range(0, 5000, 7)) + list(range(0, 5000, 5)),
+    ],
+)
+def test_distinct_identifiers_are_counted_in_any_order(ids):
+    ids = list(ids)
+
+    assert read_all(ids).distinct == len(set(ids))
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], [1, 2**63], [1, None]])
+def test_identifiers_that_are_no_integers_are_not_counted(ids):
+    listing = read_all(ids, model=None, total=5)
+
+    assert (listing.distinct, listing.mismatch) == (None, None)
+
+
+def test_counting_a_listing_in_the_order_of_its_identifiers_takes_no_memory():
+    tracemalloc.start()
+    listing = read_all(range(40_000))
+    kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, listing_module.__file__)])
+    tracemalloc.stop()
+
+    assert listing.distinct == 40_000
+    assert 0 < sum(trace.size for trace in kept.traces) < 100_000

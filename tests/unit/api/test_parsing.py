@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from fsm_provider.api.errors import FsmResponseError
+from fsm_provider.api.models import AssetDynamicField, Form, Job
+from fsm_provider.api.parsing import parse_json, parse_page, parse_record
+
+SECRET = "canary-value"
+LONDON = ZoneInfo("Europe/London")
+
+
+def parse_forms(page: Any, *, timezone: Any = UTC) -> Any:
+    body = page if isinstance(page, bytes) else json.dumps(page).encode()
+    return parse_page(body, Form, number=3, timezone=timezone)
+
+
+def present(value: Any) -> Any:
+    """A record's values without its absent fields."""
+    if isinstance(value, dict):
+        return {name: present(one) for name, one in value.items() if one is not None}
+    return [present(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("model", "record"), [(Form, {"id": 1, "formName": "a"}), (AssetDynamicField, {"dynamicFieldID": 1})]
+)
+@pytest.mark.parametrize(
+    "pagination",
+    [
+        {"hasMore": True, "nextCursor": 2, "prevCursor": 0},
+        {"hasMore": "true", "nextCursor": "2", "prevCursor": "null"},
+        {"hasMore": 1, "nextCursor": "b2Zmc2V0", "prevCursor": None},
+    ],
+)
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"serverTime": "2026-01-31T08:00:00.000Z", "totalRecords": "1"},
+        {"serverTime": "2026-01-31 08:00:00"},
+        {"serverTime": "2026-01-31 08:00:00", "totalRecords": 1},
+    ],
+)
+def test_a_page_is_read_in_every_dialect(model, record, pagination, meta, caplog):
+    body = json.dumps({"meta": meta, "pagination": pagination, "data": [record]}).encode()
+
+    page = parse_page(body, model, number=1, timezone=UTC)
+
+    assert [type(one) for one in page.data] == [model]
+    assert present(page.data[0].as_json()) == record
+    assert page.pagination.as_json() == pagination
+    assert page.meta.server_time == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert page.meta.total_records == ("1" if "totalRecords" in meta else None)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("meta", [None, "text", {"serverTime": "2026-01-31 08:00:00"}])
+def test_without_a_model_the_records_stay_as_parsed(meta):
+    records = [{"any": [1, {"form": None}]}, "text", 5]
+
+    page = parse_page(json.dumps({"data": records, "meta": meta}).encode(), None, number=1, timezone=UTC)
+
+    assert page.data == records
+
+
+UNEXPECTED = [
+    ({"jobType": "x"}, ["Job.jobType"]),
+    ({"description": True}, ["Job.description"]),
+    ({"hasSLA": "perhaps"}, ["Job.hasSLA"]),
+    ({"createdOnDateTime": "yesterday"}, ["Job.createdOnDateTime"]),
+    ({"customerContact": {"contactID": "x", "fullName": "a", "new": 1}}, ["Job.customerContact.contactID"]),
+    ({"customerContact": "a"}, ["Job.customerContact"]),
+    ({"skills": [{"id": 1}, {"id": "x", "skill": "s"}]}, ["Job.skills.id"]),
+    ({"skills": [{"id": [1], "skill": {"a": 1}}]}, ["Job.skills.id", "Job.skills.skill"]),
+    ({"skills": [{"id": 1}, "gas"]}, ["Job.skills"]),
+    ({"skills": ["gas", {"id": "x"}]}, ["Job.skills"]),
+    ({"skills": "gas"}, ["Job.skills"]),
+    ({"tags": ["a", {}]}, ["Job.tags"]),
+    ({"tags": {"a": 1}}, ["Job.tags"]),
+    (
+        {"jobType": "x", "closed": {"closedByID": "y"}, "skills": [{"id": "z"}], "tags": 5},
+        ["Job.jobType", "Job.closed.closedByID", "Job.skills.id", "Job.tags"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "named"), UNEXPECTED)
+def test_a_value_of_an_unexpected_type_stays_as_it_came_and_is_named(fields, named, caplog):
+    raw = {"id": 1, "stageName": "New", **fields}
+
+    job = parse_record(copy.deepcopy(raw), Job, timezone=UTC)
+
+    assert present(job.as_json()) == raw
+    assert sorted(record.args[:2] for record in caplog.records) == sorted(
+        tuple(name.split(".", 1)) for name in named
+    )
+    assert all(name in caplog.text for name in named)
+
+
+def test_a_kept_value_is_at_its_attribute():
+    raw = {"id": 1, "jobType": "x", "skills": [{"id": 1}, {"id": "y"}], "siteContact": {"siteContactID": "z"}}
+
+    job = parse_record(raw, Job, timezone=UTC)
+
+    assert (job.job_type, job.skills[1].id, job.site_contact.site_contact_id) == ("x", "y", "z")
+
+
+def test_a_field_is_warned_of_once_per_process(caplog):
+    for value in ("x", "y"):
+        parse_record({"id": 1, "jobType": value}, Job, timezone=UTC)
+        parse_forms({"data": [{"id": 1, "jobDetails": {"jobID": value}}] * 2})
+    parse_record({"id": 1, "stageID": "z"}, Job, timezone=UTC)
+
+    assert [record.args[:2] for record in caplog.records] == [
+        ("Job", "jobType"),
+        ("Form", "jobDetails.jobID"),
+        ("Job", "stageID"),
+    ]
+
+
+def test_a_warning_quotes_no_value(caplog):
+    parse_record({"id": 1, "jobType": SECRET, "completed": {"completedByID": SECRET}}, Job, timezone=UTC)
+
+    assert len(caplog.records) == 2
+    assert SECRET not in caplog.text
+
+
+def test_one_unexpected_value_leaves_the_other_records_of_its_page_alone():
+    page = parse_forms({"data": [{"id": 1}, {"id": 2, "jobDetails": 5}, {"id": 3, "formName": "c"}]})
+
+    assert [present(form.as_json()) for form in page.data] == [
+        {"id": 1},
+        {"id": 2, "jobDetails": 5},
+        {"id": 3, "formName": "c"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [("2026-07-01 12:00:00", 11), ("2026-01-01T12:00:00.000", 12), ("2026-07-01T12:00:00Z", 12)],
+)
+def test_a_time_without_a_zone_is_in_the_given_one(text, hour, caplog):
+    page = parse_forms(
+        {"meta": {"serverTime": text}, "data": [{"id": 1, "createdOnDateTime": text}]}, timezone=LONDON
+    )
+    job = parse_record({"id": 1, "completed": {"completedOnDateTime": text}}, Job, timezone=LONDON)
+
+    times = [
+        page.meta.server_time,
+        page.data[0].created_on_date_time,
+        job.completed.completed_on_date_time,
+    ]
+
+    assert [time.astimezone(UTC).hour for time in times] == [hour] * 3
+    assert not caplog.records
+
+
+def test_the_servers_own_time_is_in_the_given_zone_even_where_all_else_is_as_specified():
+    page = parse_forms({"meta": {"serverTime": "2026-07-01 12:00:00"}, "data": [{"id": 1}]}, timezone=LONDON)
+
+    assert page.meta.server_time == datetime(2026, 7, 1, 11, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"formName": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": None, "formName": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": SECRET}, "page 3, index 1 has no usable 'id'"),
+        ({"id": {"x": SECRET}, "propertyID": []}, "page 3, index 1 has no usable 'id'"),
+        (SECRET, "page 3, index 1 is not an object"),
+        ([SECRET], "page 3, index 1 is not an object"),
+        (None, "page 3, index 1 is not an object"),
+    ],
+)
+def test_a_record_that_cannot_be_identified_is_an_error_that_says_where(bad, said):
+    with pytest.raises(FsmResponseError, match=f"^{said}") as raised:
+        parse_forms({"data": [{"id": 1}, bad, {"id": 3}]})
+
+    assert SECRET not in str(raised.value)
+
+
+def test_the_identifier_of_an_asset_dynamic_field_is_named():
+    with pytest.raises(FsmResponseError, match=r"^page 1, index 0 has no usable 'dynamicFieldID'"):
+        parse_page(b'{"data": [{"id": 1}]}', AssetDynamicField, number=1, timezone=UTC)
+
+
+@pytest.mark.parametrize("raw", [{}, {"id": SECRET}, [SECRET], SECRET, None])
+def test_a_body_without_an_identifier_is_an_error(raw):
+    with pytest.raises(FsmResponseError, match=r"^the body (has no usable 'id'|is not an object)") as raised:
+        parse_record(raw, Job, timezone=UTC)
+
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("read", [parse_forms, parse_json])
+@pytest.mark.parametrize(
+    "body", [b"", f"<html>{SECRET}".encode(), f'{{"data": ["{SECRET}'.encode(), b"\xff\xfe", b"{} {}"]
+)
+def test_a_body_that_is_not_json_is_an_error_that_gives_its_length(read, body):
+    with pytest.raises(FsmResponseError, match=rf"\({len(body)} bytes\) is not JSON") as raised:
+        read(body)
+
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "body", [[], SECRET, None, {}, {"data": None}, {"data": {"id": SECRET}}, {"data": SECRET}, {"Data": []}]
+)
+def test_a_body_that_is_no_listing_is_an_error_that_names_its_page(body):
+    with pytest.raises(FsmResponseError, match=r"^page 3 is no listing") as raised:
+        parse_forms(body)
+
+    assert SECRET not in str(raised.value)
+
+
+def test_an_unexpected_envelope_loses_no_record(caplog):
+    page = parse_forms({"meta": "m", "pagination": [], "data": [{"id": 1}], "new": 1})
+
+    assert present(page.as_json()) == {"meta": "m", "pagination": [], "data": [{"id": 1}], "new": 1}
+    assert len(caplog.records) == 2
+
+
+def test_an_unknown_field_named_like_an_attribute_is_kept_as_one():
+    body = b'{"pagination": {"hasMore": false}, "data": [{"id": 1, "form_name": [], "job_type": 3}]}'
+
+    (form,) = parse_page(body, Form, number=1, timezone=UTC).data
+
+    assert form.form_name is None
+    assert form.as_json()["form_name"] == []
+    assert form.as_json()["job_type"] == 3
+
+
+HALF = "\ud83d"
+FUNNY = {
+    "half an emoji": (rb'"a\ud83d b"', "a\ufffd b"),
+    "half an emoji before another": (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
+    "the other half": (rb'"\ude00"', "\ufffd"),
+    "a written backslash": (rb'"\\ud83d\ud83d"', "\\ud83d\ufffd"),
+    "a raw line break": (b'"a\nb\tc"', "a\nb\tc"),
+    "a raw null": (b'"a\0b"', "a\ufffdb"),
+    "Latin-1": (b'"caf\xe9"', "caf\ufffd"),
+    "half a character of UTF-8": (b'"\xf0\x9f\x98"', "\ufffd"),
+    "a surrogate in UTF-8": (b'"\xed\xa0\xbd"', "\ufffd\ufffd\ufffd"),
+}
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(("written", "read"), FUNNY.values(), ids=FUNNY)
+@pytest.mark.parametrize("before", [b"", BOM], ids=["", "BOM"])
+def test_what_is_no_text_is_replaced_and_loses_no_record(written, read, before, caplog):
+    body = before + b'{"data": [{"id": 1}, {"id": 2, "formName": ' + written + b'}, {"id": 3}]}'
+
+    page = parse_page(body, Form, number=1, timezone=UTC)
+    untyped = parse_page(body, None, number=1, timezone=UTC)
+
+    assert [form.id for form in page.data] == [1, 2, 3]
+    assert page.data[1].form_name == untyped.data[1]["formName"] == read
+    json.dumps(page.as_json(), ensure_ascii=False).encode()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "replaced" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        rb'{"id": 1, "new\ud83d": 1}',
+        rb'{"id": 1, "new": [{"a\ude00": "\ud83d"}]}',
+        rb'{"id": 1, "jobDetails": {"jobID": "\ud83d"}, "formName": 5}',
+        rb'{"id": 1, "createdOnDateTime": "\ud83d"}',
+    ],
+)
+def test_what_is_no_text_is_replaced_everywhere(record):
+    (form,) = parse_forms(b'{"data": [' + record + b"]}").data
+
+    assert form.id == 1
+    assert "\ufffd" in json.dumps(form.as_json(), ensure_ascii=False).encode().decode()
+
+
+def test_a_bom_alone_is_nothing_to_warn_of_twice(caplog):
+    for _ in range(3):
+        assert parse_forms(BOM + b'{"data": [{"id": 1}]}').data[0].id == 1
+    assert len(caplog.records) == 1
+
+
+def test_a_job_with_half_an_emoji_is_that_job():
+    job = parse_record(parse_json(rb'{"id": 5, "notes": "\ud83d"}'), Job, timezone=UTC)
+
+    assert (job.id, job.notes) == (5, "\ufffd")
+
+
+@pytest.mark.parametrize(
+    "body", [rb'{"id": "\ud83d', b'{"id": 1\n', b'{"a": "\n" "b"}', BOM, b'"\xff" "\xff"', b"[" * 5_000]
+)
+def test_what_is_funny_and_no_json_is_no_json(body, caplog):
+    with pytest.raises(FsmResponseError, match=rf"\({len(body)} bytes\) is not JSON"):
+        parse_json(body)
+    assert not caplog.records
+
+
+def test_numbers_that_json_does_not_have_are_nulls_in_xcom():
+    (form,) = parse_forms(b'{"data": [{"id": 1, "a": NaN, "b": [Infinity, -Infinity, 1e400]}]}').data
+
+    assert json.loads(json.dumps(form.as_json(), allow_nan=False))["b"] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "read", [parse_json, lambda body: parse_page(body, None, number=1, timezone=UTC).data]
+)
+def test_numbers_that_json_does_not_have_are_nulls(read, caplog):
+    body = b'{"a": NaN, "b": [Infinity, -Infinity, 1e400, 1.5, 10]}'
+
+    value = read(b'{"data": [' + body + b"]}" if read is not parse_json else body)
+
+    assert value in ({"a": None, "b": [None] * 3 + [1.5, 10]}, [{"a": None, "b": [None] * 3 + [1.5, 10]}])
+    assert len(caplog.records) == 1
+
+
+def test_the_last_of_two_fields_of_one_name_counts():
+    for body in (b'{"data": [{"id": 1, "id": 2}]}', rb'{"data": [{"id": 1, "formName": "\ud83d", "id": 2}]}'):
+        assert parse_forms(body).data[0].id == 2

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.payloads import JobCreate, WebhookCreate, check
+
+# The body of a job creation, field by field.
+BODY = {
+    "customerContactID": "31",
+    "siteContactID": "32",
+    "settingsJobDescriptionID": "33",
+    "notes": "Ring first",
+    "serviceReminderInstance1ID": 41,
+    "serviceReminderInstance2ID": 42,
+    "serviceReminderInstance3ID": 43,
+    "skills": None,
+    "customerReference": "PO-1",
+    "quotedAmount": "99.50",
+    "priority": "Not_Important",
+    "businessUnitID": 91,
+    "userGroupID": 92,
+}
+TEXT_IDS = ["customerContactID", "siteContactID", "settingsJobDescriptionID", "customerReference"]
+INTEGER_IDS = [
+    "serviceReminderInstance1ID",
+    "serviceReminderInstance2ID",
+    "serviceReminderInstance3ID",
+    "businessUnitID",
+    "userGroupID",
+]
+WEBHOOK = {
+    "object": "jobs",
+    "eventTypes": ["jobs.created", "jobs.updated"],
+    "targetURL": "https://hooks.example.com/canary?a=b&c=d",
+    "description": "Jobs & more",
+}
+
+
+def job_body(**fields: Any) -> dict[str, Any]:
+    return check(JobCreate, fields, "job").body()
+
+
+def webhook(**changes: Any) -> WebhookCreate:
+    return check(WebhookCreate, {**WEBHOOK, **changes}, "webhook")
+
+
+def test_the_body_has_exactly_the_specified_fields():
+    assert job_body(**BODY) == BODY
+    assert {field.alias for field in JobCreate.model_fields.values()} == {*BODY, "extra_fields"}
+
+
+def test_what_is_not_given_is_not_sent():
+    assert job_body() == {}
+
+
+@pytest.mark.parametrize("field", sorted(BODY.keys() - {"skills"}))
+def test_null_is_not_sent(field):
+    assert job_body(**{field: None}) == {}
+
+
+def test_fields_may_be_given_in_snake_case():
+    given = {"customer_contact_id": "31", "service_reminder_instance1_id": 41, "quoted_amount": "5"}
+
+    sent = {"customerContactID": "31", "serviceReminderInstance1ID": 41, "quotedAmount": "5"}
+
+    assert job_body(**given) == JobCreate(**given).body() == sent
+
+
+def test_a_checked_draft_passes_again():
+    payload = JobCreate(notes="x")
+
+    assert check(JobCreate, payload, "job").body() == {"notes": "x"}
+
+
+@pytest.mark.parametrize("skills", [None, [], [1, 2], "gas", {"id": [1, None]}, [{"id": 1, "skill": "s"}], 0])
+def test_skills_are_sent_as_given(skills):
+    assert job_body(skills=skills) == {"skills": skills}
+
+
+@pytest.mark.parametrize("name", TEXT_IDS)
+def test_an_identifier_that_is_text_may_be_given_as_an_integer(name):
+    assert job_body(**{name: 31}) == {name: "31"}
+
+
+@pytest.mark.parametrize("name", INTEGER_IDS)
+def test_an_identifier_that_is_an_integer_may_be_given_as_text(name):
+    assert job_body(**{name: "41"}) == {name: 41}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, value) for name in TEXT_IDS for value in (True, 1.0, ["31"], b"31")],
+        *[(name, value) for name in INTEGER_IDS for value in (True, 1.5, "x", "", [41])],
+        ("notes", 5),
+        ("notes", b"x"),
+        ("priority", True),
+        ("skills", {1, 2}),
+        ("skills", object()),
+        ("jobType", 2),
+        ("extraFields", {"jobType": 2}),
+        ("extra_fields", [1]),
+        ("extra_fields", {"jobType": object()}),
+    ],
+)
+def test_a_bad_field_of_a_job_is_named(name, value):
+    with pytest.raises(FsmInputError, match=rf"^job\.{name}\b"):
+        job_body(**{name: value})
+
+
+def test_every_bad_field_is_named_and_no_value_quoted():
+    with pytest.raises(FsmInputError) as raised:
+        job_body(notes=["canary"], businessUnitID="canary", quotedAmount="canary", tags="canary")
+
+    text = str(raised.value)
+    assert all(f"job.{name}: " in text for name in ("notes", "businessUnitID", "quotedAmount", "tags"))
+    assert "canary" not in text
+
+
+def test_an_unknown_field_is_pointed_to_extra_fields():
+    with pytest.raises(FsmInputError, match=r"^job\.jobType: .*extra_fields"):
+        job_body(jobType=2)
+
+
+@pytest.mark.parametrize("payload", [None, [], "x", 5])
+def test_a_payload_that_is_no_object_is_refused(payload):
+    with pytest.raises(FsmInputError, match=r"^job: "):
+        check(JobCreate, payload, "job")
+
+
+def test_extra_fields_are_merged_in():
+    extra = {"jobType": 2, "tags": ["a"], "newField": None}
+
+    assert job_body(notes="x", extra_fields=extra) == {"notes": "x", **extra}
+
+
+@pytest.mark.parametrize("name", [*BODY, "business_unit_id", "extra_fields"])
+def test_extra_fields_shadow_no_specified_one(name):
+    with pytest.raises(FsmInputError, match=rf"^job\.extra_fields: {name} belongs beside it"):
+        job_body(extra_fields={"jobType": 2, name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("amount", "sent"),
+    [
+        ("120", "120"),
+        ("99.50", "99.50"),
+        ("0", "0"),
+        (120, "120"),
+        (Decimal("99.50"), "99.50"),
+        (Decimal("1E+3"), "1000"),
+        (Decimal("1E-7"), "0.0000001"),
+    ],
+)
+def test_an_amount_is_sent_as_digits(amount, sent):
+    assert job_body(quotedAmount=amount) == {"quotedAmount": sent}
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        *[1.5, True, -1, [5]],
+        *[
+            "",
+            " 5",
+            "5 ",
+            "-1",
+            "+1",
+            "1,50",
+            "1,000",
+            "1.",
+            ".5",
+            "1.2.3",
+            "1e3",
+            "£5",
+            "NaN",
+            "Infinity",
+            "٣",
+        ],
+        *["5\n", "5.5\n", "5\r\n", "٣"],
+        *map(Decimal, ["-1", "NaN", "sNaN", "Infinity", "-0"]),
+    ],
+)
+def test_what_is_no_amount_is_refused(amount):
+    with pytest.raises(FsmInputError, match=r"^job\.quotedAmount: "):
+        job_body(quotedAmount=amount)
+
+
+@pytest.mark.parametrize(
+    "watched", ["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
+)
+def test_the_six_objects_can_be_registered(watched):
+    query = webhook(object=watched, eventTypes=[f"{watched}.created"]).query("separate")
+
+    assert ("object", watched) in query
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"object": "users", "eventTypes": ["users.created"]}, "object"),
+        ({"object": "Jobs"}, "object"),
+        ({"object": None}, "object"),
+        ({"eventTypes": ["assets.created"]}, "eventTypes"),
+        ({"eventTypes": ["jobs.created", "job.created"]}, "eventTypes"),
+        ({"eventTypes": ["jobs.created", "jobs.created"]}, "eventTypes"),
+        *[
+            ({"eventTypes": value}, "eventTypes")
+            for value in ([], "", "jobs", ["jobs."], [".created"], ["jobs.a\n"], ["jobs.a,jobs.b"], None, [1])
+        ],
+        *[
+            ({"targetURL": value}, "targetURL")
+            for value in ("", "canary", "ftp://canary", "https://", "https://x y/", "https://x/\n", None, 5)
+        ],
+        ({"description": 5}, "description"),
+        ({"signingSecret": "canary"}, "signingSecret"),
+    ],
+)
+def test_a_bad_parameter_of_a_webhook_is_named(changes, named):
+    with pytest.raises(FsmInputError, match=rf"^webhook\.{named}\b") as raised:
+        webhook(**changes)
+
+    assert "canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", ["object", "eventTypes", "targetURL"])
+def test_a_missing_parameter_of_a_webhook_is_named(missing):
+    given = {name: value for name, value in WEBHOOK.items() if name != missing}
+
+    with pytest.raises(FsmInputError, match=rf"^webhook\.{missing}: is missing$"):
+        check(WebhookCreate, given, "webhook")
+
+
+def test_one_event_type_may_be_given_as_text():
+    assert webhook(eventTypes="jobs.created").event_types == ["jobs.created"]
+
+
+@pytest.mark.parametrize(
+    ("style", "registrations"),
+    [
+        ("separate", [[("eventTypes", "jobs.created")], [("eventTypes", "jobs.updated")]]),
+        ("repeat", [[("eventTypes", "jobs.created"), ("eventTypes", "jobs.updated")]]),
+        ("brackets", [[("eventTypes[]", "jobs.created"), ("eventTypes[]", "jobs.updated")]]),
+        ("comma", [[("eventTypes", "jobs.created,jobs.updated")]]),
+    ],
+)
+def test_each_style_passes_event_types_in_its_way(style, registrations):
+    queries = [part.query(style) for part in webhook().requests(style)]
+
+    others = [(name, WEBHOOK[name]) for name in ("description", "object", "targetURL")]
+    assert [sorted(query) for query in queries] == [sorted(events + others) for events in registrations]
+
+
+@pytest.mark.parametrize("target", ["http://10.0.0.1:8080/fsm", "https://hooks.example.com"])
+def test_the_target_may_be_any_web_url(target):
+    assert ("targetURL", target) in webhook(targetURL=target).query("separate")
+
+
+def test_no_description_sends_none():
+    assert "description" not in dict(webhook(description=None).query("separate"))
+
+
+def test_the_target_is_not_in_the_repr_of_a_webhook():
+    assert "canary" not in repr(webhook()) + str(webhook())

@@ -1,0 +1,133 @@
+"""A token that is replaced during many concurrent requests."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import SecretStr
+
+from fsm_provider.api import FsmClient, FsmUnauthorisedError, Settings
+from fsm_provider.testing import faults
+from tests.unit.conftest import TOKEN
+
+OLD = "the-old-token"
+
+
+class Connection:
+    """The connection that a client is made of, and its token by now."""
+
+    def __init__(self, token=TOKEN):
+        self.reads = 0
+        self.token = token
+
+    def read(self):
+        self.reads += 1
+        if isinstance(self.token, Exception):
+            raise self.token
+        return SecretStr(self.token)
+
+
+@pytest.fixture
+def connection():
+    return Connection()
+
+
+@pytest.fixture
+def client(service, connection):
+    settings = Settings.checked({"base_url": service.base_url, "token": OLD, "max_retries": 0})
+    with FsmClient(settings, reload_token=connection.read) as made:
+        yield made
+
+
+class RefusedTogether:
+    """Answers 401 to each of ``count`` requests, once the last of them has come."""
+
+    def __init__(self, count):
+        self.missing = count
+        self.complete = asyncio.Event()
+
+    async def play(self, exchange):
+        self.missing -= 1
+        if not self.missing:
+            self.complete.set()
+        await self.complete.wait()
+        await faults.Status(401).play(exchange)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_all_that_were_refused_at_once_are_sent_again_after_one_reading(service, client, connection, threads):
+    service.fail("POST", "/properties/7/jobs", RefusedTogether(threads), calls=tuple(range(1, threads + 1)))
+
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = list(pool.map(lambda _: client.create_job(7, {}), range(threads)))
+
+    assert len({job.id for job in jobs}) == threads
+    assert len(service.requests) == 2 * threads
+    assert connection.reads == 1
+
+
+def test_a_request_sent_with_the_token_before_the_last_is_sent_again_with_the_last(
+    service, client, connection
+):
+    slow, fast = threading.Event(), threading.Event()
+
+    class Late:
+        async def play(self, exchange):
+            slow.set()
+            await asyncio.to_thread(fast.wait, 10)
+            await exchange.respond(await exchange.handle())
+
+    service.fail("POST", "/properties/7/jobs", Late(), call=1)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(client.create_job, 7, {})
+        slow.wait(10)
+        client.create_job(8, {})
+        fast.set()
+        assert late.result(10).id
+
+    assert connection.reads == 1
+    assert len(service.jobs) == 2
+
+
+def test_many_that_are_refused_with_the_right_token_read_the_connection_once(service, client, connection):
+    connection.token = OLD
+    service.fail("*", "*", RefusedTogether(8), every=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        refused = [pool.submit(client.create_job, 7, {}) for _ in range(8)]
+
+    assert all(isinstance(one.exception(), FsmUnauthorisedError) for one in refused)
+    assert len(service.requests) == 8
+    assert connection.reads == 1
+
+
+def test_a_token_that_is_refused_is_looked_up_again_by_the_next_request(service, client, connection):
+    connection.token = OLD
+    with pytest.raises(FsmUnauthorisedError):
+        client.create_job(7, {})
+    connection.token = TOKEN
+
+    assert client.create_job(7, {}).id
+    assert connection.reads == 2
+
+
+def test_a_request_is_sent_twice_at_most(service, client, connection):
+    service.fail("*", "*", faults.Status(401), every=True)
+
+    with pytest.raises(FsmUnauthorisedError):
+        client.create_job(7, {})
+    assert len(service.requests) == 2
+    assert connection.reads == 1
+
+
+def test_a_connection_that_cannot_be_read_leaves_the_refusal_as_it_is(service, client, connection):
+    connection.token = ConnectionResetError("vault at https://user:hunter2@vault is away")
+
+    with pytest.raises(FsmUnauthorisedError) as raised:
+        client.create_job(7, {})
+    assert "the connection could not be read again (ConnectionResetError)" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is connection.token
+    assert not raised.value.may_have_written
+    assert len(service.requests) == 1

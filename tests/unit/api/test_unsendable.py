@@ -1,0 +1,120 @@
+"""What cannot be sent is refused by name, before a byte is sent."""
+
+import datetime
+
+import pytest
+
+from fsm_provider.api import FsmClient, FsmInputError, Settings
+
+HALF = "\ud83d"
+SELF: list = []
+SELF.append(SELF)
+
+
+@pytest.fixture
+def client(service, make_client):
+    yield make_client(service, max_retries=0)
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("json", "named"),
+    [
+        ({"notes": f"all well {HALF}"}, "json.notes"),
+        ({"skills": [{"skill": HALF}]}, "json.skills"),
+        ({f"a{HALF}": 1}, "json"),
+        ([HALF], "json"),
+        ({"a": float("nan")}, "json"),
+        ({"a": float("inf")}, "json"),
+        ({"a": datetime.datetime.now(datetime.UTC)}, "json"),
+        ({"a": {1, 2}}, "json"),
+        ({(1, 2): 3}, "json"),
+        ({"a": 10**5000}, "json"),
+        (SELF, "json"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_body_that_is_no_json(client, json, named):
+    with pytest.raises(FsmInputError, match=rf"^{named}: ") as raised:
+        client.request("POST", "/jobs", json=json)
+    assert HALF not in str(raised.value)
+
+
+@pytest.mark.parametrize("field", ["notes", "customerReference", "extra_fields"])
+def test_half_a_character_in_a_job(client, field):
+    value = {"site": HALF} if field == "extra_fields" else HALF
+
+    with pytest.raises(FsmInputError, match=r"^json\.(notes|customerReference|site): .*character"):
+        client.create_job(7, {field: value})
+
+
+def test_a_complete_character_is_sent(service, make_client):
+    assert make_client(service).create_job(7, {"notes": "\U0001f600 \\ud83d"}).notes == "\U0001f600 \\ud83d"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Note": "a\r\nX-Other: b"},
+        {"X-Note": "a\nb"},
+        {"X-Note": "a\0b"},
+        {"X-Note": "€"},
+        {"X-Note": HALF},
+        {"X-Note": 5},
+        {"X-Note": None},
+        {"X-Nöte": "a"},
+        {"X Note": "a"},
+        {"X-Note:": "a"},
+        {"": "a"},
+        {b"X-Note": "a"},
+        {"Content-Length": "3"},
+        {"transfer-encoding": "chunked"},
+        {"Authorization": "Bearer x"},
+    ],
+    ids=ascii,
+)
+def test_a_header_that_cannot_be_written(client, headers):
+    with pytest.raises(FsmInputError, match=r"^headers: "):
+        client.request("POST", "/jobs", json={}, headers=headers)
+
+
+def test_headers_that_can_be_written_are(service, make_client):
+    make_client(service).request("GET", "/forms", headers={"X-Note": "caf\xe9 \t!", "X-API-VERSION": "3"})
+
+    assert dict(service.requests[-1].headers)["x-api-version"] == "3"
+
+
+@pytest.mark.parametrize("params", [{"a": HALF}, {HALF: "a"}, 5, [1, 2]], ids=ascii)
+def test_parameters_that_cannot_be_written(client, params):
+    with pytest.raises(FsmInputError, match=r"^params: "):
+        client.request("POST", "/jobs", params)
+
+
+@pytest.mark.parametrize("path", [f"/jobs/{HALF}", "/jobs/a b", "/jobs\n", "jobs", 7], ids=ascii)
+def test_a_path_that_cannot_be_written(client, path):
+    with pytest.raises(FsmInputError, match=r"^path: "):
+        client.request("POST", path)
+
+
+@pytest.mark.parametrize("method", ["PO ST", "POST\r\n", "", "PÖST", None, 5], ids=ascii)
+def test_a_method_that_cannot_be_written(client, method):
+    with pytest.raises(FsmInputError, match=r"^method: "):
+        client.request(method, "/jobs")
+
+
+@pytest.mark.parametrize("proxy", ["http://u:p€@127.0.0.1:9", "http://u:%E2%82%AC@127.0.0.1:9"])
+def test_a_proxy_password_that_cannot_be_written(monkeypatch, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
+    settings = Settings.checked({"base_url": "https://api.example.test", "token": "t", "max_retries": 0})
+
+    with FsmClient(settings) as client, pytest.raises(FsmInputError, match="proxy") as raised:
+        client.create_job(7, {})
+    assert "€" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a\nb", "tök€n", f"a{HALF}", "a\0"], ids=ascii)
+@pytest.mark.parametrize(("field", "shown"), [("token", "password"), ("api_version", "api_version")])
+def test_a_setting_that_fits_no_header(field, shown, text):
+    with pytest.raises(FsmInputError, match=f"^{shown}: ") as raised:
+        Settings.checked({"base_url": "https://api.example.test", "token": "t", field: text})
+    assert text not in str(raised.value)

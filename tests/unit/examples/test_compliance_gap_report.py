@@ -1,0 +1,163 @@
+"""The report of gaps: intervals, what a portfolio lacks, and its page."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+
+from example_dags import compliance_gap_report as gaps
+from fsm_provider.api import Form
+
+PORTFOLIO = Path(gaps.__file__).parent / "data" / "portfolio.csv"
+DAY = date(2026, 3, 1)
+NAME = "Gas Safety Record"
+
+
+def completed(number, created, property_id="7", name=NAME):
+    return Form.model_validate(
+        {"id": number, "createdOnDateTime": created, "propertyID": property_id, "formName": name}
+    )
+
+
+def months_from(day, months):
+    return [str(gaps.add_months(day, month)) for month in months]
+
+
+class TestIntervals:
+    def test_months_end_where_they_end(self):
+        assert months_from(date(2024, 2, 29), (12, -12, 1)) == ["2025-02-28", "2023-02-28", "2024-03-29"]
+        assert months_from(date(2026, 1, 31), (1, -1, -13)) == ["2026-02-28", "2025-12-31", "2024-12-31"]
+
+    def test_a_range_has_its_day_in_each_month(self):
+        assert gaps.report_days(DAY, DAY) == [DAY]
+        assert gaps.report_days(DAY, date(2026, 2, 1)) == []
+        days = gaps.report_days(date(2025, 12, 31), date(2026, 3, 30))
+        assert [str(day) for day in days] == ["2025-12-31", "2026-01-31", "2026-02-28"]
+
+    def test_the_lower_bound_is_of_the_interval_and_the_upper_is_not(self):
+        forms = [
+            completed(1, "2025-01-31T23:59:59.999Z", "1"),
+            completed(2, "2025-02-01T00:00:00Z", "2"),
+            completed(3, "2026-02-28T23:59:59.999Z", "3"),
+            completed(4, "2026-03-01T00:00:00Z", "4"),
+        ]
+
+        latest, unreadable = gaps.latest_per_property(iter(forms), [DAY], NAME)
+
+        assert gaps.interval_for(DAY) == (datetime(2025, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
+        assert [latest[DAY][number].id for number in sorted(latest[DAY])] == [2, 3]
+        assert unreadable == []
+
+    def test_one_pass_gives_each_day_its_latest_whatever_the_order(self):
+        forms = [
+            completed(1, "2026-01-10T00:00:00Z"),
+            completed(2, "2026-02-10T00:00:00Z"),
+            completed(3, "2025-12-10T00:00:00Z"),
+            completed(4, "2026-02-20T00:00:00Z", name="Job Sign-off"),
+        ]
+        days = gaps.report_days(date(2026, 1, 1), DAY)
+
+        for order in (forms, forms[::-1]):
+            latest, _ = gaps.latest_per_property(iter(order), days, NAME)
+            assert [latest[day]["7"].id for day in days] == [3, 1, 2]
+
+    def test_a_form_whose_time_or_property_is_unreadable_is_named(self):
+        forms = [
+            completed(1, "2026-01-10T00:00:00Z", None),
+            completed(2, None),
+            completed(3, None, name="Job Sign-off"),
+        ]
+
+        latest, unreadable = gaps.latest_per_property(forms, [DAY], NAME)
+
+        assert latest == {DAY: {}}
+        assert [form.id for form in unreadable] == [1, 2]
+
+
+class TestGaps:
+    @pytest.mark.parametrize(
+        ("created", "gap", "due"),
+        [
+            ("2025-02-28T12:00:00Z", "overdue", "2026-02-28"),
+            ("2025-03-01T12:00:00Z", "due", "2026-03-01"),
+            ("2025-04-30T23:59:59Z", "due", "2026-04-30"),
+        ],
+    )
+    def test_a_record_is_due_a_year_on(self, created, gap, due):
+        row = gaps.judge({"propertyID": "7"}, completed(1, created), DAY)
+
+        assert (row["gap"], row["due"], row["formID"]) == (gap, due, 1)
+
+    def test_a_record_that_is_valid_for_longer_is_no_gap(self):
+        rows = gaps.judge_all([{"propertyID": "7"}], {"7": completed(1, "2025-05-01T00:00:00Z")}, DAY)
+
+        assert [row["gap"] for row in rows] == ["valid"]
+        assert gaps.gaps_for(rows) == []
+
+    def test_a_property_without_a_record_is_missing_and_the_report_says_what_is_never_listed(self):
+        rows = gaps.gaps_for(gaps.judge_all(gaps.parse_portfolio(PORTFOLIO.read_text()), {}, DAY))
+
+        assert [row["propertyID"] for row in rows] == ["7", "12", "31", "44"]
+        assert {row["gap"] for row in rows} == {"missing"}
+        assert gaps.as_csv(rows[:1]) == (
+            "propertyID,address,gap,due,formID,remark\n"
+            '7,"7 Mill Lane, Leeds",missing,,,none in 13 months; legacy forms are not listed\n'
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("propertyID,address\n7,a\n ,b\n", "line 3: has no propertyID"),
+            ("property;address\n7;a\n", "line 2: has no propertyID"),
+            ("propertyID,address\n7,a\n8,b\n7 ,c\n", "line 4: property 7 is there twice"),
+        ],
+    )
+    def test_a_portfolio_names_its_mistake(self, text, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            gaps.parse_portfolio(text)
+
+
+class TestPage:
+    CREATED = ("2025-02-01", "2025-03-20", "2025-04-28", "2025-05-02", "2026-02-28")
+
+    @pytest.fixture
+    def page(self):
+        portfolio = [{"propertyID": str(number), "address": None} for number in range(6)]
+        forms = {
+            str(number): completed(number, f"{day}T12:00:00Z") for number, day in enumerate(self.CREATED)
+        }
+        return gaps.page_for(gaps.judge_all(portfolio, forms, DAY), DAY, [gaps.LEGACY])
+
+    def test_each_month_has_a_bar(self, page):
+        bars = dict(page.chart.bars)
+
+        assert list(bars)[:3] == ["Missing", "Overdue", "March 2026"]
+        assert list(bars)[-1] == "March 2027"
+        assert {label: numbers for label, numbers in bars.items() if any(numbers)} == {
+            "Missing": [1, 0, 0, 0],
+            "Overdue": [0, 1, 0, 0],
+            "March 2026": [0, 0, 1, 0],
+            "April 2026": [0, 0, 1, 0],
+            "May 2026": [0, 0, 0, 1],
+            "February 2027": [0, 0, 0, 1],
+        }
+
+    def test_the_numbers_are_those_of_the_bars(self, page):
+        by_kind = [sum(column) for column in zip(*(numbers for _, numbers in page.chart.bars), strict=True)]
+
+        assert [headline.number for headline in page.headlines] == by_kind == [1, 1, 2, 2]
+        assert page.title == "Gas-safety records, 1 March 2026"
+        assert page.about == "4 of 6 properties need a record now or within 60 days."
+
+    def test_the_longest_overdue_is_first_and_the_missing_last(self, page):
+        (table,) = page.tables
+
+        assert [row[:3] for row in table.rows] == [
+            ["overdue", "2026-02-01", "0"],
+            ["due within 60 days", "2026-03-20", "1"],
+            ["due within 60 days", "2026-04-28", "2"],
+            ["missing", None, "5"],
+        ]
+
+    def test_it_can_be_rendered(self, page):
+        assert "never lists legacy forms" in page.render()

@@ -1,0 +1,212 @@
+"""One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
+
+import signal
+import threading
+from contextlib import contextmanager
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from fsm_provider.api import FsmRateLimitedError, JobCreate
+from fsm_provider.operators.generic import FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.testing import faults
+from fsm_provider.writes.ledger import NothingSentError
+from tests.unit.state_store import MemoryStateStore, context_for
+
+
+def job(reference="PO-1", **options):
+    return FsmCreateJobOperator(
+        task_id="write", property_id=7, job={"customerReference": reference}, **options
+    )
+
+
+def request(reference="PO-1", **options):
+    given = {name: value.replace("create", "send") for name, value in options.items()}
+    return FsmRequestOperator(
+        task_id="write",
+        method="POST",
+        path="/properties/7/jobs",
+        json={"customerReference": reference},
+        **given,
+    )
+
+
+@pytest.fixture(params=[job, request], ids=["job", "request"])
+def write(request):
+    return request.param
+
+
+@pytest.fixture
+def store():
+    return MemoryStateStore()
+
+
+class TimeoutOfTask(BaseException):
+    """Airflow's exception for a task that times out."""
+
+
+@contextmanager
+def alarm(handler, seconds):
+    """Call the handler in the main thread after some seconds, unless the block has ended by then."""
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, write):
+    connect(service)
+    service.fail("POST", "*", faults.Reset(after_handling=True))
+    service.fail("POST", "*", faults.Status(400), call=2)
+
+    for cleared, options in enumerate([{}, {"if_uncertain": "create"}, {}, {}]):
+        with pytest.raises(AirflowFailException, match="may or may not have taken effect") as caught:
+            write(**options).execute(context_for(store, cleared=cleared))
+        assert ("another attempt at it failed: " in str(caught.value)) == bool(options)
+    assert len(service.jobs) == 1
+
+
+def test_a_rate_limit_leaves_an_uncertain_write_uncertain_and_allows_a_retry(service, connect, store, write):
+    connect(service, max_retries=0)
+    service.fail("POST", "*", faults.Reset(after_handling=True))
+    service.fail("POST", "*", faults.Status(429), call=2)
+    with pytest.raises(AirflowFailException):
+        write().execute(context_for(store))
+
+    with pytest.raises(FsmRateLimitedError):
+        write(if_uncertain="create").execute(context_for(store, cleared=1))
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        write().execute(context_for(store, cleared=2))
+    assert len(service.jobs) == 1
+
+
+def no_connection(connect, service, monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+
+def bad_connection(connect, service, monkeypatch):
+    connect(service, timeout="soon")
+
+
+def no_secrets_backend(connect, service, monkeypatch):
+    def fail(hook, conn_id):
+        raise RuntimeError("the secrets backend is away")
+
+    monkeypatch.setattr("fsm_provider.hooks.fsm.FsmHook.get_connection", fail)
+
+
+@pytest.mark.parametrize("prepare", [no_connection, bad_connection, no_secrets_backend])
+def test_nothing_is_recorded_if_the_connection_cannot_be_read(
+    service, connect, monkeypatch, store, write, prepare
+):
+    with monkeypatch.context() as patch:
+        connect(service)
+        prepare(connect, service, patch)
+        with pytest.raises((AirflowException, RuntimeError)):
+            write().execute(context_for(store))
+        assert store.kept == {}
+    connect(service)
+
+    assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
+    with monkeypatch.context() as patch:
+        prepare(connect, service, patch)
+        assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
+
+
+@pytest.mark.parametrize("extra", [{}, {"max_requests_per_second": 0.01}])
+@pytest.mark.parametrize("ended_by", ["stop", "timeout"])
+def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, write, ended_by, extra):
+    connect(service, **extra)
+    service.fail("POST", "*", faults.Status(429, headers={"Retry-After": "100"}))
+    if extra:  # the throttle's first turn is free
+        FsmRequestOperator(task_id="first", path="/forms").execute({})
+    operator, sent, context = write(), len(service.requests), context_for(store)
+
+    def interrupt(*_):
+        raise TimeoutOfTask
+
+    def stop():
+        if not extra:
+            service.wait_for(lambda: service.requests[sent:], 10)
+        operator.on_kill()
+
+    if ended_by == "stop":
+        threading.Timer(0.3, stop).start()
+    with (
+        alarm(interrupt, 1 if ended_by == "timeout" else 0),
+        pytest.raises((NothingSentError, TimeoutOfTask)),
+    ):
+        operator.execute(context)
+
+    assert store.entries == {}
+    assert len(service.requests) - sent == (0 if extra else 1)
+
+
+def test_a_signal_in_the_waiting_thread_ends_the_wait(service, connect, store, write):
+    connect(service)
+    service.fail("POST", "*", faults.Status(429, headers={"Retry-After": "100"}))
+    operator, context = write(), context_for(store)
+    with alarm(lambda *_: operator.on_kill(), 0.5), pytest.raises(NothingSentError):
+        operator.execute(context)
+
+
+def test_a_cleared_task_with_another_payload_sends_nothing(service, connect, store, write):
+    connect(service)
+    write("PO-1").execute(context_for(store))
+
+    with pytest.raises(AirflowFailException, match="before it was cleared, this task sent POST /prop"):
+        write("PO-2").execute(context_for(store, cleared=1))
+    assert len(service.jobs) == 1
+    write("PO-2", if_already_done="create").execute(context_for(store, cleared=1))
+    assert [made["customerReference"] for made in service.jobs] == ["PO-1", "PO-2"]
+
+
+def test_a_rejected_payload_may_be_corrected(service, connect, store, write):
+    connect(service)
+    service.fail("POST", "*", faults.Status(400))
+    with pytest.raises(AirflowFailException, match="400"):
+        write("PO-1").execute(context_for(store))
+
+    write("PO-2").execute(context_for(store, cleared=1))
+
+    assert [made["customerReference"] for made in service.jobs] == ["PO-2"]
+
+
+class TestModelsAreRendered:
+    def test_in_a_single_job(self, service, connect):
+        connect(service)
+        operator = FsmCreateJobOperator(
+            task_id="create",
+            property_id=7,
+            job=JobCreate(customer_reference="PO-{{ run_id }}", skills=None, notes="as it is"),
+        )
+
+        operator.render_template_fields({"run_id": "r1"})
+        operator.execute({})
+
+        (sent,) = service.requests
+        assert sent.json == {"customerReference": "PO-r1", "skills": None, "notes": "as it is"}
+
+    def test_in_many_jobs_and_the_model_is_unchanged(self, service, connect):
+        connect(service)
+        model = JobCreate(customer_reference="PO-{{ run_id }}", extra_fields={"site": "{{ run_id }}"})
+        for run_id in ("r1", "r2"):
+            operator = FsmCreateJobsOperator(task_id="create", jobs=[{"property_id": 7, "job": model}])
+            operator.render_template_fields({"run_id": run_id})
+            operator.execute(context_for(None))
+
+        assert [sent.json for sent in service.requests] == [
+            {"customerReference": "PO-r1", "site": "r1"},
+            {"customerReference": "PO-r2", "site": "r2"},
+        ]
+
+    def test_but_not_if_they_may_come_from_another_task(self):
+        operator = FsmCreateJobOperator(task_id="create", property_id=7, job={})
+        given = JobCreate(notes="{{ conn.fsm_default.password }}")
+
+        assert operator.render_template(given, {}, None, {id(given)}) is given

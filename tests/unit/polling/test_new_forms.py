@@ -1,0 +1,404 @@
+"""What a watcher polls for, which forms are new, and what survives a restart."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fsm_provider.api.form_filter import FormFilter, format_time
+from fsm_provider.polling.new_forms import NewFormTracker
+from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollResult
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def reference(identifier, updated=NOON, name="Gas"):
+    updated = format_time(updated) if isinstance(updated, datetime) else updated
+    return {"id": identifier, "formName": name, "lastUpdatedOnDateTime": updated}
+
+
+def new_tracker(start_from="now", **settings):
+    return NewFormTracker(
+        FormFilter(),
+        start_from=start_from,
+        look_back=HOUR,
+        reconcile_back=7 * DAY,
+        reconcile_every=3600.0,
+        **settings,
+    )
+
+
+class Watcher:
+    """Polls, records and stores as the producer does."""
+
+    def __init__(self, tracker):
+        self.tracker = tracker
+        self.seconds = 0.0
+        self.stored = {}
+
+    def poll(self, *references, started=NOON, record=True, commit=True, after=60.0, digests=None):
+        self.seconds += after
+        self.query = self.tracker.next_query(self.seconds, started)
+        result = PollResult(references=list(references), started=started, digests=digests or {})
+        new = self.tracker.ingest(self.query, result, self.seconds)
+        if record:
+            self.tracker.record(new)
+            if commit:
+                self.tracker.commit()
+        return [form["id"] for form in new]
+
+    def save(self):
+        watermark, changed, gone = self.tracker.to_store()
+        self.stored.update(json.loads(json.dumps({**changed, "watermark": watermark})))
+        for name in gone:
+            self.stored.pop(name, None)
+        self.tracker.stored()
+        return set(changed), set(gone)
+
+    def restarted(self, from_other_filter=False, **settings):
+        tracker = new_tracker(**settings)
+        watermark = self.stored["watermark"]
+        for name in watermark["pieces"]:
+            tracker.restore_emitted(name, self.stored[name])
+        timestamp = watermark["moment"]
+        tracker.restore(timestamp and datetime.fromisoformat(timestamp), from_other_filter=from_other_filter)
+        other = Watcher(tracker)
+        other.stored = self.stored
+        return other
+
+
+def since(watcher):
+    bound = watcher.query.filters.get("updated_since")
+    return None if bound is None else datetime.fromisoformat(bound)
+
+
+def test_from_now_the_first_poll_emits_nothing_and_reads_all_that_a_later_one_can_return():
+    watcher = Watcher(new_tracker())
+
+    assert watcher.poll(reference(1), reference(2, NOON - 6 * DAY)) == []
+    assert since(watcher) == NOON - HOUR - 7 * DAY - MAX_CLOCK_SKEW
+    assert watcher.poll(reference(1), reference(3)) == [3]
+
+
+def test_from_the_beginning_everything_is_new():
+    watcher = Watcher(new_tracker("beginning"))
+
+    assert watcher.poll(reference(1, NOON - 400 * DAY), reference(2)) == [1, 2]
+    assert watcher.query.filters == {}
+
+
+def test_from_a_time_no_poll_goes_back_before_it():
+    watcher = Watcher(new_tracker((NOON - 3 * DAY).isoformat()))
+
+    assert watcher.poll(reference(1)) == [1]
+    assert since(watcher) == NOON - 3 * DAY
+    watcher.poll(started=NOON + HOUR, after=3600.0)
+    assert watcher.query.full
+    assert since(watcher) == NOON - 3 * DAY
+
+
+def test_a_poll_goes_back_to_the_start_of_the_last_less_the_look_back():
+    watcher = Watcher(new_tracker())
+    watcher.poll(started=NOON)
+    watcher.poll(started=NOON + timedelta(minutes=1))
+
+    assert since(watcher) == NOON - HOUR
+    assert not watcher.query.full
+
+
+def test_a_reconciliation_goes_back_further_and_finds_what_came_days_late():
+    watcher = Watcher(new_tracker())
+    watcher.poll(reference(1))
+
+    assert watcher.poll(reference(1), reference(2, NOON - 2 * DAY), after=3600.0) == [2]
+    assert since(watcher) == NOON - HOUR - 7 * DAY
+    assert watcher.poll(reference(2, NOON - 2 * DAY), after=3600.0) == []
+
+
+def test_what_the_look_back_returns_again_is_not_new_but_an_update_is():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1))
+
+    assert watcher.poll(reference(1)) == []
+    assert watcher.poll(reference(1, NOON + HOUR)) == [1]
+    assert watcher.poll(reference(1, NOON + HOUR)) == []
+
+
+def test_a_form_on_two_pages_is_emitted_once():
+    assert Watcher(new_tracker("beginning")).poll(reference(1), reference(2), reference(1)) == [1, 2]
+
+
+def test_forms_with_other_names_are_not_emitted():
+    watcher = Watcher(new_tracker("beginning", form_names=["Gas"]))
+
+    assert watcher.poll(reference(1), reference(2, name="Photo")) == [1]
+
+
+def test_what_was_not_recorded_is_emitted_again_and_the_watermark_stays():
+    watcher = Watcher(new_tracker())
+    watcher.poll(started=NOON)
+    watcher.poll(reference(1), started=NOON + DAY, record=False)
+
+    assert watcher.poll(reference(1), started=NOON + DAY) == [1]
+    assert since(watcher) == NOON - HOUR
+
+
+def test_a_restart_continues_at_the_watermark_and_emits_nothing_twice():
+    watcher = Watcher(new_tracker())
+    watcher.poll(reference(1))
+    watcher.poll(reference(2), started=NOON + HOUR)
+    watcher.save()
+
+    other = watcher.restarted()
+
+    assert other.poll(reference(1), reference(2), reference(3), started=NOON + 30 * DAY) == [3]
+    assert other.query.full
+    assert since(other) == NOON - 7 * DAY
+
+
+def test_an_event_that_was_not_stored_is_emitted_again_after_a_restart():
+    watcher = Watcher(new_tracker())
+    watcher.poll()
+    watcher.save()
+    watcher.poll(reference(1))
+
+    assert watcher.restarted().poll(reference(1)) == [1]
+
+
+def test_a_restart_within_the_first_poll_from_the_beginning_emits_the_rest():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1), commit=False)
+    watcher.save()
+
+    other = watcher.restarted(start_from="beginning")
+
+    assert other.poll(reference(1), reference(2)) == [2]
+    assert other.query.filters == {}
+
+
+def test_only_the_hours_that_changed_are_stored():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1), reference(2, NOON - HOUR))
+    assert watcher.save() == ({"seen/2026-01-31T12", "seen/2026-01-31T11"}, set())
+    watcher.poll(reference(3))
+
+    assert watcher.save() == ({"seen/2026-01-31T12"}, set())
+    watcher.poll(reference(2, NOON))
+    assert watcher.save() == ({"seen/2026-01-31T12"}, {"seen/2026-01-31T11"})
+    watcher.poll()
+    assert watcher.save() == (set(), set())
+
+
+def test_what_was_emitted_is_forgotten_once_no_poll_can_return_it():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1))
+    watcher.save()
+
+    watcher.poll(started=NOON + 7 * DAY + 2 * HOUR)
+    assert watcher.save() == (set(), set())
+    watcher.poll(started=NOON + 7 * DAY + 3 * HOUR)
+
+    assert watcher.save() == (set(), {"seen/2026-01-31T12"})
+    assert watcher.stored.keys() == {"watermark"}
+
+
+ODD_TIMES = [
+    "yesterday",
+    None,
+    1769860800,
+    {"date": "2026-01-31"},
+    NOON + 4000 * DAY,
+    "9999-12-31T23:59:59-05:00",
+]
+
+
+@pytest.mark.parametrize("updated", ODD_TIMES)
+def test_a_form_with_an_odd_time_is_emitted_once(updated):
+    watcher = Watcher(new_tracker("beginning"))
+
+    assert watcher.poll(reference(1, updated)) == [1]
+    watcher.save()
+    assert watcher.poll(reference(1, updated)) == []
+    assert watcher.restarted(start_from="beginning").poll(reference(1, updated)) == []
+
+
+SAME_TIMES = ["2026-01-31T12:00:00+00:00", "2026-01-31T12:00:00Z", "2026-01-31T13:00:00.000000+01:00"]
+
+
+@pytest.mark.parametrize("updated", SAME_TIMES)
+def test_the_same_time_written_otherwise_is_the_same_version(updated):
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, "2026-01-31T12:00:00.000Z"))
+    watcher.save()
+
+    assert watcher.poll(reference(1, updated)) == []
+    assert watcher.save() == (set(), set())
+    assert watcher.restarted().poll(reference(1, updated)) == []
+    assert watcher.poll(reference(1, "2026-01-31T12:00:00+01:00")) == [1]
+
+
+DIGEST, OTHER_DIGEST = {1: "0" * 16}, {1: "1" * 16}
+
+
+@pytest.mark.parametrize("updated", ["yesterday", None])
+def test_without_a_readable_time_a_form_is_emitted_again_once_its_content_changes(updated):
+    watcher = Watcher(new_tracker("beginning"))
+
+    assert watcher.poll(reference(1, updated), reference(1, updated), digests=DIGEST) == [1]
+    assert watcher.poll(reference(1, updated), digests=DIGEST) == []
+    assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
+    watcher.save()
+    assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST, after=3600.0) == []
+    assert watcher.query.full
+    assert watcher.restarted().poll(reference(1, updated), digests=OTHER_DIGEST) == []
+    assert watcher.restarted().poll(reference(1, updated), digests=DIGEST) == [1]
+
+
+def test_a_form_whose_time_becomes_readable_is_emitted_once_more():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, None), digests=DIGEST)
+    watcher.save()
+    restarted = watcher.restarted()
+
+    for each in (watcher, restarted):
+        assert each.poll(reference(1, NOON)) == [1]
+        assert each.poll(reference(1, NOON)) == []
+
+
+def test_a_version_without_a_readable_time_is_remembered_while_polls_return_it():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, None), digests=DIGEST)
+
+    for day in range(1, 40):
+        started = NOON + day * DAY
+        assert watcher.poll(reference(1, None), started=started, digests=DIGEST, after=86400.0) == []
+        watcher.save()
+        watcher = watcher.restarted()
+
+    assert watcher.stored == {
+        "watermark": {"moment": (started - HOUR).isoformat(), "pieces": ["seen/2026-03-11T12"]},
+        "seen/2026-03-11T12": {"1": DIGEST[1]},
+    }
+    watcher.poll(started=started + 8 * DAY)
+    watcher.save()
+    assert watcher.stored.keys() == {"watermark"}
+
+
+def test_a_time_that_only_its_text_shows_is_remembered_while_polls_return_it():
+    """A record whose time is not read counts as one without a time, though Python would read the text."""
+    watcher = Watcher(new_tracker("beginning"))
+    old = reference(1, "20200131T120000Z")
+
+    assert watcher.poll(old, digests=DIGEST) == [1]
+    assert watcher.poll(old, digests=DIGEST) == []
+
+
+def test_a_version_that_stays_is_stored_once_an_hour():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, None), digests=DIGEST)
+    assert watcher.save() == ({"seen/2026-01-31T12"}, set())
+
+    watcher.poll(reference(1, None), started=NOON + HOUR / 2, digests=DIGEST)
+    assert watcher.save() == (set(), set())
+    watcher.poll(reference(1, None), started=NOON + HOUR, digests=DIGEST)
+    assert watcher.save() == ({"seen/2026-01-31T13"}, {"seen/2026-01-31T12"})
+    watcher.poll(reference(1, None), started=NOON + 0.999 * HOUR, digests=DIGEST)
+    assert watcher.save() == (set(), set())
+
+
+def test_a_version_that_stays_is_not_forgotten_if_its_new_hour_is_not_stored():
+    """Killed after a chunk was stored, and before the watermark that lists it."""
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, None), reference(2), digests=DIGEST)
+    watcher.save()
+    before = watcher.stored["watermark"]
+    watcher.poll(reference(1, None), started=NOON + HOUR, digests=DIGEST)
+    watcher.save()
+    watcher.stored["watermark"] = before
+
+    assert watcher.restarted().poll(reference(1, None), started=NOON + HOUR, digests=DIGEST) == []
+
+
+def test_an_old_time_that_replaces_a_version_that_stayed_is_remembered_after_a_restart():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1, None), reference(2), digests=DIGEST)
+    watcher.save()
+    watcher.poll(reference(1, None), started=NOON + HOUR, digests=DIGEST)
+    assert watcher.save() == ({"seen/2026-01-31T13"}, set())
+    old = reference(1, NOON - 2 * DAY)
+    watcher.poll(old, started=NOON + HOUR)
+    assert "seen/2026-01-31T12" in watcher.save()[0]
+
+    assert watcher.restarted().poll(old, started=NOON + HOUR) == []
+
+
+@pytest.mark.parametrize("updated", ["yesterday", None])
+def test_a_version_that_was_stored_before_there_were_digests_is_known(updated):
+    watcher = Watcher(new_tracker())
+    watcher.tracker.restore(NOON)
+    watcher.tracker.restore_emitted("seen/2026-01-31T12", {"1": updated})
+
+    assert watcher.poll(reference(1, updated), digests=DIGEST) == []
+    watcher.save()
+    assert watcher.stored["seen/2026-01-31T12"] == {"1": DIGEST[1]}
+    assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
+
+
+def test_an_updated_form_is_remembered_for_as_long_as_its_last_update():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1))
+    watcher.poll(reference(1, NOON + 5 * DAY), started=NOON + 5 * DAY)
+    watcher.poll(started=NOON + 9 * DAY)
+    watcher.save()
+
+    assert watcher.poll(reference(1, NOON + 5 * DAY), started=NOON + 9 * DAY) == []
+    assert watcher.restarted().poll(reference(1, NOON + 5 * DAY), started=NOON + 9 * DAY) == []
+
+
+def test_another_filter_begins_at_the_watermark_of_the_one_before_it():
+    before = Watcher(new_tracker())
+    before.poll(reference(1))
+    before.poll(reference(2))
+    before.save()
+
+    watcher = before.restarted(from_other_filter=True)
+    emitted = watcher.poll(
+        reference(2), reference(3, NOON + HOUR), reference(4, NOON - 2 * DAY), reference(5, None)
+    )
+
+    assert emitted == [3, 5]
+    assert since(watcher) == NOON - HOUR - 7 * DAY
+
+
+def test_what_was_history_to_another_filter_is_never_emitted_and_what_comes_late_after_it_is():
+    before = Watcher(new_tracker())
+    before.poll(reference(1))
+    before.save()
+    watcher = before.restarted(from_other_filter=True)
+    watcher.poll(reference(4, NOON - 2 * DAY))
+    watcher.save()
+
+    again = watcher.restarted()
+
+    assert again.poll(reference(4, NOON - 2 * DAY), reference(6, NOON - 3 * DAY)) == [6]
+
+
+def test_a_version_that_two_configurations_emitted_is_remembered_by_its_last():
+    watcher = Watcher(new_tracker())
+    watcher.tracker.restore(NOON)
+    later = format_time(NOON + HOUR)
+    for name, version in (("seen/2026-01-31T13", later), ("seen/2026-01-31T12", format_time(NOON))):
+        watcher.tracker.restore_emitted(name, {"1": version})
+
+    assert watcher.poll(reference(1, NOON + HOUR)) == []
+
+
+def test_from_now_what_came_while_the_first_poll_was_not_possible_is_new():
+    watcher = Watcher(new_tracker())
+    watcher.seconds = 7200.0
+    watcher.tracker.begin(0.0)
+
+    late = NOON - timedelta(minutes=30)
+    assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late), after=0.0) == [2]
+    assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late)) == []

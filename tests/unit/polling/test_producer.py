@@ -1,0 +1,507 @@
+"""The watcher of an asset, on the shared streams of Airflow's triggerer, with a fake state store."""
+
+import asyncio
+import itertools
+import json
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import SHARED_STREAMS
+from tests.unit.clocks import run_hurried
+
+SHARED_STREAMS.require()
+
+from airflow.triggers import shared_stream  # noqa: E402
+
+from fsm_provider.assets.forms import completed_forms  # noqa: E402
+from fsm_provider.polling.producer import CHECK_INTERVAL, CONFIRMATION_DELAY, SAVE_INTERVAL  # noqa: E402
+from tests.unit.supervisor import MemorySupervisor, comms, supervised  # noqa: E402
+
+NAME = "records"
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service, max_retries=0)
+
+
+class Supervisor(MemorySupervisor):
+    """The triggerer's other end."""
+
+    @property
+    def watermark(self):
+        """The stored watermark, None if there is none."""
+        stored = [
+            value["moment"] for (_, key), value in self.asset_state.items() if key.endswith("/watermark")
+        ]
+        return max(filter(None, stored), default=None)
+
+
+@pytest.fixture
+def supervisor():
+    with supervised(Supervisor()) as running:
+        yield running
+
+
+class Watching:
+    """A triggerer with one watcher. Its events are in the database once ``store`` is called.
+
+    :ivar events: the identifiers of the forms in each event, as they come.
+    """
+
+    def __init__(self, settings, stored_at_once):
+        self.manager = shared_stream.SharedStreamManager(ack_timeout=60.0)
+        self.events, self.seqs, self.stored_at_once = [], [], stored_at_once
+        asset = completed_forms(NAME, **{"poll_interval": 1, **settings})
+        triggers = [watcher.trigger for watcher in asset.watchers]
+        self.trigger, *others = [type(one)(**one.serialize()[1]) for one in triggers]
+        self.task = asyncio.create_task(self._run())
+        self.others = [asyncio.create_task(anext(one.run())) for one in others]
+
+    async def _run(self):
+        key = self.trigger.shared_stream_key()
+        stream = self.manager.subscribe(trigger_id=1, trigger=self.trigger, key=key)
+        async for event in self.trigger.filter_shared_stream(stream):
+            self.seqs.append(self.manager.bind_pending_event(trigger_id=1, key=key))
+            self.events.append([form["id"] for form in event.payload["forms"]])
+            if self.stored_at_once:
+                self.store()
+
+    @property
+    def forms(self):
+        return [form for event in self.events for form in event]
+
+    def store(self):
+        self.manager.confirm_persisted(self.seqs)
+        self.seqs.clear()
+
+    async def until(self, predicate, seconds=2000.0):
+        async with asyncio.timeout(seconds):
+            while not predicate():
+                assert not self.task.done(), self.task.exception()
+                await asyncio.sleep(0.1)
+
+    async def kill(self):
+        self.task.cancel()
+        for other in self.others:
+            other.cancel()
+        await asyncio.gather(self.task, *self.others, return_exceptions=True)
+        await self.manager.stop_all()
+
+
+@asynccontextmanager
+async def watching(stored_at_once=True, **settings):
+    running = Watching(settings, stored_at_once)
+    try:
+        yield running
+    finally:
+        await running.kill()
+
+
+def polls(service):
+    return len([request for request in service.requests if request.status == 200])
+
+
+def test_history_is_not_emitted_and_new_forms_are(service, supervisor):
+    service.seed_forms(15)
+
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            assert watcher.events == []
+            added = [service.add_form()["id"] for _ in range(3)]
+            await watcher.until(lambda: watcher.forms == added)
+            seen = polls(service)
+            await watcher.until(lambda: polls(service) > seen + 3)
+            return watcher.forms, added
+
+    forms, added = run_hurried(run())
+
+    assert forms == added
+
+
+def test_an_event_has_the_forms_of_a_poll_up_to_a_hundred(service, supervisor):
+    service.seed_forms(250)
+    service.settings.page_size = 100
+
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            return watcher.events, watcher.forms
+
+    events, forms = run_hurried(run(), hurry=60.0)
+
+    assert [len(event) for event in events] == [100, 100, 50]
+    assert len(set(forms)) == 250
+
+
+def test_from_a_time_only_forms_updated_since_are_emitted(service, supervisor):
+    now = datetime.now(UTC)
+    service.add_form(created=now - timedelta(days=3))
+    wanted = service.add_form(created=now - timedelta(days=1))
+
+    async def run():
+        async with watching(start_from=now - timedelta(days=2)) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            return watcher.events
+
+    assert run_hurried(run()) == [[wanted["id"]]]
+
+
+def test_only_forms_that_match_filters_and_names_are_emitted(service, supervisor):
+    service.add_form(property_id=1)
+    service.add_form(property_id=2, form_name="Photo")
+    wanted = service.add_form(property_id=2, form_name="Gas Safety Record")
+
+    async def run():
+        async with watching(start_from="beginning", property_id=2, form_names="Gas Safety Record") as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            return watcher.events
+
+    assert run_hurried(run()) == [[wanted["id"]]]
+
+
+def test_killed_before_an_event_is_stored_it_emits_it_again(service, supervisor):
+    async def run():
+        async with watching(stored_at_once=False) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            before = supervisor.watermark
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.events)
+            assert supervisor.watermark == before
+        async with watching() as watcher:
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_killed_after_the_watermark_it_emits_nothing_twice(service, supervisor):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            before = supervisor.watermark
+            service.add_form()
+            await watcher.until(lambda: watcher.events and supervisor.watermark != before)
+        meanwhile = service.add_form()["id"]
+        seen = polls(service)
+        async with watching() as watcher:
+            await watcher.until(lambda: polls(service) > seen + 3)
+            return watcher.events, meanwhile
+
+    events, meanwhile = run_hurried(run())
+
+    assert events == [[meanwhile]]
+
+
+def test_a_form_without_a_readable_time_is_emitted_once_and_again_once_its_content_changes(
+    service, supervisor
+):
+    async def next_polls(watcher):
+        seen = polls(service)
+        await watcher.until(lambda: polls(service) > seen + 3)
+
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await watcher.until(lambda: len(watcher.forms) == 3 and supervisor.watermark)
+            await next_polls(watcher)
+        first = watcher.forms
+        async with watching(start_from="beginning", reconcile_every=timedelta(seconds=5)) as watcher:
+            await next_polls(watcher)
+            assert watcher.events == []
+            service.update_form(first[0], lastUpdatedOnDateTime=None, formName="Renamed")
+            service.update_form(first[2], lastUpdatedOnDateTime="2026-01-31T13:00:00+01:00")
+            await watcher.until(lambda: watcher.events)
+            await next_polls(watcher)
+        return first, watcher.forms
+
+    signatures = itertools.count()
+    service.settings.pdf_url = lambda form: f"https://files.example.com/{form}?signature={next(signatures)}"
+    service.add_form(lastUpdatedOnDateTime=None)
+    service.add_form(lastUpdatedOnDateTime="yesterday")
+    service.add_form(lastUpdatedOnDateTime="2026-01-31T12:00:00.000Z")
+
+    first, second = run_hurried(run())
+
+    assert len(set(first)) == 3
+    assert second == first[:1]
+
+
+def test_the_watermark_moves_after_the_event_is_stored(service, supervisor):
+    async def run():
+        async with watching(stored_at_once=False) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            before = supervisor.watermark
+            service.add_form()
+            await watcher.until(lambda: watcher.events)
+            await asyncio.sleep(5)
+            assert supervisor.watermark == before
+            watcher.store()
+            await watcher.until(lambda: supervisor.watermark != before, seconds=30)
+
+    run_hurried(run())
+
+
+def test_an_event_whose_watcher_is_cancelled_as_it_is_stored_is_emitted_again(service, supervisor):
+    """Airflow confirms the event of a watcher that no asset has any more, and drops it."""
+
+    async def run():
+        async with watching(stored_at_once=False) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.events)
+            watcher.store()
+            await asyncio.sleep(0.2)
+        async with watching() as watcher:
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_a_changed_filter_begins_at_the_watermark_of_the_one_before_it(service, supervisor):
+    service.add_form(property_id=2, created=datetime.now(UTC) - timedelta(hours=2))
+
+    async def run():
+        async with watching(property_id=1) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            emitted = service.add_form(property_id=1)["id"]
+            await watcher.until(lambda: watcher.forms == [emitted])
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+        gap = [service.add_form(property_id=2)["id"] for _ in range(10)]
+        async with watching() as watcher:
+            await watcher.until(lambda: len(watcher.forms) >= len(gap))
+            seen = polls(service)
+            await watcher.until(lambda: polls(service) > seen + 3)
+            widened = watcher.forms
+        async with watching(property_id=1) as watcher:
+            seen = polls(service)
+            await watcher.until(lambda: polls(service) > seen + 3)
+            return gap, widened, watcher.forms
+
+    gap, widened, narrowed = run_hurried(run())
+
+    assert sorted(widened) == gap
+    assert narrowed == []
+
+
+def test_of_versions_that_several_configurations_emitted_the_current_one_counts(service, supervisor):
+    form = service.add_form(property_id=1, lastUpdatedOnDateTime=None)["id"]
+
+    async def run():
+        emitted = []
+        for name, filters in [("A", {"property_id": 1}), ("B", {"job_id": 1}), ("C", {}), ("C", {})]:
+            service.update_form(form, lastUpdatedOnDateTime=None, formName=name)
+            async with watching(start_from="beginning", **filters) as watcher:
+                seen = polls(service)
+                await watcher.until(lambda seen=seen: polls(service) > seen + 3)
+                await asyncio.sleep(CONFIRMATION_DELAY + 2)
+                emitted.append(watcher.events)
+        return emitted
+
+    assert run_hurried(run()) == [[[form]], [[form]], [[form]], []]
+
+
+def test_another_connection_begins_anew(service, supervisor, monkeypatch):
+    async def run(other):
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+        other.add_form(id=900, created=datetime.now(UTC) + timedelta(minutes=1))
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(other.connection()))
+        async with watching(fsm_conn_id="fsm_other") as watcher:
+            await watcher.until(lambda: polls(other) > 3)
+            return watcher.events
+
+    with FakeFieldService() as other:
+        assert run_hurried(run(other)) == []
+
+
+def test_two_configurations_that_alternate_log_an_error_that_names_both(service, supervisor, caplog):
+    async def run():
+        for settings in ({"poll_interval": 1}, {"poll_interval": 2, "property_id": 7}, {"poll_interval": 1}):
+            assert "alternates" not in caplog.text
+            async with watching(**settings):
+                opened = polls(service)
+                while polls(service) == opened:
+                    await asyncio.sleep(0.1)
+
+    run_hurried(run())
+
+    (error,) = [message for message in caplog.messages if "alternates" in message]
+    assert "filters={}" in error
+    assert "filters={'property_id': '7'}" in error
+
+
+def test_another_configuration_is_used_within_the_pause_between_two_polls(service, supervisor):
+    async def run():
+        clock = asyncio.get_running_loop().time
+        async with watching(poll_interval=3600) as watcher:
+            await watcher.until(lambda: polls(service) == 1)
+            for edited in completed_forms(NAME, poll_interval=1, property_id=7).watchers[1:]:
+                watcher.others.append(asyncio.create_task(anext(edited.trigger.run())))
+            edited_at = clock()
+            await watcher.until(lambda: polls(service) > 3)
+            return clock() - edited_at, service.requests[-1].query
+
+    seconds, query = run_hurried(run())
+
+    assert seconds < 2 * CHECK_INTERVAL
+    assert ("propertyID", "7") in query
+
+
+def test_a_reconciliation_finds_a_form_that_came_two_days_late(service, supervisor):
+    async def run():
+        async with watching(reconcile_every=timedelta(seconds=60)) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            late = service.add_form(created=datetime.now(UTC) - timedelta(days=2))["id"]
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, late
+
+    events, late = run_hurried(run(), hurry=60.0)
+
+    assert events == [[late]]
+
+
+@pytest.mark.parametrize("fault", [faults.Status(503), faults.Status(429, retry_after=30), faults.Reset()])
+def test_poll_failures_lose_no_form(service, supervisor, fault):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.fail("GET", "/forms", fault, every=True)
+            seen = len(service.requests)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: len(service.requests) > seen + 3)
+            service.clear_faults()
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run(), hurry=60.0)
+
+    assert events == [[form]]
+
+
+def test_forms_that_come_before_the_first_poll_is_possible_are_new(service, supervisor):
+    service.add_form(created=datetime.now(UTC) - timedelta(hours=3))
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+
+    async def run():
+        async with watching() as watcher:
+            await asyncio.sleep(300)
+            form = service.add_form()["id"]
+            service.clear_faults()
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_a_refused_token_is_read_again_until_it_is_replaced(service, connect, supervisor):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.settings.token = "rotated"
+            form = service.add_form()["id"]
+            await watcher.until(lambda: [r.status for r in service.requests].count(401) > 2)
+            connect(service, max_retries=0)
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_a_corrected_connection_is_used(service, connect, supervisor):
+    async def run(other):
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.fail("GET", "/forms", faults.Status(404), every=True)
+            seen = len(service.requests)
+            await watcher.until(lambda: len(service.requests) > seen + 2)
+            form = other.add_form(id=900)["id"]
+            connect(other, max_retries=0)
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    with FakeFieldService() as other:
+        events, form = run_hurried(run(other))
+
+    assert events == [[form]]
+
+
+@pytest.mark.parametrize("trouble", ["failing", "inactive"])
+def test_an_unreadable_state_store_does_not_count_as_empty(service, supervisor, trouble):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+        form = service.add_form()["id"]
+        supervisor.is_active = trouble != "inactive"
+        supervisor.failing = 3
+        async with watching() as watcher:
+            await watcher.until(lambda: not supervisor.failing)
+            await asyncio.sleep(10)
+            supervisor.is_active = True
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run())
+
+    assert events == [[form]]
+
+
+def test_a_watermark_that_cannot_be_stored_is_stored_later(service, supervisor):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            before = supervisor.watermark
+            supervisor.failing = 2
+            first = service.add_form()["id"]
+            await watcher.until(lambda: not supervisor.failing)
+            await watcher.until(lambda: supervisor.watermark != before)
+            second = service.add_form()["id"]
+            await watcher.until(lambda: len(watcher.events) > 1)
+            return watcher.events, [[first], [second]]
+
+    events, expected = run_hurried(run())
+
+    assert events == expected
+
+
+def test_a_quiet_watermark_is_stored_once_a_minute(service, supervisor):
+    stored_at = []
+
+    def note(message):
+        if isinstance(message, comms.SetAssetStateStoreByName) and message.key.endswith("/watermark"):
+            stored_at.append(asyncio.get_running_loop().time())
+
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            supervisor.before = note
+            await watcher.until(lambda: len(stored_at) > 1)
+            return stored_at
+
+    first, second = run_hurried(run(), hurry=60.0)
+
+    assert second - first >= SAVE_INTERVAL - 5  # 0.08 s here: the write follows the decision
+
+
+def test_a_rate_limit_delays_a_watcher_and_loses_no_page(service, supervisor):
+    service.seed_forms(300)
+    service.fail("GET", "/forms", faults.Status(429, retry_after=5), calls=range(21, 1000, 21))
+
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await watcher.until(lambda: len(watcher.forms) == 300)
+            return len(service.requests)
+
+    assert run_hurried(run()) <= 33

@@ -1,0 +1,128 @@
+"""Faults of all connections at once, as clients see them on the wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import requests
+
+from fsm_provider.testing import faults
+from tests.unit.testing.wire import JOBS, SHORT, RawConnection, see
+
+
+def test_connections_are_refused_for_a_while_and_the_service_comes_back_as_it_was(call, service):
+    call("POST", "/properties/1/jobs", json={})
+    url = service.base_url
+
+    for _ in range(2):
+        with service.refuse_connections():
+            for _ in range(3):
+                with pytest.raises(ConnectionRefusedError):
+                    RawConnection(service)
+            with pytest.raises(requests.ConnectionError, match="refused"):
+                call("GET", "/forms")
+        assert call("POST", "/properties/1/jobs", json={}).status_code == 201
+
+    assert service.base_url == url
+    assert len(service.jobs) == len(service.requests) == 3
+
+
+def test_a_refusing_service_closes_idle_connections_and_completes_what_is_under_way(service):
+    held = threading.Event()
+    scripted = service.fail(*JOBS, faults.Before(held.wait))
+    with RawConnection(service) as idle, RawConnection(service) as busy:
+        idle.send("GET", "/forms")
+        assert idle.see().status == 200
+        busy.send("POST", "/properties/1/jobs")
+        service.wait_for(lambda: scripted.hits, timeout=5)
+
+        with service.refuse_connections():
+            closed = idle.see()
+            held.set()
+            response = busy.see()
+
+    assert (closed.data, closed.end) == (b"", "closed")
+    assert (response.status, response.end) == (201, "complete")
+
+
+def test_a_service_that_refuses_connections_can_be_stopped_and_started(call, service):
+    with service.refuse_connections():
+        service.stop()
+        service.start()
+        assert call("GET", "/forms").status_code == 200
+
+    assert call("GET", "/forms").status_code == 200
+
+
+def test_connections_are_reset_before_a_request_is_read(service):
+    with service.reset_connections() as was_reset:
+        for _ in range(2):
+            with RawConnection(service) as connection:
+                assert connection.see(timeout=0.05).end == "silence"
+                connection.socket.sendall(b"P")
+                assert connection.see().end == "reset"
+
+    assert len(set(was_reset)) == 2
+    assert service.requests == []
+    assert see(service).status == 201
+
+
+def test_connections_may_be_reset_as_soon_as_they_are_accepted(service):
+    with service.reset_connections(at_accept=True) as was_reset:
+        for _ in range(20):
+            try:
+                with RawConnection(service) as connection:
+                    assert connection.see().end == "reset"
+            except ConnectionResetError:
+                pass
+
+    assert len(set(was_reset)) == 20
+    assert service.requests == []
+
+
+def test_so_many_connections_are_reset(call, service):
+    with service.reset_connections(1) as was_reset:
+        with pytest.raises(requests.ConnectionError):
+            call("GET", "/forms")
+        assert call("GET", "/forms").status_code == 200
+
+    assert len(was_reset) == len(service.requests) == 1
+
+
+def test_a_kept_alive_connection_is_reset_at_its_next_request(service):
+    with RawConnection(service) as connection:
+        connection.send("GET", "/forms")
+        assert connection.see().status == 200
+
+        with service.reset_connections():
+            assert connection.see(timeout=SHORT).end == "silence"
+            connection.send("POST", "/properties/1/jobs")
+            assert connection.see().end == "reset"
+
+    assert service.jobs == []
+
+
+@pytest.mark.parametrize("fault", ["refuse_connections", "reset_connections"])
+def test_connection_faults_need_a_running_service(service, fault):
+    service.stop()
+
+    with pytest.raises(RuntimeError, match="start"), getattr(service, fault)():
+        pass
+
+
+def test_a_client_that_leaves_in_the_middle_is_no_trouble(service):
+    service.fail(*JOBS, faults.Delay(SHORT))
+    service.fail(*JOBS, faults.Trickle(SHORT), call=2)
+    for _ in range(2):
+        with RawConnection(service) as connection:
+            connection.send("POST", "/properties/1/jobs")
+    with RawConnection(service) as connection:
+        connection.socket.sendall(
+            b"POST /properties/1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"
+        )
+    service.wait_for(lambda: len(service.jobs) == 2, timeout=5)
+    time.sleep(2 * SHORT)
+
+    assert len(service.requests) == 2
