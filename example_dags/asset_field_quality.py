@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
-from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.links.reports import FsmReportLink, report_url
 from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
+from fsm_provider.storage.atomic_files import AtomicFiles
 
 KINDS: dict[str, tuple[str, Tone]] = {
     "similar_names": ("similar names", "bad"),

@@ -37,8 +37,8 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, dag, task
 
 from fsm_provider import watermark
-from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.operators.forms import FsmListFormsOperator
+from fsm_provider.storage.atomic_files import AtomicFiles
 
 VARIABLE = "invoice_on_signoff"
 OUTCOMES = ".outcomes.csv"

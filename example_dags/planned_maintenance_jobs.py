@@ -47,9 +47,9 @@ from airflow.providers.common.compat.sdk import (
     task,
 )
 
-from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.compat import never_expire, task_state_store
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.storage.atomic_files import AtomicFiles
 
 NEEDED_COLUMNS = ("reference", "propertyID", "due")
 JOB_COLUMNS = ("notes", "priority", "quotedAmount")

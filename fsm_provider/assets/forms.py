@@ -79,8 +79,8 @@ def completed_forms(
     from fsm_provider.api.form_filter import FormFilter
     from fsm_provider.api.validation import parse_names
     from fsm_provider.compat import has_shared_streams
-    from fsm_provider.lineage import uri_for_records
     from fsm_provider.polling.watch import FormWatch, question_from
+    from fsm_provider.storage.lineage import uri_for_records
     from fsm_provider.triggers.forms import (
         NEEDS_3_3,
         FsmFormConfigurationTrigger,

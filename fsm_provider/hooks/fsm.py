@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.form_filter import FormFilters
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
-    from fsm_provider.atomic_files import StoredFile
+    from fsm_provider.storage.atomic_files import StoredFile
 
 
 class FsmHook(BaseHook):
@@ -109,9 +109,9 @@ class FsmHook(BaseHook):
 
         from fsm_provider.api.forms import parse_form
         from fsm_provider.api.models import Form
-        from fsm_provider.atomic_files import AtomicFiles
         from fsm_provider.compat import context_for_current_task
-        from fsm_provider.lineage import report, uri_for_records
+        from fsm_provider.storage.atomic_files import AtomicFiles
+        from fsm_provider.storage.lineage import report, uri_for_records
 
         path = ObjectStoragePath(str(destination))
         if not isinstance(form, Form):

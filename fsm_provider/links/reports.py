@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-from fsm_provider.lineage import uri_for
+from fsm_provider.storage.lineage import uri_for
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, ObjectStoragePath, TaskInstanceKey

@@ -128,8 +128,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
         :param entries: reads a listing, given the encoder of rows.
         :param partitioned: whether each folder gets a file of its own.
         """
-        from fsm_provider.atomic_files import AtomicFiles
-        from fsm_provider.lineage import report, uri_for_records
+        from fsm_provider.storage.atomic_files import AtomicFiles
+        from fsm_provider.storage.lineage import report, uri_for_records
         from fsm_provider.transfers.export.folder import ExportFolder, Layout
         from fsm_provider.transfers.export.formats import format_for
         from fsm_provider.transfers.export.readings import read_completely
@@ -159,7 +159,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Report to the OpenLineage provider what was read and written."""
-        from fsm_provider.lineage import openlineage, uri_for, uri_for_records
+        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
 
         return openlineage(
             inputs=[uri_for_records(self.fsm_conn_id, self.records)], outputs=[uri_for(self.folder())]

@@ -144,8 +144,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Store the PDFs that are not stored yet."""
-        from fsm_provider.atomic_files import AtomicFiles
-        from fsm_provider.lineage import uri_for
+        from fsm_provider.storage.atomic_files import AtomicFiles
+        from fsm_provider.storage.lineage import uri_for
         from fsm_provider.transfers.pdfs.manifest import KnownPdfs, write_manifest
         from fsm_provider.transfers.pdfs.transfer import PdfTransfer
 
@@ -188,7 +188,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Report to the OpenLineage provider what was read and written."""
-        from fsm_provider.lineage import openlineage, uri_for, uri_for_records
+        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
 
         folder = self.folder()
         return openlineage(

@@ -19,7 +19,7 @@ REPEATED_LOG_FIELDS = frozenset(
 NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
 BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
 DATABASE_ATTEMPTS = 20
 
 T = TypeVar("T")

@@ -10,7 +10,9 @@ import pytest
 from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.system.dags.watched import WATCHED_NAME
+from tests.system.form_events import DAG_ID
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import until_polled
 
 collect_ignore = ["kit"]  # a user's project, whose tests a test runs
 
@@ -87,3 +89,14 @@ def airflow(
     for path, text in written.items():
         ours = AIRFLOWS_OWN_DEBUG_LINE.sub(b"", text)
         assert [secret for secret in secrets if secret.encode() in ours] == [], path
+
+
+@pytest.fixture
+def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> Iterator[FakeFieldService]:
+    """The service, polled by a watcher at least three times; a test may make it fail."""
+    airflow.wait_for_dag(DAG_ID)
+    page_size = watched_service.settings.page_size
+    until_polled(watched_service)
+    yield watched_service
+    watched_service.clear_faults()
+    watched_service.settings.page_size = page_size

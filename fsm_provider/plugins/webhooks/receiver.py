@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fsm_provider.compat import count
-from fsm_provider.lineage import uri_for_records
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
 from fsm_provider.plugins.webhooks.config_cache import Configuration, Route
 from fsm_provider.plugins.webhooks.events import record
@@ -25,6 +24,7 @@ from fsm_provider.plugins.webhooks.log_limit import LogLimit
 from fsm_provider.plugins.webhooks.payload_summary import summarize_payload
 from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
 from fsm_provider.plugins.webhooks.signature import DeliveryIdentity, Headers, RefusedError, is_any_of, verify
+from fsm_provider.storage.lineage import uri_for_records
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from fsm_provider.transfers.export.sort_buffer import SortBuffer, StoredEntry
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-    from fsm_provider.atomic_files import AtomicFiles, StagedFile
+    from fsm_provider.storage.atomic_files import AtomicFiles, StagedFile
 
 MANIFEST = "_manifest.json"
 """Exists while all files that it names do; readers of data folders ignore names that begin with ``_``."""

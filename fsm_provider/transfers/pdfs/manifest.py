@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fsm_provider.api.downloads import TAIL, has_end
 from fsm_provider.api.errors import FsmInputError, FsmPdfError
-from fsm_provider.atomic_files import AtomicFiles, FileState, StoredFile
-from fsm_provider.lineage import uri_for
+from fsm_provider.storage.atomic_files import AtomicFiles, FileState, StoredFile
+from fsm_provider.storage.lineage import uri_for
 from fsm_provider.transfers.pdfs.outcomes import PdfOutcome
 
 logger: logging.Logger = logging.getLogger(__name__)

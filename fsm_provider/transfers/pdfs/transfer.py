@@ -25,13 +25,13 @@ from fsm_provider.api.forms import parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_repeatable
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.lineage import report, uri_for, uri_for_records
+from fsm_provider.storage.lineage import report, uri_for, uri_for_records
 from fsm_provider.transfers.pdfs.manifest import KnownFile, KnownPdfs
 from fsm_provider.transfers.pdfs.outcomes import PdfEnd, PdfOutcome
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
-    from fsm_provider.atomic_files import AtomicFiles
+    from fsm_provider.storage.atomic_files import AtomicFiles
     from fsm_provider.transfers.pdfs.paths import PathTemplate
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import pytest
 
 from example_dags import invoice_on_signoff as invoices
 from example_dags import planned_maintenance_jobs as planned
-from fsm_provider.atomic_files import AtomicFiles
+from fsm_provider.storage.atomic_files import AtomicFiles
 
 
 def form(number, job=77, created="2026-03-01T12:00:00.000Z"):

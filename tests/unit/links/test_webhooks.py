@@ -4,9 +4,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from fsm_provider.lineage import uri_for_records
 from fsm_provider.links.webhooks import deliveries_url
 from fsm_provider.plugins.webhooks.settings import receiver_url
+from fsm_provider.storage.lineage import uri_for_records
 
 
 @pytest.mark.parametrize(

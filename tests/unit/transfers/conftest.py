@@ -8,7 +8,7 @@ from multiprocessing import forkserver
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from fsm_provider.lineage import uri_for
+from fsm_provider.storage.lineage import uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.unit.state_store import context_for
 

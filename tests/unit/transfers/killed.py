@@ -12,7 +12,7 @@ from airflow.providers.amazon.aws.fs import s3 as s3_files
 from airflow.providers.amazon.aws.hooks import s3 as s3_hook
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider import atomic_files
+from fsm_provider.storage import atomic_files
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from fsm_provider.transfers.pdfs import transfer
 from tests.unit.state_store import context_for

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 
 from fsm_provider.api.forms import for_xcom
-from fsm_provider.lineage import uri_for
+from fsm_provider.storage.lineage import uri_for
 from fsm_provider.testing import faults
 
 PDFS = ("GET", "/forms/*/pdf")

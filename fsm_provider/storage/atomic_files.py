@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
-from fsm_provider.lineage import report, uri_for
 from fsm_provider.state.digest import digest_for
+from fsm_provider.storage.lineage import report, uri_for
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath

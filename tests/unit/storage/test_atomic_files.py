@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider.atomic_files import BLOCK_SIZE, AtomicFiles
+from fsm_provider.storage.atomic_files import BLOCK_SIZE, AtomicFiles
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
@@ -56,7 +56,7 @@ def test_what_a_killed_try_left_goes_with_the_next(tmp_path):
     code = f"""
         import os
         from airflow.providers.common.compat.sdk import ObjectStoragePath
-        from fsm_provider.atomic_files import AtomicFiles
+        from fsm_provider.storage.atomic_files import AtomicFiles
         from tests.unit.state_store import context_for
 
         with AtomicFiles(ObjectStoragePath({str(tmp_path)!r}), context_for(None)) as files:

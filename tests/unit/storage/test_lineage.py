@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
 
-from fsm_provider.atomic_files import AtomicFiles
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.lineage import uri_for
+from fsm_provider.storage.atomic_files import AtomicFiles
+from fsm_provider.storage.lineage import uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.unit.state_store import context_for
 
