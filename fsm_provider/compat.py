@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, Variable
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
 
@@ -69,25 +68,14 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     return StoredConnection.get_connection_from_secrets(conn_id)
 
 
-def never_expire() -> timedelta:
-    """Return the retention with which a state store keeps a value as long as its DAG run."""
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+def never_expire() -> timedelta | None:
+    """Return the retention with which a state store keeps a value as long as its DAG run, None before 3.3."""
+    try:
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+    except ImportError:
+        return None
 
     return NEVER_EXPIRE
-
-
-def read_variable(key: str) -> str | None:
-    """Return an Airflow Variable, None if it does not exist. The default's name changed in Airflow 3.
-
-    :raises AirflowException: if it exists but could not be read, which Airflow also reports as absent.
-    """
-    default: dict[str, Any] = {"default" if AIRFLOW_V_3_0_PLUS else "default_var": None}
-    value: str | None = Variable.get(key, **default)
-    if value is None and key in (variable_keys(key) or ()):
-        value = Variable.get(key, **default)  # another task may have written it since
-        if value is None:
-            raise AirflowException(f"Variable {key} exists, but could not be read")
-    return value
 
 
 def has_shared_streams() -> bool:
@@ -100,12 +88,6 @@ def asset_state_store(name: str) -> Any:
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
     return AssetStateStoreAccessor(name=name)
-
-
-def variable_keys(prefix: str) -> list[str] | None:
-    """List the Variables in Airflow's database whose names start with ``prefix``, None before Airflow 3.3."""
-    keys = getattr(Variable, "keys", None)
-    return None if keys is None else list(keys(prefix=prefix))
 
 
 def webhook_secrets_function() -> Callable[[str, str], Any]:
@@ -123,24 +105,6 @@ def webhook_secrets_function() -> Callable[[str, str], Any]:
     if not callable(function):
         raise FsmInputError("airflow.cfg: webhook_secrets_function of [fsm] is missing, or is not a function")
     return function  # type: ignore[no-any-return]
-
-
-def read_variable_in_server(key: str) -> str | None:
-    """Return an Airflow Variable in a process with a database (the API server), None if it does not exist.
-
-    :raises Exception: if the database is not available, which Airflow also reports as absent.
-    """
-    from airflow.models import Variable as StoredVariable
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    # Query the database first: if it is down, Variable.get would log a traceback.
-    with create_session() as session:
-        is_stored = session.scalar(select(StoredVariable.id).where(StoredVariable.key == key)) is not None
-    value: str | None = StoredVariable.get(key, default_var=None)
-    if value is None and is_stored:
-        raise AirflowException(f"Variable {key} exists, but could not be read")
-    return value
 
 
 def count(name: str, tags: dict[str, str]) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.common.compat.sdk import Variable
-
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_time
-from fsm_provider.compat import read_variable
+from fsm_provider.state.variables import read_variable, write_variable
 
 
 def begin(variable: str, look_back: timedelta) -> dict[str, str]:
@@ -27,7 +25,7 @@ def begin(variable: str, look_back: timedelta) -> dict[str, str]:
     now = datetime.now(UTC)
     last = _read(variable)
     if last is None:
-        Variable.set(variable, now.isoformat())
+        write_variable(variable, now.isoformat())
     return {"now": now.isoformat(), "since": ((last or now) - look_back).isoformat()}
 
 
@@ -38,7 +36,7 @@ def commit(variable: str, now: str) -> None:
     """
     last = _read(variable)
     if last is None or last < datetime.fromisoformat(now):
-        Variable.set(variable, now)
+        write_variable(variable, now)
 
 
 def _read(variable: str) -> datetime | None:

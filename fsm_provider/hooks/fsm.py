@@ -64,7 +64,10 @@ class FsmHook(BaseHook):
         return self.client
 
     def _settings(self) -> Settings:
-        return settings_from(self.get_connection(self.fsm_conn_id))
+        from fsm_provider.state.variables import SUPERVISOR_LOCK
+
+        with SUPERVISOR_LOCK:
+            return settings_from(self.get_connection(self.fsm_conn_id))
 
     def list_forms(
         self,

@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError, FsmUncertainWriteError
 from fsm_provider.api.validation import parse_choice, parse_flag
-from fsm_provider.compat import read_variable
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
     FsmOptionsOperator,
@@ -21,6 +20,7 @@ from fsm_provider.operators.base import (
     is_known,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.state.variables import read_variable
 from fsm_provider.writes.ledger import Ledger, NothingSentError, Write
 from fsm_provider.writes.secret_stores import FunctionSecretStore, SecretStoreError, VariableSecretStore
 

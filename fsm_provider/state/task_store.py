@@ -18,7 +18,7 @@ Entry = dict[str, Any]
 
 
 class StateStore(Protocol):
-    """``context["task_state_store"]`` of Airflow 3.3 and newer."""
+    """Values that outlive an attempt of a task: ``context["task_state_store"]`` of Airflow 3.3 and newer."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a JSON value."""
@@ -40,7 +40,7 @@ class LedgerStore:
         self._unstored: set[int] = set()
         self._changes = self._stored_changes = 0
         self._changing, self._storing = Lock(), Lock()
-        while store is not None and (page := store.get(_page_key(len(self._pages)))) is not None:
+        while store is not None and (page := store.get(page_key(len(self._pages)))) is not None:
             self._pages.append(page)
 
     @property
@@ -88,7 +88,7 @@ class LedgerStore:
                 self._unstored.clear()
             try:
                 for number, page in pages.items():
-                    self._store.set(_page_key(number), page, retention=never_expire())
+                    self._store.set(page_key(number), page, retention=never_expire())
             except BaseException:
                 with self._changing:
                     self._unstored |= pages.keys()
@@ -105,5 +105,6 @@ class LedgerStore:
         return next((number for number, page in enumerate(self._pages) if key in page), None)
 
 
-def _page_key(number: int) -> str:
+def page_key(number: int) -> str:
+    """Return the key of a page."""
     return f"fsm_writes_{number}"

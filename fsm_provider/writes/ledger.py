@@ -25,9 +25,9 @@ from fsm_provider.api.errors import (
     describe,
     error_from_dict,
 )
-from fsm_provider.compat import task_state_store
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task_store import Entry, LedgerStore, StateStore
+from fsm_provider.state.variable_store import state_store_for
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -118,11 +118,11 @@ class Ledger:
         cls, context: Context, *, repeat_uncertain: bool = False, repeat_done: bool = False
     ) -> Self:
         """Open the ledger of the running task."""
-        store = task_state_store(context)
+        store = state_store_for(context)
         if store is None:
             logger.warning(
-                "This Airflow stores no task state (3.3 and newer do): a task that is cleared, or run "
-                "again after its worker died, will send again what it has already sent"
+                "This task has no state store: cleared, or run again after its worker died, it will send "
+                "again what it has already sent"
             )
             return cls(None)
         task_instance = context["ti"]

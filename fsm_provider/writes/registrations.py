@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow.providers.common.compat.sdk import AirflowException, Variable, mask_secret
+from airflow.providers.common.compat.sdk import AirflowException, mask_secret
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_random
 
 from fsm_provider.api.errors import FsmError, FsmInputError, error_from_dict
-from fsm_provider.compat import read_variable, variable_keys
 from fsm_provider.state.digest import digest_for
+from fsm_provider.state.variables import delete_variable, read_variable, variable_keys, write_variable
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -128,9 +128,9 @@ class Registrations:
     def restore(self, name: str, registration: Registration | None) -> None:
         """Restore what was saved before; None deletes the Variable."""
         if registration is None:
-            Variable.delete(name)
+            delete_variable(name)
         else:
-            Variable.set(name, json.dumps(asdict(registration)))
+            write_variable(name, json.dumps(asdict(registration)))
 
     def delete_stale_claim(self) -> None:
         """Delete the claim that a killed attempt of this task has left."""
@@ -182,7 +182,7 @@ class Registrations:
         if others := self._others():
             return others
         try:
-            Variable.set(self._claim, json.dumps(asdict(self.holder)))
+            write_variable(self._claim, json.dumps(asdict(self.holder)))
             others = self._others()
         except BaseException:
             self._release()
@@ -196,7 +196,7 @@ class Registrations:
 
     def _release(self) -> None:
         try:
-            Variable.delete(self._claim)
+            delete_variable(self._claim)
         except Exception as error:  # noqa: BLE001 - what the claim protected has its own outcome
             logger.warning("Variable %s could not be deleted; delete it yourself: %r", self._claim, error)
 
@@ -226,14 +226,14 @@ class PathTokens:
         if not tokens or (fresh and len(tokens) == 1):
             tokens = [*tokens, secrets.token_urlsafe(32)]
             mask_secret(tokens[-1])
-            Variable.set(self._name, json.dumps({**all_tokens, registration: tokens}))
+            write_variable(self._name, json.dumps({**all_tokens, registration: tokens}))
         return tokens[-1]
 
     def activate(self, registration: str, token: str) -> None:
         """Make this the only token that the receiver accepts for the registration."""
         all_tokens = self._read()
         if all_tokens.get(registration) != [token]:
-            Variable.set(self._name, json.dumps({**all_tokens, registration: [token]}))
+            write_variable(self._name, json.dumps({**all_tokens, registration: [token]}))
 
     def _read(self) -> dict[str, list[str]]:
         try:

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from airflow.providers.common.compat.sdk import Variable
 from tenacity import Future, RetryError, Retrying, stop_after_attempt, wait_exponential
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import read_variable
+from fsm_provider.state.variables import read_variable, write_variable
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -47,14 +46,14 @@ class VariableSecretStore:
 
     def check(self) -> None:
         """Write back what the Variable holds."""
-        Variable.set(self.name, json.dumps(self._read()))
+        write_variable(self.name, json.dumps(self._read()))
 
     def put(self, key: str, secret: str) -> None:
         """Add the secret to those in the Variable, and read it back."""
         self._with_retries(lambda: self._add(f"{self.scope}/{key}", secret))
 
     def _add(self, key: str, secret: str) -> None:
-        Variable.set(self.name, json.dumps({**self._read(), key: secret}))
+        write_variable(self.name, json.dumps({**self._read(), key: secret}))
         if self._read().get(key) != secret:
             raise LookupError("the secret is not there after the write")
 

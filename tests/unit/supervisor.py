@@ -20,6 +20,7 @@ class MemorySupervisor:
     :ivar asset_state: what is stored, by the asset's name and the key.
     :ivar is_active: whether there are such assets.
     :ivar failing: so many messages fail from now on, as when the API server is away.
+    :ivar hiding: so many Variables seem absent from now on, as when the database is away.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class MemorySupervisor:
         self.asset_state: dict[tuple[str, str], Any] = {}
         self.is_active = True
         self.failing = 0
+        self.hiding = 0
         self.before: Callable[[Any], None] = lambda message: None
         self._lock = threading.Lock()
 
@@ -44,7 +46,8 @@ class MemorySupervisor:
                 raise unreachable()
             match message:
                 case comms.GetVariable(key=key):
-                    if key not in self.variables:
+                    self.hiding -= (is_hidden := self.hiding > 0)
+                    if key not in self.variables or is_hidden:
                         return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
                     return comms.VariableResult(key=key, value=self.variables[key])
                 case comms.PutVariable(key=key, value=value):

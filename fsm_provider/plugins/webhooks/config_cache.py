@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import read_variable_in_server, webhook_secrets_function
+from fsm_provider.compat import webhook_secrets_function
 from fsm_provider.plugins.webhooks.settings import (
     CONFIGURATION,
     MIN_KEY_BYTES,
@@ -22,6 +22,7 @@ from fsm_provider.plugins.webhooks.settings import (
     tokens_variable,
 )
 from fsm_provider.plugins.webhooks.signature import is_strong
+from fsm_provider.state.variables import read_variable_in_server
 
 logger: logging.Logger = logging.getLogger(__name__)
 

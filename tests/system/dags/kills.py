@@ -8,6 +8,7 @@ from datetime import timedelta
 from airflow.providers.common.compat.sdk import dag
 
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.state.variable_store import state_store_for
 
 CALLS_OF_SET = {
     "before the POST": ("after", 1),
@@ -18,7 +19,7 @@ CALLS_OF_SET = {
 
 
 class DeadlyStore:
-    """Airflow's store of a task's state, in one of whose ``set`` the task is killed."""
+    """The store of a task's state, in one of whose ``set`` the task is killed."""
 
     def __init__(self, store, dies_at, victim):
         self._store, self._dies_at, self._victim = store, dies_at, victim
@@ -42,7 +43,7 @@ class DeadlyStore:
 def arm(context):
     conf = context["dag_run"].conf
     if context["ti"].try_number == 1 and (dies_at := CALLS_OF_SET.get(conf["point"])):
-        context["task_state_store"] = DeadlyStore(context["task_state_store"], dies_at, conf["victim"])
+        context["task_state_store"] = DeadlyStore(state_store_for(context), dies_at, conf["victim"])
 
 
 def wait_to_be_killed(context, result=None):

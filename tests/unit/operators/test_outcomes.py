@@ -8,6 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import STATE_STORE
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -218,6 +219,7 @@ def test_an_uncertain_outcome_after_a_conflict_reports_both(service, store, in_c
     assert statuses(attempt(store, try_number=3)[0]) == ["uncertain", "existing", "existing"]
 
 
+@STATE_STORE.needed
 @pytest.mark.parametrize(("try_number", "outcome"), [(1, "rejected"), (2, "unknown")])
 def test_without_a_store_a_conflict_does_not_rule_out_earlier_attempts(service, connect, try_number, outcome):
     connect(service)
@@ -475,8 +477,9 @@ def test_existing_jobs_must_not_contradict_the_ledger(service, store, half_done)
     assert statuses(outcomes) == ["existing", "existing", "created"]
 
 
+@STATE_STORE.needed
 class TestWithoutAStore:
-    """Before Airflow 3.3 an attempt knows only about itself."""
+    """An attempt knows only about itself."""
 
     def test_the_first_attempt_knows_that_nothing_was_sent(self, service, connect):
         connect(service, timeout="soon")

@@ -198,7 +198,7 @@ class TestModelsAreRendered:
         for run_id in ("r1", "r2"):
             operator = FsmCreateJobsOperator(task_id="create", jobs=[{"property_id": 7, "job": model}])
             operator.render_template_fields({"run_id": run_id})
-            operator.execute(context_for(None))
+            operator.execute(context_for(MemoryStateStore()))
 
         assert [sent.json for sent in service.requests] == [
             {"customerReference": "PO-r1", "site": "r1"},

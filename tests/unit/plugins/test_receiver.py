@@ -324,7 +324,7 @@ class TestChanges:
         assert receiver.post(BODY).status_code == 503
         # The token stands in the place of the object: no part of an unknown path is shown.
         assert receiver.post(BODY, url=receiver.url() + "/").status_code == 503
-        assert "A delivery for -/- failed with AirflowException" in caplog.text
+        assert "A delivery for -/- failed with VariableUnreadableError" in caplog.text
         assert TOKEN not in "".join(record.getMessage() for record in caplog.records if "fsm" in record.name)
 
 

@@ -19,6 +19,7 @@ from fsm_provider.api import (
 )
 from fsm_provider.state.task_store import PAGE_ENTRIES
 from fsm_provider.writes.ledger import LONG_WAIT, Ledger, NothingSentError, Write
+from tests.capabilities import STATE_STORE
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -355,11 +356,12 @@ def test_the_check_of_a_replaced_attempt_fails_even_without_changes(store):
         ledger.check_current()
 
 
+@STATE_STORE.needed
 def test_without_a_store_a_write_is_sent_once_per_attempt_with_one_warning(caplog):
     send = Sender()
     with Ledger.from_context(context_for(None)) as ledger:
         assert [ledger.run_once(write(), send) for _ in range(2)] == [{"id": 1}] * 2
-    assert caplog.text.count("stores no task state") == 1
+    assert caplog.text.count("has no state store") == 1
 
 
 def test_entries_on_many_pages_are_found(store):

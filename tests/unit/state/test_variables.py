@@ -3,7 +3,7 @@
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from fsm_provider.compat import read_variable
+from fsm_provider.state.variables import read_variable
 from tests.capabilities import VARIABLE_KEYS
 from tests.unit.supervisor import comms, supervised
 

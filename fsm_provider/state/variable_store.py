@@ -1,0 +1,257 @@
+"""A task's state store for Airflow before 3.3, in Variables.
+
+Any attempt can overwrite a Variable, also one that wakes up after its successor. So each attempt of a task
+writes values of its own, and reads those of earlier attempts.
+
+Slots decide which attempt is the current one: one for each try number, with the attempt that took it last.
+An attempt that begins takes all slots, from the last to the first, and only then reads the values of those
+that held them. After each write, an attempt checks that it still holds its slot. So if two are alive, the
+later one reads what the earlier one wrote before its check, or the check fails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+
+from fsm_provider.compat import task_state_store
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task_store import CURRENT, StateStore, page_key
+from fsm_provider.state.variables import (
+    VariableUnreadableError,
+    delete_variable,
+    read_stored_variable,
+    write_stored_variable,
+)
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+PREFIX = "fsm_ledger"
+DIGITS = 32
+RETENTION_DAYS = 90
+"""Unless ``ledger_retention_days`` of ``[fsm]`` in airflow.cfg says otherwise."""
+MAX_DELETIONS = 50
+"""Runs whose Variables one attempt deletes."""
+LIST_ATTEMPTS = 3
+"""How often an item is added to a list that another task changes at the same time."""
+DESCRIPTION = "Runs whose ledger is in Variables, so that it can be deleted one day"
+
+
+class SupersededError(AirflowException):
+    """A later attempt of this task has begun; this one must not send anything any more."""
+
+
+class Slot(NamedTuple):
+    """The attempts that took the slot of a try number.
+
+    :param attempt: the last one.
+    :param earlier: all before it.
+    :param at: when the last one took it, ISO 8601.
+    """
+
+    attempt: str
+    earlier: list[str]
+    at: str
+
+
+def state_store_for(context: Context) -> StateStore | None:
+    """Return the task's state store: Airflow's own, before 3.3 one in Variables."""
+    store: StateStore | None = task_state_store(context)
+    if store is not None or AIRFLOW_V_3_3_PLUS:
+        return store
+    return VariableStateStore.from_context(context)
+
+
+def attempt_id(context: Context) -> str:
+    """Return what identifies an attempt, and sorts after all attempts that were begun before."""
+    if AIRFLOW_V_3_0_PLUS:
+        return str(context["ti"].id)  # a UUID that begins with the time
+    dag_run: Any = context["dag_run"]
+    return f"{dag_run.id:012}.{context['ti'].try_number:06}"
+
+
+class VariableStateStore:
+    """The state of a task instance as one of its attempts sees it.
+
+    :param task: the DAG's, the run's and the task's ID, and the map index.
+    :param try_number: which no other attempt of the run has.
+    :param attempt: sorts after all attempts that were begun before.
+    :raises SupersededError: if a later attempt has begun; by each :meth:`set`, too.
+    :raises VariableUnreadableError: if Variables cannot be read; by :meth:`get` and :meth:`set`, too.
+    """
+
+    def __init__(self, task: tuple[str, str, str, int], try_number: int, attempt: str) -> None:
+        dag_id, run_id, task_id, map_index = task
+        description = f"What task {task_id} of DAG {dag_id} has sent in run {run_id}. Do not edit"
+        self._variables = _TaskVariables(digest_for(task, DIGITS), description)
+        self._try_number = try_number
+        self._attempt = attempt
+        _RunList(dag_id, task_id, map_index).add(self._variables)
+        self._earlier: list[str] = self._take_slots()
+
+    @classmethod
+    def from_context(cls, context: Context) -> Self:
+        """Return the store of the running task."""
+        ti = context["ti"]
+        map_index = -1 if ti.map_index is None else ti.map_index
+        store = cls((ti.dag_id, ti.run_id, ti.task_id, map_index), ti.try_number, attempt_id(context))
+        logger.info(
+            "Before Airflow 3.3 a task has no state store. What it sends is recorded in the Variables %s.*",
+            store.prefix,
+        )
+        return store
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its Variables begin with."""
+        return self._variables.prefix
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a JSON value: this attempt's, else that of the latest one that has set it."""
+        for attempt in (self._attempt, *self._earlier):
+            if (text := self._variables.read(attempt, key)) is not None:
+                return json.loads(text)
+        return default
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        """Store a JSON value, and check that this is still the current attempt.
+
+        :param retention: ignored; what is stored is deleted as :data:`RETENTION_DAYS` says.
+        """
+        self._variables.write(self._attempt, key, json.dumps(value))
+        slot = self._variables.slot(self._try_number)
+        if slot is None:
+            raise VariableUnreadableError("this attempt's slot is gone: somebody has deleted its Variables")
+        if slot.attempt != self._attempt:
+            raise _superseded(self._try_number)
+
+    def _take_slots(self) -> list[str]:
+        """Take the slots of all attempts, and return the attempts that held them, latest first."""
+        following = takewhile(self._variables.slot, count(self._try_number + 1))
+        last = max(following, default=self._try_number)
+        earlier: AbstractSet[str] = frozenset()
+        for number in range(last, 0, -1):
+            slot = self._variables.slot(number)
+            if slot and slot.attempt > self._attempt:
+                raise _superseded(self._try_number)
+            held = {slot.attempt, *slot.earlier} - {self._attempt} if slot else set()
+            earlier |= held
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._variables.take(number, Slot(self._attempt, sorted(held), now))
+        # A later attempt that had not found this one has taken the next slot before.
+        next_slot = self._variables.slot(self._try_number + 1)
+        if next_slot and next_slot.attempt != self._attempt:
+            raise _superseded(self._try_number)
+        return sorted(earlier, reverse=True)
+
+
+class _TaskVariables:
+    """The Variables of a task instance.
+
+    :param digest: of its identity.
+    """
+
+    def __init__(self, digest: str, description: str = "") -> None:
+        self.digest = digest
+        self.prefix = f"{PREFIX}.{digest}"
+        self._description = description
+
+    def slot(self, number: int) -> Slot | None:
+        text = read_stored_variable(self._name(number))
+        return None if text is None else Slot(*json.loads(text))
+
+    def take(self, number: int, slot: Slot) -> None:
+        write_stored_variable(self._name(number), json.dumps(slot), self._description)
+
+    def read(self, attempt: str, key: str) -> str | None:
+        return read_stored_variable(self._name(attempt, key))
+
+    def write(self, attempt: str, key: str, text: str) -> None:
+        write_stored_variable(self._name(attempt, key), text, self._description)
+
+    def delete(self, before: datetime) -> None:
+        """Delete all of them, unless an attempt has begun since ``before``."""
+        slots = [slot for slot in takewhile(bool, map(self.slot, count(1))) if slot]
+        if any(datetime.fromisoformat(slot.at) >= before for slot in slots):
+            return
+        for attempt in {attempt for slot in slots for attempt in (slot.attempt, *slot.earlier)}:
+            pages = list(takewhile(partial(self.read, attempt), map(page_key, count())))
+            for key in (CURRENT, *reversed(pages)):
+                delete_variable(self._name(attempt, key))
+        for number in range(len(slots), 0, -1):
+            delete_variable(self._name(number))
+
+    def _name(self, *parts: object) -> str:
+        return ".".join(map(str, (self.prefix, *parts)))
+
+
+class _RunList:
+    """The runs of a task that have Variables, by week, so that they can be deleted one day."""
+
+    def __init__(self, dag_id: str, task_id: str, map_index: int) -> None:
+        self._digest = digest_for((dag_id, task_id, map_index), DIGITS)
+
+    def add(self, variables: _TaskVariables) -> None:
+        """Add a run, and delete some whose time has come."""
+        week = _week(datetime.now(UTC))
+        self._add(week, variables.digest)
+        self._add("weeks", week)
+        before = datetime.now(UTC) - timedelta(
+            days=conf.getint("fsm", "ledger_retention_days", fallback=RETENTION_DAYS)
+        )
+        expired = [week for week in self._read("weeks") if week < _week(before)]
+        if expired:
+            try:
+                self._delete(min(expired), before)
+            except Exception as error:  # noqa: BLE001 - the next attempt tries again
+                logger.warning("What the task sent in week %s could not be deleted: %r", min(expired), error)
+
+    def _delete(self, week: str, before: datetime) -> None:
+        runs = self._read(week)
+        logger.info(
+            "Deleting what this task sent in week %s (ledger_retention_days): %d runs", week, len(runs)
+        )
+        for digest in runs[:MAX_DELETIONS]:
+            _TaskVariables(digest).delete(before)
+        if left := runs[MAX_DELETIONS:]:
+            self._write(week, left)
+        else:
+            delete_variable(self._name(week))
+            self._write("weeks", [other for other in self._read("weeks") if other != week])
+
+    def _add(self, name: str, item: str) -> None:
+        for _ in range(LIST_ATTEMPTS):
+            if item in (items := self._read(name)):
+                return
+            self._write(name, [*items, item])
+
+    def _read(self, name: str) -> list[str]:
+        return list(json.loads(read_stored_variable(self._name(name)) or "[]"))
+
+    def _write(self, name: str, items: list[str]) -> None:
+        write_stored_variable(self._name(name), json.dumps(items), DESCRIPTION)
+
+    def _name(self, name: str) -> str:
+        return f"{PREFIX}.{self._digest}.{name}"
+
+
+def _superseded(try_number: int) -> SupersededError:
+    return SupersededError(
+        f"another attempt of this task has begun since attempt {try_number}, which sends nothing more; "
+        "the other one knows what was sent"
+    )
+
+
+def _week(time: datetime) -> str:
+    return "{}-W{:02}".format(*time.isocalendar())

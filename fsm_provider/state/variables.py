@@ -1,0 +1,170 @@
+"""Airflow Variables, read strictly: one that cannot be read is not taken for one that does not exist.
+
+Airflow says "not found" also where its database is away, and does so on every version. Only for tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from threading import RLock
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException, Variable
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_2_PLUS
+from tenacity import retry, stop_after_attempt, wait_random_exponential
+
+WITNESS = "fsm_provider_witness"
+"""A Variable that exists: where it cannot be read either, nothing is known of others. Airflow 3.0 to 3.2."""
+WRITE_ATTEMPTS = 5
+SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
+"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up responses."""
+
+
+class VariableUnreadableError(AirflowException):
+    """A Variable could not be read, so whether it exists is unknown."""
+
+
+def read_variable(key: str) -> str | None:
+    """Return a Variable, from a secrets backend or from Airflow's database; None if it does not exist.
+
+    :raises VariableUnreadableError: if that is unknown.
+    :raises Exception: what Airflow raises.
+    """
+    if not AIRFLOW_V_3_0_PLUS:
+        return read_variable_in_server(key)
+    return _read_strictly(key, lambda: Variable.get(key, default=None))
+
+
+def read_stored_variable(key: str) -> str | None:
+    """Return a Variable from Airflow's database alone; None if it does not exist there.
+
+    :raises VariableUnreadableError: if that is unknown.
+    :raises Exception: what Airflow raises.
+    """
+    if not AIRFLOW_V_3_0_PLUS:
+        return _read_database(key)
+    return _read_strictly(key, lambda: _get_stored(key))
+
+
+def write_variable(key: str, value: str, description: str | None = None) -> None:
+    """Set a Variable. Where another task sets it at the same time, the last one wins.
+
+    :raises Exception: what Airflow raises, after some attempts: versions before 3.1 refuse concurrent writes.
+    """
+    _with_retries(lambda: Variable.set(key, value, description=description))
+
+
+def write_stored_variable(key: str, value: str, description: str) -> None:
+    """Set a Variable in Airflow's database without asking the secrets backends whether they hide it.
+
+    :raises Exception: what Airflow raises, after some attempts.
+    """
+    if AIRFLOW_V_3_0_PLUS:
+        from airflow.sdk.execution_time.comms import PutVariable
+
+        message = PutVariable(key=key, value=value, description=description)
+        _with_retries(lambda: _ask_supervisor(message))
+    else:
+        write_variable(key, value, description)
+
+
+def delete_variable(key: str) -> None:
+    """Delete a Variable; one that does not exist is no error.
+
+    :raises Exception: what Airflow raises, after some attempts.
+    """
+    _with_retries(lambda: Variable.delete(key))
+
+
+def variable_keys(prefix: str) -> list[str] | None:
+    """List the Variables in Airflow's database whose names start with ``prefix``, None before Airflow 3.3."""
+    keys = getattr(Variable, "keys", None)
+    return None if keys is None else list(keys(prefix=prefix))
+
+
+def read_variable_in_server(key: str) -> str | None:
+    """Return a Variable in a process with a database (the API server, or any of Airflow 2).
+
+    :raises VariableUnreadableError: if it exists, but cannot be read.
+    :raises Exception: if the database is not available.
+    """
+    from airflow.models import Variable as StoredVariable
+
+    # Query the database first: if it is down, Variable.get would log a traceback.
+    stored = _read_database(key)
+    value: str | None = StoredVariable.get(key, default_var=None)
+    if value is None and stored is not None:
+        raise _unreadable(key)
+    return value
+
+
+def _read_database(key: str) -> str | None:
+    from airflow.models import Variable as StoredVariable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        stored = session.scalar(select(StoredVariable).where(StoredVariable.key == key))
+        if stored is None:
+            return None
+        if (value := stored.val) is None:  # encrypted with another Fernet key
+            raise _unreadable(key)
+        return str(value)
+
+
+def _read_strictly(key: str, read: Callable[[], str | None]) -> str | None:
+    """Read in a task of Airflow 3, which reads through the API server."""
+    with SUPERVISOR_LOCK:
+        if (value := read()) is not None:
+            return value
+        if (keys := variable_keys(key)) is None:
+            _check_witness(key)
+            return read()  # the first reading may have failed before the witness could be read
+        if key not in keys:
+            return None
+        if (value := read()) is None:  # unless another task has written it since
+            raise _unreadable(key)
+        return value
+
+
+def _unreadable(key: str) -> VariableUnreadableError:
+    return VariableUnreadableError(f"Variable {key} exists, but could not be read")
+
+
+def _check_witness(key: str) -> None:
+    if _get_stored(WITNESS) is None:
+        write_stored_variable(WITNESS, "1", "Shows the FSM provider that Variables can be read")
+        if _get_stored(WITNESS) is None:
+            raise VariableUnreadableError(
+                f"Variable {key} could not be read, nor could {WITNESS}, which was just written"
+            )
+
+
+def _get_stored(key: str) -> str | None:
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, VariableResult
+
+    response = _ask_supervisor(GetVariable(key=key))
+    if isinstance(response, VariableResult):
+        return response.value
+    if isinstance(response, ErrorResponse) and response.error == ErrorType.VARIABLE_NOT_FOUND:
+        return None
+    raise AirflowRuntimeError(response)
+
+
+def _ask_supervisor(message: Any) -> Any:
+    from airflow.sdk.execution_time import task_runner
+
+    with SUPERVISOR_LOCK:
+        return task_runner.SUPERVISOR_COMMS.send(message)
+
+
+@retry(
+    stop=stop_after_attempt(WRITE_ATTEMPTS),
+    wait=wait_random_exponential(multiplier=0.1, max=1.0),
+    reraise=True,
+)
+def _with_retries(write: Callable[[], Any]) -> None:
+    with SUPERVISOR_LOCK:
+        write()
