@@ -8,7 +8,7 @@ after it, until a run has claimed it. All rows are checked before the first is c
 ``create_jobs`` writes ``<run>~<mark>.claims.csv`` before it creates jobs, even if it alone is cleared.
 ``write_outcomes`` writes ``<run>~<mark>.outcomes.csv`` afterwards. Both files are in ``<list>.outcomes/``.
 Airflow keeps the mark beside the run's ledger. A run that is cleared finds both again. A run that is deleted
-and triggered again under its id finds neither, and is another run.
+and triggered again under its id finds neither, and is another run; before Airflow 3.3 it finds both.
 
 - ``created`` is never replaced, and its row is never sent again.
 - ``not_created`` and ``rejected`` free a row for other runs, except ``rejected`` by HTTP 409: a job that
@@ -17,9 +17,7 @@ and triggered again under its id finds neither, and is another run.
   that died, or look in the service and write ``created`` or ``not_created`` into its outcomes. If you
   cleared ``create_jobs`` alone, clear ``write_outcomes`` afterwards.
 
-Before Airflow 3.3 there is no ledger: ``create_jobs`` refuses to run in a retry, and ``choose_rows``, when
-it is cleared, holds what its own run has claimed. The outcomes also contain the ids and quoted amounts of
-created jobs; ``invoice_on_signoff`` reads them.
+The outcomes also contain the ids and quoted amounts of created jobs; ``invoice_on_signoff`` reads them.
 
 One run claims at a time, including runs of a backfill, so that no two claim the same row. With several
 workers, use a list and a folder that all of them can reach, such as ``s3://...``: one worker does not see a
@@ -44,11 +42,13 @@ from airflow.providers.common.compat.sdk import (
     ObjectStoragePath,
     Param,
     dag,
+    get_current_context,
     task,
 )
 
-from fsm_provider.compat import never_expire, task_state_store
+from fsm_provider.compat import never_expire
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.state.variable_store import state_store_for
 from fsm_provider.storage.atomic_files import AtomicFiles
 
 NEEDED_COLUMNS = ("reference", "propertyID", "due")
@@ -123,16 +123,15 @@ def report_row(reference: str, property_id: str, outcome: str = "claimed", **mor
     return {**empty, "reference": reference, "propertyID": property_id, "outcome": outcome, **more}
 
 
-def claimant_for(run_id: str, task_state_store: Any) -> str:
+def claimant_for(context: Any) -> str:
     """Name a run by its id and a mark, which is deleted with the run's ledger."""
-    mark = uuid4().hex[:8]
-    if task_state_store is not None:
-        mark = task_state_store.get("mark", mark)
-        task_state_store.set("mark", mark, retention=never_expire())
-    return f"{run_id}~{mark}"
+    store = state_store_for(context)
+    mark = store.get("mark", uuid4().hex[:8])
+    store.set("mark", mark, retention=never_expire())
+    return f"{context['run_id']}~{mark}"
 
 
-def taken_from(folder: ObjectStoragePath, claimant: str | None) -> dict[str, Row]:
+def taken_from(folder: ObjectStoragePath, claimant: str) -> dict[str, Row]:
     """Map each reference that a claimant must not send to its outcome.
 
     It may send its own claims until they are created: its ledger knows what was sent.
@@ -186,12 +185,12 @@ def write_rows(path: ObjectStoragePath, rows: list[Row]) -> None:
         files.store(path.name, [text.getvalue().encode()])
 
 
-def claim(jobs: list[Row], folder: ObjectStoragePath, claimant: str, *, has_ledger: bool) -> list[Row]:
+def claim(jobs: list[Row], folder: ObjectStoragePath, claimant: str) -> list[Row]:
     """Record which jobs a run is about to create: those not created since they were chosen.
 
-    :raises AirflowFailException: if another run has claimed one since, or, without a ledger, this one.
+    :raises AirflowFailException: if another run has claimed one since.
     """
-    taken = taken_from(folder, claimant if has_ledger else None)
+    taken = taken_from(folder, claimant)
     jobs = [job for job in jobs if taken.get(job["key"], {}).get("outcome") != "created"]
     if since := {job["key"] for job in jobs} & taken.keys():
         raise AirflowFailException(f"claimed already: {', '.join(sorted(since))}: clear choose_rows too")
@@ -211,8 +210,7 @@ class CreateClaimedJobs(FsmCreateJobsOperator):
         if params["dry_run"]:
             raise AirflowSkipException("a dry run claims nothing")
         claimant = context["ti"].xcom_pull(task_ids="choose_rows", key="claimant")
-        has_ledger = task_state_store(context) is not None
-        self.jobs = claim(self.jobs, folder_for(params), claimant, has_ledger=has_ledger)
+        self.jobs = claim(self.jobs, folder_for(params), claimant)
         return super().execute(context)
 
 
@@ -252,7 +250,7 @@ def folder_for(params: dict[str, Any]) -> ObjectStoragePath:
 )
 def planned_maintenance_jobs():
     @task(multiple_outputs=True)
-    def choose_rows(params, run_id, dag_run, data_interval_end=None, task_state_store=None):
+    def choose_rows(params, dag_run, data_interval_end=None):
         """Read the list, and choose the rows that are due and claimed by no other run."""
         given = params["due_on"]
         # A manual run has no data interval since Airflow 3, and no run_after before it.
@@ -261,7 +259,7 @@ def planned_maintenance_jobs():
             rows = parse_due_list(path_for(params["due_list"]).read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise AirflowFailException(f"{params['due_list']}, {error}") from None
-        claimant = claimant_for(run_id, task_state_store)
+        claimant = claimant_for(get_current_context())
         jobs, held = choose(rows, day, taken_from(folder_for(params), claimant))
         print(f"Of {len(rows)} rows, {len(jobs)} are due by {day} and free, {len(held)} need a check")
         if held:

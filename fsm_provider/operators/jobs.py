@@ -226,7 +226,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             ledger, complete = None, False
             try:
                 with self.ledger(context) as ledger:
-                    creator.load_outcomes(ledger, first_attempt=context["ti"].try_number == 1)
+                    creator.load_outcomes(ledger)
                     _check_max_jobs(options["max_jobs"], requests)
                     if options["dry_run_only"]:
                         creator.dry_run()

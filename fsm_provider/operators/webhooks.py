@@ -234,10 +234,9 @@ class _Pending:
         if not self._force and self.is_saved():
             return self.saved()
         unknown = self._known if self._known is not None and self._known.result is None else None
-        if unknown and not self._force and if_uncertain == "fail":
-            ledger_knows_more = ledger.is_persistent and self._registrations.is_own(unknown)
-            if not ledger_knows_more:
-                raise uncertain_error(unknown)
+        # The ledger knows more of what this task has registered itself.
+        if unknown and not self._registrations.is_own(unknown) and not self._force and if_uncertain == "fail":
+            raise uncertain_error(unknown)
         result: dict[str, Any] = ledger.run_once(self.write, lambda: self._register(secrets))
         if self._known is None or self._known.result != result:
             self._registrations.save(self.name, result=result)

@@ -1,4 +1,4 @@
-"""The entries of a task's ledger, by key, in pages of Airflow's task state store."""
+"""The entries of a task's ledger, by key, in pages of the task's state store."""
 
 from __future__ import annotations
 
@@ -30,23 +30,18 @@ class StateStore(Protocol):
 class LedgerStore:
     """The entries of a ledger; thread-safe.
 
-    :param store: where they are stored; None holds them in memory, for this attempt only.
+    :param store: where they are stored.
     :raises Exception: what the store raises. Nothing is known then.
     """
 
-    def __init__(self, store: StateStore | None) -> None:
+    def __init__(self, store: StateStore) -> None:
         self._store = store
         self._pages: list[dict[str, Entry]] = []
         self._unstored: set[int] = set()
         self._changes = self._stored_changes = 0
         self._changing, self._storing = Lock(), Lock()
-        while store is not None and (page := store.get(page_key(len(self._pages)))) is not None:
+        while (page := store.get(page_key(len(self._pages)))) is not None:
             self._pages.append(page)
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether other attempts of the task can read what this one writes."""
-        return self._store is not None
 
     def __iter__(self) -> Iterator[tuple[str, Entry]]:
         for page in self._pages:
@@ -79,7 +74,7 @@ class LedgerStore:
         """
         target = self._changes
         with self._storing:
-            if self._store is None or self._stored_changes >= target:
+            if self._stored_changes >= target:
                 return
             with self._changing:
                 changes = self._changes
@@ -98,8 +93,7 @@ class LedgerStore:
     def check_current(self) -> None:
         """Store all changes; fails in an attempt that Airflow has replaced, whose data is out of date."""
         self.store()
-        if self._store is not None:
-            self._store.set(CURRENT, True, retention=never_expire())
+        self._store.set(CURRENT, True, retention=never_expire())
 
     def _page_for(self, key: str) -> int | None:
         return next((number for number, page in enumerate(self._pages) if key in page), None)

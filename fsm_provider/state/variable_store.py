@@ -65,12 +65,26 @@ class Slot(NamedTuple):
     at: str
 
 
-def state_store_for(context: Context) -> StateStore | None:
-    """Return the task's state store: Airflow's own, before 3.3 one in Variables."""
+def state_store_for(context: Context) -> StateStore:
+    """Return the task's state store: Airflow's own, before 3.3 one in Variables; none outside of a task."""
     store: StateStore | None = task_state_store(context)
-    if store is not None or AIRFLOW_V_3_3_PLUS:
+    if store is not None:
         return store
+    if AIRFLOW_V_3_3_PLUS or "ti" not in context:
+        logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
+        return NoStateStore()
     return VariableStateStore.from_context(context)
+
+
+class NoStateStore:
+    """Stores nothing."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the default."""
+        return default
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        """Do nothing."""
 
 
 def attempt_id(context: Context) -> str:

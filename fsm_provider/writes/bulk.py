@@ -107,10 +107,9 @@ class BulkJobCreator:
         self.passing_error: FsmError | None = None
         """The last error of a job that another attempt might create."""
 
-    def load_outcomes(self, ledger: Ledger, *, first_attempt: bool) -> None:
+    def load_outcomes(self, ledger: Ledger) -> None:
         """Set the outcomes that are known before anything is sent.
 
-        :param first_attempt: whether no earlier attempt can have sent what the ledger does not know.
         :raises FsmInputError: if the ledger knows another id for one of the existing jobs, or as
             ``Ledger.expect`` does; jobs that the ledger does not know are then ``unknown``.
         """
@@ -132,11 +131,10 @@ class BulkJobCreator:
         except FsmInputError as error:
             self._stop(str(error))
             raise
-        if ledger.is_persistent or first_attempt:
-            self._unsent = "not_created"
-            for outcome in self._by_key.values():
-                if outcome["outcome"] == "unknown":
-                    outcome["outcome"] = self._unsent
+        self._unsent = "not_created"
+        for outcome in self._by_key.values():
+            if outcome["outcome"] == "unknown":
+                outcome["outcome"] = self._unsent
         to_send = set(self._to_send)
         for outcome in self._by_key.values():
             if outcome["index"] not in to_send:
@@ -260,7 +258,7 @@ class BulkJobCreator:
         conflict = known.error if known and isinstance(known.error, FsmConflictError) else None
         if known is None or conflict:
             refused = error is not None and error.permanent and self._unsent == "not_created"
-            refused = refused or (conflict is not None and ledger.is_persistent)
+            refused = refused or conflict is not None
             outcome["outcome"] = "rejected" if refused else self._unsent
             errors = dict.fromkeys(str(one) for one in (conflict, error) if one)
             outcome["error"] = "; another attempt at it failed: ".join(errors) or None

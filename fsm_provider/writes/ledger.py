@@ -1,4 +1,4 @@
-"""The writes of a task and their results, in Airflow's task state store, so that each is sent once.
+"""The writes of a task and their results, in the task's state store, so that each is sent once.
 
 Before a write is sent, its entry is stored as uncertain. Afterwards the entry holds the result; if nothing
 was written, the previous entry is restored. A conflict (409) is recorded but does not block another attempt.
@@ -27,7 +27,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task_store import Entry, LedgerStore, StateStore
-from fsm_provider.state.variable_store import state_store_for
+from fsm_provider.state.variable_store import NoStateStore, state_store_for
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -88,7 +88,7 @@ class WriteOutcome:
 class Ledger:
     """The writes of one task instance: a context manager, thread-safe.
 
-    :param store: where the entries are stored; None holds them in memory, for this attempt only.
+    :param store: where the entries are stored.
     :param generation: changes when the task is cleared, not when it is retried.
     :param mapped: whether the task instance is mapped: input in another order then reaches the ledger of
         another map index.
@@ -99,7 +99,7 @@ class Ledger:
 
     def __init__(
         self,
-        store: StateStore | None,
+        store: StateStore,
         *,
         generation: int = 0,
         mapped: bool = False,
@@ -119,12 +119,8 @@ class Ledger:
     ) -> Self:
         """Open the ledger of the running task."""
         store = state_store_for(context)
-        if store is None:
-            logger.warning(
-                "This task has no state store: cleared, or run again after its worker died, it will send "
-                "again what it has already sent"
-            )
-            return cls(None)
+        if isinstance(store, NoStateStore):
+            return cls(store)
         task_instance = context["ti"]
         return cls(
             store,
@@ -134,11 +130,6 @@ class Ledger:
             repeat_uncertain=repeat_uncertain,
             repeat_done=repeat_done,
         )
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether other attempts of the task can read what this one writes."""
-        return self._entries.is_persistent
 
     def __enter__(self) -> Self:
         return self

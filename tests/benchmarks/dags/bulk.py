@@ -9,6 +9,7 @@ from airflow.providers.http.operators.http import HttpOperator
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from tests.benchmarks import pages
+from tests.unit.state_store import MemoryStateStore
 
 CONNECTION = "fsm_bench"
 
@@ -18,7 +19,7 @@ def start_clock(context):
 
 
 def start_clock_without_ledger(context):
-    del context["task_state_store"]
+    context["task_state_store"] = MemoryStateStore()
     start_clock(context)
 
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from example_dags import forms_since_watermark as since
 from example_dags import planned_maintenance_jobs as planned
-from tests.capabilities import LIGHT_PARSING, SHARED_STREAMS, STATE_STORE
+from tests.capabilities import LIGHT_PARSING, SHARED_STREAMS
 from tests.unit.state_store import MemoryStateStore
 from tests.unit.test_imports import python
 
@@ -174,25 +174,23 @@ class TestClaims:
 
         assert planned.taken_from(folder, self.RUN).keys() == {"A"}
 
-    @pytest.mark.parametrize("kept", [True, False])
-    def test_a_run_made_again_under_its_id_is_another(self, folder, kept):
-        if kept:
-            STATE_STORE.require()
-        first, made_again = (MemoryStateStore(), MemoryStateStore()) if kept else (None, None)
-        claimant = planned.claimant_for(self.RUN, first)
+    def test_a_run_made_again_under_its_id_is_another(self, folder):
+        claimant = self.claimant()
         self.write(folder, claimant, planned.CLAIMS, A="claimed")
 
-        taken = planned.taken_from(folder, planned.claimant_for(self.RUN, made_again))
+        taken = planned.taken_from(folder, self.claimant())
 
         assert taken == {"A": {"outcome": "claimed", "remark": f"see run {claimant}"}}
         assert claimant.startswith(f"{self.RUN}~")
 
     def test_a_run_that_is_cleared_is_the_same(self, folder):
-        STATE_STORE.require()
         store = MemoryStateStore()
-        self.write(folder, planned.claimant_for(self.RUN, store), planned.CLAIMS, A="claimed")
+        self.write(folder, self.claimant(store), planned.CLAIMS, A="claimed")
 
-        assert planned.taken_from(folder, planned.claimant_for(self.RUN, store)) == {}
+        assert planned.taken_from(folder, self.claimant(store)) == {}
+
+    def claimant(self, store=None):
+        return planned.claimant_for({"run_id": self.RUN, "task_state_store": store or MemoryStateStore()})
 
     def test_what_one_run_frees_another_may_hold(self, folder):
         for run_id, outcome in {"a": "rejected", "b": "created", "c": "rejected"}.items():
@@ -274,8 +272,8 @@ class TestTasks:
     def claim(self, tmp_path):
         folder = planned.ObjectStoragePath(str(tmp_path / "due.csv.outcomes"))
 
-        def call(claimant="run~1", *, has_ledger=False):
-            return planned.claim(list(self.JOBS), folder, claimant, has_ledger=has_ledger)
+        def call(claimant="run~1"):
+            return planned.claim(list(self.JOBS), folder, claimant)
 
         return call
 
@@ -304,27 +302,18 @@ class TestTasks:
         assert written == {"A": ("created", "77"), "B": ("not_created", "")}
 
     def test_a_cleared_run_claims_what_it_has_not_created(self, run, claim):
-        claim(has_ledger=True)
-        self.write(run, ("A", "created", 77), ("B", "rejected", None))
-
-        assert [job["key"] for job in claim(has_ledger=True)] == ["B"]
-        assert self.write(run) == {"A": ("created", "77"), "B": ("claimed", "")}
-
-    def test_without_a_ledger_a_run_does_not_claim_twice_what_may_exist(self, run, claim):
         claim()
-        with pytest.raises(AirflowFailException, match="claimed already: A, B: clear choose_rows too"):
-            claim()
-
         self.write(run, ("A", "created", 77), ("B", "rejected", None))
 
         assert [job["key"] for job in claim()] == ["B"]
+        assert self.write(run) == {"A": ("created", "77"), "B": ("claimed", "")}
 
     def test_what_another_run_has_claimed_since_is_not_claimed(self, run, claim):
         claim("other~1")
         self.write(run, ("A", "created", 77), ("B", "uncertain", None), claimant="other~1")
 
         with pytest.raises(AirflowFailException, match="claimed already: B: clear choose_rows too"):
-            claim(has_ledger=True)
+            claim()
 
     def test_a_creation_that_died_leaves_its_claims(self, run, claim):
         claim()

@@ -8,7 +8,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
-from tests.capabilities import STATE_STORE
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -217,18 +216,6 @@ def test_an_uncertain_outcome_after_a_conflict_reports_both(service, store, in_c
     assert statuses(outcomes) == ["uncertain", "existing", "created"]
     assert "is refused with 409: it may exist already" in outcomes[0]["error"]
     assert statuses(attempt(store, try_number=3)[0]) == ["uncertain", "existing", "existing"]
-
-
-@STATE_STORE.needed
-@pytest.mark.parametrize(("try_number", "outcome"), [(1, "rejected"), (2, "unknown")])
-def test_without_a_store_a_conflict_does_not_rule_out_earlier_attempts(service, connect, try_number, outcome):
-    connect(service)
-    service.fail("POST", "/properties/1/jobs", faults.Status(409))
-
-    outcomes, _ = attempt(None, JOBS[:1], try_number=try_number)
-
-    assert statuses(outcomes) == [outcome]
-    assert "returned HTTP 409" in outcomes[0]["error"]
 
 
 class FailingStore(MemoryStateStore):
@@ -475,40 +462,6 @@ def test_existing_jobs_must_not_contradict_the_ledger(service, store, half_done)
     assert outcomes[0]["link"] == half_done[0]["link"]
     assert [outcome["jobID"] for outcome in outcomes[:2]] == [known, 4711]
     assert statuses(outcomes) == ["existing", "existing", "created"]
-
-
-@STATE_STORE.needed
-class TestWithoutAStore:
-    """An attempt knows only about itself."""
-
-    def test_the_first_attempt_knows_that_nothing_was_sent(self, service, connect):
-        connect(service, timeout="soon")
-
-        assert statuses(attempt(None)[0]) == ["not_created"] * 3
-
-    @pytest.mark.parametrize(
-        "prepare", [connection_unreadable, connection_missing, token_refused, service_down, too_many]
-    )
-    def test_a_later_attempt_calls_no_job_not_created(self, service, connect, monkeypatch, prepare):
-        connect(service)
-
-        options = prepare(service, connect, monkeypatch, None)
-        outcomes, error = attempt(None, try_number=2, **options)
-
-        assert statuses(outcomes) == ["unknown"] * 3
-        unknown = "whether an earlier attempt created it is not known"
-        assert all(unknown in outcome["error"] for outcome in outcomes)
-        assert error is not None
-
-    def test_a_later_attempt_reports_what_it_did_itself(self, connect):
-        with FakeFieldService(properties={1, 3}) as service:
-            connect(service)
-            service.fail("POST", "/properties/3/jobs", faults.Reset())
-            outcomes, error = attempt(None, try_number=2)
-
-        assert statuses(outcomes) == ["created", "unknown", "uncertain"]
-        assert "returned HTTP 404" in outcomes[1]["error"]
-        assert isinstance(error, AirflowFailException)
 
 
 def test_outcomes_are_json(store, half_done):
