@@ -4,9 +4,8 @@ Every hour the first DAG lists the forms that were updated since its last run th
 look-back for phones that sync late. For each warning notice it starts a run of the second DAG, named
 ``REM-FORM-<id of the form>``. Airflow allows a run id once: a form that is listed again starts nothing. The
 second DAG creates the job. Its ledger keeps that to one job in its run, even if the task is retried or
-cleared (Airflow 3.3 and newer). The watermark is in an Airflow Variable named like the DAG, which the last
-task writes. A pause or a failed run loses no notice; a notice that reaches the service later than the
-look-back is lost.
+cleared. The watermark is in an Airflow Variable named like the DAG, which the last task writes. A pause or a
+failed run loses no notice; a notice that reaches the service later than the look-back is lost.
 
 Keep the runs of the second DAG: they are the record of its jobs. If a run is deleted, by hand or by
 ``airflow db clean``, and its form is updated afterwards, that form creates a second job.

@@ -111,6 +111,14 @@ def get_provider_info() -> dict[str, Any]:
             "fsm": {
                 "description": "The field-service management provider.",
                 "options": {
+                    "ledger_retention_days": {
+                        "description": "Before Airflow 3.3, how many days after a task's last attempt its "
+                        "ledger is deleted from Airflow's Variables, by a later run of the task.",
+                        "version_added": None,
+                        "type": "integer",
+                        "example": "30",
+                        "default": "90",
+                    },
                     "webhook_secrets_function": {
                         "description": "The function that returns the signing secrets of endpoints with "
                         '"secrets_from": "function", called with connection and object where the API server '
@@ -119,7 +127,7 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "my_company.secrets.signing_secrets",
                         "default": None,
-                    }
+                    },
                 },
             }
         },

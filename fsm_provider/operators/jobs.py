@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class FsmJobOperator(FsmOneWriteOperator):
-    """Base of the operators that create jobs, each once (Airflow 3.3 and newer).
+    """Base of the operators that create jobs, each once.
 
     The task's state store holds an intent before a job is sent, and the job afterwards. If a retry, a cleared
     task or a task whose worker died finds the job, it returns that job and creates nothing; if it finds only

@@ -11,8 +11,8 @@ class JobOutcome(TypedDict):
     ``created``: by this attempt. ``existing``: the ledger knew its id when this attempt began, or
     ``existing_jobs`` names it. ``rejected``: the service refused it, and would again; after a 409 it may
     exist already. ``uncertain``: it may exist or not. ``not_created``: it does not exist, and another attempt
-    may create it. ``unknown``: what earlier attempts did could not be read, was not stored (before Airflow
-    3.3), or concerns other input, so that this input was refused. ``valid``: in a dry run.
+    may create it. ``unknown``: what earlier attempts did could not be read, or concerns other
+    input, so that this input was refused. ``valid``: in a dry run.
     """
 
     index: int

@@ -25,6 +25,8 @@ import psutil
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.faults import Exchange
+from tests.capabilities import IS_AIRFLOW_3
+from tests.distributed.backends import postgresql
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.local_airflow import LocalAirflow
@@ -49,6 +51,10 @@ NOTICED_AFTER = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "1",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # Airflow 2.
+    "AIRFLOW__SCHEDULER__SCHEDULER_ZOMBIE_TASK_THRESHOLD": "10",
+    "AIRFLOW__SCHEDULER__ZOMBIE_DETECTION_INTERVAL": "1",
+    "AIRFLOW__SCHEDULER__LOCAL_TASK_JOB_HEARTBEAT_SEC": "1",
 }
 
 
@@ -163,10 +169,23 @@ def staged(folder: Path, *dag_files: Path) -> Iterator["Stage"]:
             "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
             "AIRFLOW_CONN_FSM_HTTP": json.dumps(connection),
         }
-        with LocalAirflow(dags, folder / "home", env) as airflow:
+        with _database() as of_database, LocalAirflow(dags, folder / "home", env | of_database) as airflow:
             for dag_id in [dag_id for file in dag_files for dag_id in DAG_IDS[file]]:
                 airflow.wait_for_dag(dag_id)
             yield Stage(airflow, service)
+
+
+@contextmanager
+def _database() -> Iterator[dict[str, str]]:
+    """Airflow 2 needs another database to run tasks in parallel; give the environment that names it."""
+    if IS_AIRFLOW_3:
+        yield {}
+        return
+    with postgresql() as url:
+        yield {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{url}",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        }
 
 
 class Stage:
