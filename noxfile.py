@@ -12,7 +12,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
 # An interpreter that is not on PATH is skipped, and reported as such, on CI too.
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["airflow", "tables"]
+nox.options.sessions = ["airflow", "kills", "tables"]
 
 EXTRAS = ".[parquet,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
@@ -32,21 +32,42 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
 )
 def airflow(session: nox.Session, airflow: str) -> None:
     """Run the unit tests, with any further options, a boot of Airflow's own processes, and the examples."""
-    version = VERSIONS[airflow]
-    constraints = ["-c", version["constraints"]] if "constraints" in version else []
-    wanted = [f"apache-airflow=={airflow}", *version["pins"], "-e", EXTRAS, "--group", "test"]
-    session.install("--compile-bytecode", *constraints, *wanted)
-    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
-    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    install(session, airflow)
     in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
         "unit": [*in_parallel, *session.posargs, "tests/unit"],
         "boot": ["tests/versions/test_boot.py"],
         "examples": ["tests/versions/test_examples.py"],
     }
-    for suite in version["suites"]:
-        results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
-        session.run(*pytest, f"--junitxml={results}", *suites[suite])
+    for suite in VERSIONS[airflow]["suites"]:
+        test(session, airflow, suite, *suites[suite])
+
+
+@nox.session
+@nox.parametrize(
+    "python,airflow", [nox.param(*run, id=run[1], tags=[run[1]]) for run in RUNS if run[0] == "3.11"]
+)
+def kills(session: nox.Session, airflow: str) -> None:
+    """Kill tasks that create jobs; on Airflow 2 with PostgreSQL, from Debian's packages."""
+    install(session, airflow)
+    # The file has an Airflow of its own; the one in conftest.py needs Airflow 3.3.
+    test(session, airflow, "kills", "--noconftest", "tests/system/test_kills.py")
+
+
+def install(session: nox.Session, airflow: str) -> None:
+    """Install a version of Airflow, and this package."""
+    version = VERSIONS[airflow]
+    constraints = ["-c", version["constraints"]] if "constraints" in version else []
+    wanted = [f"apache-airflow=={airflow}", *version["pins"], "-e", EXTRAS, "--group", "test"]
+    session.install("--compile-bytecode", *constraints, *wanted)
+
+
+def test(session: nox.Session, airflow: str, suite: str, *options: str) -> None:
+    """Run tests, and write their results down for the tables."""
+    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
+    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
+    session.run(*pytest, f"--junitxml={results}", *options)
 
 
 @nox.session(venv_backend="none")

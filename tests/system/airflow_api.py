@@ -1,8 +1,10 @@
 """Airflow's REST API, as far as the system tests and the demo use it."""
 
+import ast
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -199,7 +201,11 @@ class AirflowApi:
     ) -> Any:
         """Return the value that a task pushed."""
         path = f"{_task_path(dag_id, run_id, task_id)}/xcomEntries/{key}"
-        return self.api("GET", path, params={"map_index": map_index})["value"]
+        value = self.api("GET", path, params={"map_index": map_index})["value"]
+        if not IS_AIRFLOW_3:  # as Python shows it
+            with suppress(ValueError, SyntaxError):
+                return ast.literal_eval(value)
+        return value
 
     def task_log(
         self,
@@ -215,8 +221,9 @@ class AirflowApi:
             instance = path if map_index < 0 else f"{path}/{map_index}"
             try_number = self.api("GET", instance)["try_number"]
         parameters = {"full_content": True, "map_index": map_index}
-        events = self.api("GET", f"{path}/logs/{try_number}", params=parameters)["content"]
-        return "\n".join(map(_log_line, events))
+        as_json = {"Accept": "application/json"}
+        content = self.api("GET", f"{path}/logs/{try_number}", params=parameters, headers=as_json)["content"]
+        return "\n".join(map(_log_line, content)) if IS_AIRFLOW_3 else str(content)
 
     def clear(self, dag_id: str, run_id: str, task_ids: Iterable[str]) -> None:
         """Make the tasks run again in the same run."""
