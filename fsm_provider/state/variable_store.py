@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import task_state_store
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task_store import CURRENT, StateStore, page_key
@@ -29,7 +30,7 @@ from fsm_provider.state.variables import (
     VariableUnreadableError,
     delete_variable,
     read_stored_variable,
-    write_stored_variable,
+    write_variable,
 )
 
 if TYPE_CHECKING:
@@ -186,13 +187,13 @@ class _TaskVariables:
         return None if text is None else Slot(*json.loads(text))
 
     def take(self, number: int, slot: Slot) -> None:
-        write_stored_variable(self._name(number), json.dumps(slot), self._description)
+        write_variable(self._name(number), json.dumps(slot), self._description)
 
     def read(self, attempt: str, key: str) -> str | None:
         return read_stored_variable(self._name(attempt, key))
 
     def write(self, attempt: str, key: str, text: str) -> None:
-        write_stored_variable(self._name(attempt, key), text, self._description)
+        write_variable(self._name(attempt, key), text, self._description)
 
     def delete(self, before: datetime) -> None:
         """Delete all of them, unless an attempt has begun since ``before``."""
@@ -218,12 +219,10 @@ class _RunList:
 
     def add(self, variables: _TaskVariables) -> None:
         """Add a run, and delete some whose time has come."""
+        before = datetime.now(UTC) - _retention()
         week = _week(datetime.now(UTC))
         self._add(week, variables.digest)
         self._add("weeks", week)
-        before = datetime.now(UTC) - timedelta(
-            days=conf.getint("fsm", "ledger_retention_days", fallback=RETENTION_DAYS)
-        )
         expired = [week for week in self._read("weeks") if week < _week(before)]
         if expired:
             try:
@@ -254,7 +253,7 @@ class _RunList:
         return list(json.loads(read_stored_variable(self._name(name)) or "[]"))
 
     def _write(self, name: str, items: list[str]) -> None:
-        write_stored_variable(self._name(name), json.dumps(items), DESCRIPTION)
+        write_variable(self._name(name), json.dumps(items), DESCRIPTION)
 
     def _name(self, name: str) -> str:
         return f"{PREFIX}.{self._digest}.{name}"
@@ -265,6 +264,16 @@ def _superseded(try_number: int) -> SupersededError:
         f"another attempt of this task has begun since attempt {try_number}, which sends nothing more; "
         "the other one knows what was sent"
     )
+
+
+def _retention() -> timedelta:
+    try:
+        days = int(conf.get("fsm", "ledger_retention_days", fallback=str(RETENTION_DAYS)))
+    except ValueError:
+        days = 0
+    if days < 1:
+        raise FsmInputError("airflow.cfg: ledger_retention_days of [fsm] is not a number of days, at least 1")
+    return timedelta(days=days)
 
 
 def _week(time: datetime) -> str:

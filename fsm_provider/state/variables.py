@@ -47,34 +47,33 @@ def read_stored_variable(key: str) -> str | None:
     return _read_strictly(key, lambda: _get_stored(key))
 
 
+@retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
 def write_variable(key: str, value: str, description: str | None = None) -> None:
-    """Set a Variable. Where another task sets it at the same time, the last one wins.
+    """Set a Variable in Airflow's database. If tasks set it at the same time, the last one wins.
 
-    :raises Exception: what Airflow raises, after some attempts: versions before 3.1 refuse concurrent writes.
-    """
-    _with_retries(lambda: Variable.set(key, value, description=description))
-
-
-def write_stored_variable(key: str, value: str, description: str) -> None:
-    """Set a Variable in Airflow's database without asking the secrets backends whether they hide it.
-
-    :raises Exception: what Airflow raises, after some attempts.
+    :raises Exception: what Airflow raises, after some attempts. Versions before 3.1 refuse concurrent writes.
+        ``Variable.set`` of Airflow 3 would only log it.
     """
     if AIRFLOW_V_3_0_PLUS:
         from airflow.sdk.execution_time.comms import PutVariable
 
-        message = PutVariable(key=key, value=value, description=description)
-        _with_retries(lambda: _ask_supervisor(message))
+        _ask_supervisor(PutVariable(key=key, value=value, description=description))
     else:
-        write_variable(key, value, description)
+        Variable.set(key, value, description=description)
 
 
+@retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
 def delete_variable(key: str) -> None:
     """Delete a Variable; one that does not exist is no error.
 
-    :raises Exception: what Airflow raises, after some attempts.
+    :raises Exception: what Airflow raises, after some attempts. ``Variable.delete`` would only log it.
     """
-    _with_retries(lambda: Variable.delete(key))
+    if AIRFLOW_V_3_0_PLUS:
+        from airflow.sdk.execution_time.comms import DeleteVariable
+
+        _ask_supervisor(DeleteVariable(key=key))
+    else:
+        Variable.delete(key)
 
 
 def variable_keys(prefix: str) -> list[str] | None:
@@ -120,7 +119,7 @@ def _read_strictly(key: str, read: Callable[[], str | None]) -> str | None:
             return value
         if (keys := variable_keys(key)) is None:
             _check_witness(key)
-            return read()  # the first reading may have failed before the witness could be read
+            return _get_stored(key)  # which may have been unreadable before the witness was read
         if key not in keys:
             return None
         if (value := read()) is None:  # unless another task has written it since
@@ -134,7 +133,7 @@ def _unreadable(key: str) -> VariableUnreadableError:
 
 def _check_witness(key: str) -> None:
     if _get_stored(WITNESS) is None:
-        write_stored_variable(WITNESS, "1", "Shows the FSM provider that Variables can be read")
+        write_variable(WITNESS, "1", "Shows the FSM provider that Variables can be read")
         if _get_stored(WITNESS) is None:
             raise VariableUnreadableError(
                 f"Variable {key} could not be read, nor could {WITNESS}, which was just written"
@@ -142,29 +141,20 @@ def _check_witness(key: str) -> None:
 
 
 def _get_stored(key: str) -> str | None:
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, VariableResult
+    from airflow.sdk.execution_time.comms import GetVariable, VariableResult
 
     response = _ask_supervisor(GetVariable(key=key))
-    if isinstance(response, VariableResult):
-        return response.value
-    if isinstance(response, ErrorResponse) and response.error == ErrorType.VARIABLE_NOT_FOUND:
-        return None
-    raise AirflowRuntimeError(response)
+    return response.value if isinstance(response, VariableResult) else None
 
 
 def _ask_supervisor(message: Any) -> Any:
+    """Return the response to a message; None and "not found" are responses."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse
 
     with SUPERVISOR_LOCK:
-        return task_runner.SUPERVISOR_COMMS.send(message)
-
-
-@retry(
-    stop=stop_after_attempt(WRITE_ATTEMPTS),
-    wait=wait_random_exponential(multiplier=0.1, max=1.0),
-    reraise=True,
-)
-def _with_retries(write: Callable[[], Any]) -> None:
-    with SUPERVISOR_LOCK:
-        write()
+        response = task_runner.SUPERVISOR_COMMS.send(message)
+    if isinstance(response, ErrorResponse) and response.error != ErrorType.VARIABLE_NOT_FOUND:
+        raise AirflowRuntimeError(response)
+    return response

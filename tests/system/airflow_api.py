@@ -19,6 +19,7 @@ REPEATED_LOG_FIELDS = frozenset(
     | {"dag_id", "run_id", "task_id", "try_number", "map_index", "ti_id"}
 )
 NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
+NOT_DRY = {} if IS_AIRFLOW_3 else {"dry_run": False}
 BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.5
@@ -223,7 +224,9 @@ class AirflowApi:
         parameters = {"full_content": True, "map_index": map_index}
         as_json = {"Accept": "application/json"}
         content = self.api("GET", f"{path}/logs/{try_number}", params=parameters, headers=as_json)["content"]
-        return "\n".join(map(_log_line, content)) if IS_AIRFLOW_3 else str(content)
+        if not IS_AIRFLOW_3:
+            return "\n".join(text for _, text in ast.literal_eval(content))
+        return "\n".join(map(_log_line, content))
 
     def clear(self, dag_id: str, run_id: str, task_ids: Iterable[str]) -> None:
         """Make the tasks run again in the same run."""
@@ -238,7 +241,7 @@ class AirflowApi:
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
         """Mark a task as success, failed or skipped, as a user does in the UI."""
-        self.api("PATCH", _task_path(dag_id, run_id, task_id), json={"new_state": state})
+        self.api("PATCH", _task_path(dag_id, run_id, task_id), json={"new_state": state, **NOT_DRY})
 
     def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
         """Map the name of each extra link of a task to its URL."""

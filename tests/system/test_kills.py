@@ -91,7 +91,9 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
 ) -> None:
     retried, cleared = killed[point, victim].retried, killed[point, victim].cleared
     assert cleared
-    assert (retried.attempts, cleared.attempts) == (2, 3)
+    # Airflow 2 may take a task whose machine died for dead again when it runs again.
+    assert retried.attempts == 2 or (retried.attempts == 3 and not IS_AIRFLOW_3)
+    assert cleared.attempts == retried.attempts + 1
     assert len(retried.job_ids) == JOBS_AFTER[point]
     assert cleared.jobs == retried.jobs
     if point == "recorded":

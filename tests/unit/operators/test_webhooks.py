@@ -22,7 +22,7 @@ from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.ledger import NothingSentError
 from fsm_provider.writes.registrations import Holder, Registrations, variable_name
-from tests.capabilities import VARIABLE_KEYS
+from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
 
@@ -131,7 +131,7 @@ class TestTheSecret:
         assert len(set(secrets.values())) == 2
         elsewhere = json.dumps([registered, supervisor.variables, store.kept])
         assert not any(secret in elsewhere for secret in secrets.values())
-        assert set(secrets.values()) <= set(supervisor.masked)
+        assert not SUPERVISOR_MASKS.is_there or set(secrets.values()) <= set(supervisor.masked)
 
     def test_the_secrets_of_earlier_registrations_stay(self, service, connect, variables):
         connect(service)
@@ -169,7 +169,8 @@ class TestTheSecret:
 
         supervisor.before = lost
 
-        with pytest.raises(AirflowException, match=f"Variable {SECRETS} exists, but could not be read"):
+        unreadable = f"Variable {SECRETS} exists, but could not be read|the response was lost"
+        with pytest.raises((AirflowException, RuntimeError), match=unreadable):
             register()
         assert service.requests == []
         assert json.loads(supervisor.variables[SECRETS]) == {"900": "earlier"}
@@ -525,7 +526,7 @@ class TestOnce:
 
         supervisor.before = lost
 
-        with pytest.raises(AirflowException, match="could not be read"):
+        with pytest.raises((AirflowException, RuntimeError), match=r"could not be read|the response was lost"):
             register(run(2), event_types="jobs.created")
         assert len(service.webhooks) == 1
 
@@ -601,7 +602,7 @@ class TestTheReceiversUrl:
         assert registered["targetURL"] == shown + "***"
         elsewhere = {name: value for name, value in supervisor.variables.items() if name != TOKENS}
         assert token not in json.dumps([registered, store.kept, elsewhere])
-        assert token in supervisor.masked
+        assert not SUPERVISOR_MASKS.is_there or token in supervisor.masked
 
     def test_each_registration_keeps_a_token_of_its_own(self, service, connect, variables):
         connect(service)

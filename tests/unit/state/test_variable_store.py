@@ -14,7 +14,7 @@ from itertools import count, product
 
 import pytest
 
-from fsm_provider.api.errors import FsmUncertainWriteError
+from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
 from fsm_provider.state import variable_store
 from fsm_provider.state.variable_store import SupersededError, VariableStateStore
 from fsm_provider.state.variables import VariableUnreadableError
@@ -230,6 +230,17 @@ def test_old_ledgers_are_deleted_by_later_runs_and_others_stay(
     }
     (weeks,) = [json.loads(value) for key, value in variables.items() if key.endswith(".weeks")]
     assert weeks == ["2026-W06", "2026-W13", "2026-W16"]
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "ninety"])
+def test_a_bad_retention_is_refused_before_anything_is_sent(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, days: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__FSM__LEDGER_RETENTION_DAYS", days)
+
+    with pytest.raises(FsmInputError, match=r"ledger_retention_days of \[fsm\] is not a number of days"):
+        attempts.run(1, "a1")
+    assert attempts.sent == []
 
 
 def test_names_suit_every_airflow(attempts: Attempts) -> None:
