@@ -526,7 +526,8 @@ class TestOnce:
 
         supervisor.before = lost
 
-        with pytest.raises((AirflowException, RuntimeError), match=r"could not be read|the response was lost"):
+        unreadable = r"could not be read|the response was lost"
+        with pytest.raises((AirflowException, RuntimeError), match=unreadable):
             register(run(2), event_types="jobs.created")
         assert len(service.webhooks) == 1
 
