@@ -40,7 +40,7 @@ class LedgerStore:
         self._unstored: set[int] = set()
         self._changes = self._stored_changes = 0
         self._changing, self._storing = Lock(), Lock()
-        while (page := store.get(page_key(len(self._pages)))) is not None:
+        while (page := store.get(_page_key(len(self._pages)))) is not None:
             self._pages.append(page)
 
     def __iter__(self) -> Iterator[tuple[str, Entry]]:
@@ -83,7 +83,7 @@ class LedgerStore:
                 self._unstored.clear()
             try:
                 for number, page in pages.items():
-                    self._store.set(page_key(number), page, retention=never_expire())
+                    self._store.set(_page_key(number), page, retention=never_expire())
             except BaseException:
                 with self._changing:
                     self._unstored |= pages.keys()
@@ -99,6 +99,5 @@ class LedgerStore:
         return next((number for number, page in enumerate(self._pages) if key in page), None)
 
 
-def page_key(number: int) -> str:
-    """Return the key of a page."""
+def _page_key(number: int) -> str:
     return f"fsm_writes_{number}"

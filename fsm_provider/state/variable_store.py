@@ -15,7 +15,6 @@ import json
 import logging
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -25,7 +24,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import task_state_store
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task_store import CURRENT, StateStore, page_key
+from fsm_provider.state.task_store import StateStore
 from fsm_provider.state.variables import (
     VariableUnreadableError,
     delete_variable,
@@ -40,6 +39,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 PREFIX = "fsm_ledger"
 DIGITS = 32
+KEYS = "keys"
+"""What the keys that an attempt has set are stored under, so that all can be deleted."""
 RETENTION_DAYS = 90
 """Unless ``ledger_retention_days`` of ``[fsm]`` in airflow.cfg says otherwise."""
 MAX_DELETIONS = 50
@@ -114,6 +115,7 @@ class VariableStateStore:
         self._attempt = attempt
         _RunList(dag_id, task_id, map_index).add(self._variables)
         self._earlier: list[str] = self._take_slots()
+        self._keys: list[str] = self._variables.keys(attempt)
 
     @classmethod
     def from_context(cls, context: Context) -> Self:
@@ -144,6 +146,9 @@ class VariableStateStore:
 
         :param retention: ignored; what is stored is deleted as :data:`RETENTION_DAYS` says.
         """
+        if key not in self._keys:
+            self._keys.append(key)
+            self._variables.write(self._attempt, KEYS, json.dumps(self._keys))
         self._variables.write(self._attempt, key, json.dumps(value))
         slot = self._variables.slot(self._try_number)
         if slot is None:
@@ -192,6 +197,9 @@ class _TaskVariables:
     def read(self, attempt: str, key: str) -> str | None:
         return read_stored_variable(self._name(attempt, key))
 
+    def keys(self, attempt: str) -> list[str]:
+        return list(json.loads(self.read(attempt, KEYS) or "[]"))
+
     def write(self, attempt: str, key: str, text: str) -> None:
         write_variable(self._name(attempt, key), text, self._description)
 
@@ -201,8 +209,7 @@ class _TaskVariables:
         if any(datetime.fromisoformat(slot.at) >= before for slot in slots):
             return
         for attempt in {attempt for slot in slots for attempt in (slot.attempt, *slot.earlier)}:
-            pages = list(takewhile(partial(self.read, attempt), map(page_key, count())))
-            for key in (CURRENT, *reversed(pages)):
+            for key in (*self.keys(attempt), KEYS):
                 delete_variable(self._name(attempt, key))
         for number in range(len(slots), 0, -1):
             delete_variable(self._name(number))

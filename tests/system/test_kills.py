@@ -31,6 +31,8 @@ from tests.system.kills import (
 )
 
 CLEARED_BULK_RUNS = 3
+AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
+"""Attempts. Airflow 2 sometimes takes the second one for dead as well."""
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
 OPTIONS = {
     "create another": ("recorded", {"if_already_done": "create"}),
@@ -91,8 +93,7 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
 ) -> None:
     retried, cleared = killed[point, victim].retried, killed[point, victim].cleared
     assert cleared
-    # Airflow 2 may take a task whose machine died for dead again when it runs again.
-    assert retried.attempts == 2 or (retried.attempts == 3 and not IS_AIRFLOW_3)
+    assert retried.attempts in AFTER_ONE_KILL
     assert cleared.attempts == retried.attempts + 1
     assert len(retried.job_ids) == JOBS_AFTER[point]
     assert cleared.jobs == retried.jobs
@@ -142,7 +143,7 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
     reports = [killed[number].retried for number in range(BULK_RUNS)]
     tally = Tally.from_reports(reports)
     print(f"seed {SEED}: {tally}")
-    assert {report.attempts for report in reports} == {2}
+    assert {report.attempts for report in reports} <= AFTER_ONE_KILL
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
         asked=BULK_RUNS * BULK_JOBS
     )

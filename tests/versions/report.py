@@ -47,16 +47,9 @@ def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
 
 
 def capabilities_for(pythons: dict[str, Any]) -> dict[str, str]:
-    """Give what the runs of one version agree on; what they do not agree on names each."""
-    runs = {python: run.get("boot", {}).get("capabilities", {}) for python, run in pythons.items()}
-    texts: dict[str, str] = {}
-    for name in CAPABILITIES:
-        seen = {python: run.get(name, "not measured") for python, run in runs.items()}
-        same = len(set(seen.values())) == 1
-        texts[name] = (
-            next(iter(seen.values())) if same else "; ".join(f"{key}: {text}" for key, text in seen.items())
-        )
-    return texts
+    """Give what the run on the oldest Python has found."""
+    found = next(iter(pythons.values())).get("boot", {}).get("capabilities", {})
+    return {name: found.get(name, "not measured") for name in CAPABILITIES}
 
 
 def short_table(results: dict[str, Any]) -> str:
