@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import RawIOBase
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self, cast
 from uuid import uuid4
 
 from fsm_provider.state.digest import digest_for
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs"})
 """Protocols of stores that show a file only once its upload is complete; renaming there means copying."""
+AZURE = frozenset({"abfs", "abfss", "adl"})
+"""Protocols where a rename is a copy that may still be pending, and what is open cannot be discarded."""
 BLOCK_SIZE = 5 * 2**20
 """Bytes of a file buffered in memory during such an upload: the smallest part that S3 accepts."""
 
@@ -94,7 +99,7 @@ class AtomicFiles:
             writer = [str(uuid4())]
         self.folder = folder
         self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
-        self._atomic_put = folder.protocol in ATOMIC_PUT
+        self._renames = folder.protocol not in ATOMIC_PUT | AZURE
         self._uncommitted: set[Callable[[], None]] = set()
 
     def __enter__(self) -> Self:
@@ -161,7 +166,7 @@ class AtomicFiles:
 
         What is not committed by the end of ``with AtomicFiles(...)`` is discarded.
         """
-        file, move, discard = self._upload(name) if self._atomic_put else self._partial_file(name)
+        file, move, discard = self._open(self.folder / name)
         self._uncommitted.add(discard)
 
         def commit() -> None:
@@ -179,13 +184,28 @@ class AtomicFiles:
             discard()
             raise
 
-    def _upload(self, name: str) -> Target:
-        path = self.folder / name
+    def _open(self, path: ObjectStoragePath) -> Target:
+        if self._renames:
+            return self._partial_file(path)
+        return self._upload(path) if path.protocol in ATOMIC_PUT else self._local_file(path)
+
+    @staticmethod
+    def _upload(path: ObjectStoragePath) -> Target:
         file = path.fs.open(path.path, "wb", autocommit=False, block_size=BLOCK_SIZE)
         return file, file.commit, file.discard
 
-    def _partial_file(self, name: str) -> Target:
-        path = self.folder / name
+    @staticmethod
+    def _local_file(path: ObjectStoragePath) -> Target:
+        file = NamedTemporaryFile(prefix="fsm-", delete=False)  # noqa: SIM115 - closed by stage()
+        local = Path(file.name)
+
+        def move() -> None:
+            path.fs.put_file(str(local), path.path)
+            local.unlink()
+
+        return cast("BinaryIO", file), move, partial(local.unlink, missing_ok=True)
+
+    def _partial_file(self, path: ObjectStoragePath) -> Target:
         partial_name = digest_for(str(path), 24)  # flat: no folders to make and remove
         for folder in (self._partial, path.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,5 +221,5 @@ class AtomicFiles:
         return self.folder.fs.open((self._partial / partial_name).path, "wb"), move, discard
 
     def _clear(self) -> None:
-        if not self._atomic_put and self._partial.exists():
+        if self._renames and self._partial.exists():
             self._partial.rmdir(recursive=True)

@@ -1,19 +1,58 @@
-"""Atomic files, on a disk and on S3."""
+"""Atomic files, on a disk, on S3, and where nothing can be renamed or discarded, as on Azure."""
 
 import subprocess
 import sys
 import textwrap
+from typing import ClassVar
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
+from fsspec.implementations.memory import MemoryFileSystem
 
 from fsm_provider.storage.atomic_files import BLOCK_SIZE, AtomicFiles
+from tests.capabilities import TASK_SDK
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
 CONTEXT = context_for(None)
 OTHER_TASK = context_for(None, task_id="other")
 LARGE = 3 * BLOCK_SIZE
+
+
+class LikeAzure(MemoryFileSystem):
+    """A file is there as soon as it is closed, whatever ``autocommit`` says; a rename may be pending."""
+
+    protocol = "abfs"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+
+    def find(self, path, **kwargs):
+        return [found.lstrip("/") for found in super().find(path, **kwargs)]
+
+    def mv(self, path1, path2, **kwargs):
+        raise AssertionError("a rename")
+
+
+@TASK_SDK.needed
+def test_without_renames_a_file_is_uploaded_once_it_is_complete(tmp_path, monkeypatch):
+    from airflow.sdk.io import attach
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    attach("abfs", fs=LikeAzure(skip_instance_cache=True))
+    folder = ObjectStoragePath("abfs://container/folder")
+    with AtomicFiles(folder, CONTEXT) as files:
+        for content in (b"old", b"new"):
+            with files.create("a/b.csv") as file:
+                file.write(content)
+                assert content not in contents(folder).values()
+        for name in ("a/b.csv", "c.csv"):
+            with pytest.raises(KeyError):
+                write_and_fail(files, name, LARGE)
+        with files.stage("d.csv") as file:
+            file.write(b"not committed")
+
+    assert contents(folder) == {"a/b.csv": b"new"}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_there_once_the_block_has_ended(storage):
