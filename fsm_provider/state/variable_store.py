@@ -7,6 +7,10 @@ Slots decide which attempt is the current one: one for each try number, with the
 An attempt that begins takes all slots, from the last to the first, and only then reads the values of those
 that held them. After each write, an attempt checks that it still holds its slot. So if two are alive, the
 later one reads what the earlier one wrote before its check, or the check fails.
+
+Attempts of two runs with one ID can have the same try number, and one can overwrite the other in its slot.
+So there are two rows of slots, which are taken one after the other: it finds the other in the second row, or
+the other one finds it.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ import json
 import logging
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
-from itertools import count, takewhile
+from itertools import count, product, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.errors import FsmInputError
@@ -26,7 +30,6 @@ from fsm_provider.compat import task_state_store
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task_store import StateStore
 from fsm_provider.state.variables import (
-    VariableUnreadableError,
     delete_variable,
     read_stored_variable,
     write_variable,
@@ -39,10 +42,13 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 PREFIX = "fsm_ledger"
 DIGITS = 32
+ROWS = ("", "b")
+"""What follows the number in the name of a slot."""
 KEYS = "keys"
 """What the keys that an attempt has set are stored under, so that all can be deleted."""
 RETENTION_DAYS = 90
 """Unless ``ledger_retention_days`` of ``[fsm]`` in airflow.cfg says otherwise."""
+MIN_RETENTION_DAYS = 7
 MAX_DELETIONS = 50
 """Runs whose Variables one attempt deletes."""
 LIST_ATTEMPTS = 3
@@ -52,6 +58,10 @@ DESCRIPTION = "Runs whose ledger is in Variables, so that it can be deleted one 
 
 class SupersededError(AirflowException):
     """A later attempt of this task has begun; this one must not send anything any more."""
+
+
+class LedgerDamagedError(AirflowFailException):
+    """Variables of the ledger were deleted or changed, so what was sent is not known."""
 
 
 class Slot(NamedTuple):
@@ -105,6 +115,7 @@ class VariableStateStore:
     :param attempt: sorts after all attempts that were begun before.
     :raises SupersededError: if a later attempt has begun; by each :meth:`set`, too.
     :raises VariableUnreadableError: if Variables cannot be read; by :meth:`get` and :meth:`set`, too.
+    :raises LedgerDamagedError: if some were deleted or changed, where that can be seen; by both, too.
     """
 
     def __init__(self, task: tuple[str, str, str, int], try_number: int, attempt: str) -> None:
@@ -114,8 +125,8 @@ class VariableStateStore:
         self._try_number = try_number
         self._attempt = attempt
         _RunList(dag_id, task_id, map_index).add(self._variables)
-        self._earlier: list[str] = self._take_slots()
-        self._keys: list[str] = self._variables.keys(attempt)
+        attempts = [attempt, *self._take_slots()]
+        self._keys: dict[str, list[str]] = {name: self._variables.keys(name) for name in attempts}
 
     @classmethod
     def from_context(cls, context: Context) -> Self:
@@ -136,9 +147,9 @@ class VariableStateStore:
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a JSON value: this attempt's, else that of the latest one that has set it."""
-        for attempt in (self._attempt, *self._earlier):
-            if (text := self._variables.read(attempt, key)) is not None:
-                return json.loads(text)
+        for attempt, keys in self._keys.items():
+            if key in keys:
+                return self._variables.read(attempt, key)
         return default
 
     def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
@@ -146,13 +157,16 @@ class VariableStateStore:
 
         :param retention: ignored; what is stored is deleted as :data:`RETENTION_DAYS` says.
         """
-        if key not in self._keys:
-            self._keys.append(key)
-            self._variables.write(self._attempt, KEYS, json.dumps(self._keys))
-        self._variables.write(self._attempt, key, json.dumps(value))
+        self._variables.write(self._attempt, key, value)
+        if key not in (keys := self._keys[self._attempt]):
+            keys.append(key)
+            self._variables.write(self._attempt, KEYS, keys)
         slot = self._variables.slot(self._try_number)
         if slot is None:
-            raise VariableUnreadableError("this attempt's slot is gone: somebody has deleted its Variables")
+            raise LedgerDamagedError(
+                f"somebody has deleted Variables {self.prefix}.*: what this task has sent is not "
+                "recorded any more. Look in the service before you run it again"
+            )
         if slot.attempt != self._attempt:
             raise _superseded(self._try_number)
 
@@ -161,18 +175,19 @@ class VariableStateStore:
         following = takewhile(self._variables.slot, count(self._try_number + 1))
         last = max(following, default=self._try_number)
         earlier: AbstractSet[str] = frozenset()
-        for number in range(last, 0, -1):
-            slot = self._variables.slot(number)
+        for row, number in product(ROWS, range(last, 0, -1)):
+            slot = self._variables.slot(number, row)
             if slot and slot.attempt > self._attempt:
                 raise _superseded(self._try_number)
             held = {slot.attempt, *slot.earlier} - {self._attempt} if slot else set()
             earlier |= held
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._variables.take(number, Slot(self._attempt, sorted(held), now))
-        # A later attempt that had not found this one has taken the next slot before.
-        next_slot = self._variables.slot(self._try_number + 1)
-        if next_slot and next_slot.attempt != self._attempt:
-            raise _superseded(self._try_number)
+            self._variables.take(number, row, Slot(self._attempt, sorted(held), now))
+        # A later attempt that had not found this one has taken this slot since, or the next one before.
+        for number in (self._try_number, self._try_number + 1):
+            slot = self._variables.slot(number)
+            if slot and slot.attempt != self._attempt:
+                raise _superseded(self._try_number)
         return sorted(earlier, reverse=True)
 
 
@@ -187,21 +202,29 @@ class _TaskVariables:
         self.prefix = f"{PREFIX}.{digest}"
         self._description = description
 
-    def slot(self, number: int) -> Slot | None:
-        text = read_stored_variable(self._name(number))
-        return None if text is None else Slot(*json.loads(text))
+    def slot(self, number: int, row: str = ROWS[0]) -> Slot | None:
+        name = self._name(f"{number}{row}")
+        fields = _read_list(name)
+        if fields is None:
+            return None
+        if len(fields) != len(Slot._fields):
+            raise _damaged(name)
+        return Slot(*fields)
 
-    def take(self, number: int, slot: Slot) -> None:
-        write_variable(self._name(number), json.dumps(slot), self._description)
-
-    def read(self, attempt: str, key: str) -> str | None:
-        return read_stored_variable(self._name(attempt, key))
+    def take(self, number: int, row: str, slot: Slot) -> None:
+        self._write(self._name(f"{number}{row}"), slot)
 
     def keys(self, attempt: str) -> list[str]:
-        return list(json.loads(self.read(attempt, KEYS) or "[]"))
+        return _read_list(self._name(attempt, KEYS)) or []
 
-    def write(self, attempt: str, key: str, text: str) -> None:
-        write_variable(self._name(attempt, key), text, self._description)
+    def read(self, attempt: str, key: str) -> Any:
+        """Return a value that was written."""
+        if (value := _read_json(name := self._name(attempt, key))) is None:
+            raise _damaged(name)
+        return value
+
+    def write(self, attempt: str, key: str, value: Any) -> None:
+        self._write(self._name(attempt, key), value)
 
     def delete(self, before: datetime) -> None:
         """Delete all of them, unless an attempt has begun since ``before``."""
@@ -211,8 +234,11 @@ class _TaskVariables:
         for attempt in {attempt for slot in slots for attempt in (slot.attempt, *slot.earlier)}:
             for key in (*self.keys(attempt), KEYS):
                 delete_variable(self._name(attempt, key))
-        for number in range(len(slots), 0, -1):
-            delete_variable(self._name(number))
+        for number, row in product(range(len(slots), 0, -1), ROWS):
+            delete_variable(self._name(f"{number}{row}"))
+
+    def _write(self, name: str, value: Any) -> None:
+        write_variable(name, json.dumps(value), self._description)
 
     def _name(self, *parts: object) -> str:
         return ".".join(map(str, (self.prefix, *parts)))
@@ -257,13 +283,35 @@ class _RunList:
             self._write(name, [*items, item])
 
     def _read(self, name: str) -> list[str]:
-        return list(json.loads(read_stored_variable(self._name(name)) or "[]"))
+        return _read_list(self._name(name)) or []
 
     def _write(self, name: str, items: list[str]) -> None:
         write_variable(self._name(name), json.dumps(items), DESCRIPTION)
 
     def _name(self, name: str) -> str:
         return f"{PREFIX}.{self._digest}.{name}"
+
+
+def _read_json(name: str) -> Any:
+    text = read_stored_variable(name)
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        raise _damaged(name) from None
+
+
+def _read_list(name: str) -> list[Any] | None:
+    value = _read_json(name)
+    if value is None or isinstance(value, list):
+        return value
+    raise _damaged(name)
+
+
+def _damaged(name: str) -> LedgerDamagedError:
+    return LedgerDamagedError(
+        f"Variable {name} was deleted or changed, so what this task has sent is not known. Look in the "
+        "service, and start another run for what is missing"
+    )
 
 
 def _superseded(try_number: int) -> SupersededError:
@@ -278,8 +326,11 @@ def _retention() -> timedelta:
         days = int(conf.get("fsm", "ledger_retention_days", fallback=str(RETENTION_DAYS)))
     except ValueError:
         days = 0
-    if days < 1:
-        raise FsmInputError("airflow.cfg: ledger_retention_days of [fsm] is not a number of days, at least 1")
+    if days < MIN_RETENTION_DAYS:
+        raise FsmInputError(
+            "airflow.cfg: ledger_retention_days of [fsm] is not a number of days, at least "
+            f"{MIN_RETENTION_DAYS}"
+        )
     return timedelta(days=days)
 
 

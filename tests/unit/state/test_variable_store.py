@@ -7,7 +7,7 @@ does a database that seems empty.
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, product
@@ -16,7 +16,7 @@ import pytest
 
 from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
 from fsm_provider.state import variable_store
-from fsm_provider.state.variable_store import SupersededError, VariableStateStore
+from fsm_provider.state.variable_store import LedgerDamagedError, SupersededError, VariableStateStore
 from fsm_provider.state.variables import VariableUnreadableError
 from fsm_provider.writes.ledger import Ledger, Write
 from tests.capabilities import CONCURRENT_MESSAGES
@@ -24,15 +24,16 @@ from tests.unit.supervisor import MemorySupervisor, supervised
 
 TASK = ("dag", "run", "task", -1)
 WRITE = Write("POST", "/properties/7/jobs", {"customerReference": "PO-1"})
-MESSAGES = 32
+MESSAGES = 40
 """More than an attempt sends to the supervisor."""
-REFUSALS = (SupersededError, VariableUnreadableError, FsmUncertainWriteError)
+REFUSALS = (SupersededError, LedgerDamagedError, VariableUnreadableError, FsmUncertainWriteError)
 OLD_RUN = [(1, "a1"), (2, "a2"), (3, "a3")]
 PAIRS = {
     "a retry": ([], (1, "b1"), (2, "b2")),
     "a retry after one that never began": ([], (1, "b1"), (3, "b3")),
     "of a run made again": (OLD_RUN, (1, "b1"), (2, "b2")),
     "of two runs with one id": ([], (3, "a3"), (1, "b1")),
+    "of two runs with one id and the same number": ([], (1, "a1"), (1, "b1")),
 }
 
 
@@ -123,7 +124,7 @@ def test_of_two_attempts_one_at_most_sends(pair: str, first: int) -> None:
     earlier, *both = PAIRS[pair]
     leading, following = both[first], both[1 - first]
     sent_by_all = 0
-    for stop, other_stop in product(range(MESSAGES), range(0, MESSAGES, 2)):
+    for stop, other_stop in product(range(MESSAGES), range(0, MESSAGES, 3)):
         with new_attempts() as attempts:
             for attempt in earlier:
                 attempts.run(*attempt, write=None)
@@ -193,8 +194,24 @@ def test_variables_that_were_deleted_meanwhile_stop_the_attempt(attempts: Attemp
     store = VariableStateStore(TASK, 1, "a1")
     attempts.supervisor.variables.clear()
 
-    with pytest.raises(VariableUnreadableError, match="somebody has deleted its Variables"):
+    with pytest.raises(LedgerDamagedError, match=r"somebody has deleted Variables fsm_ledger\.\w+\.\*: what"):
         store.set("key", 1)
+
+
+@pytest.mark.parametrize("name", ["key", "keys", "1", "1b", "weeks"])
+@pytest.mark.parametrize("value", ["nonsense", "3", None])
+def test_a_damaged_variable_is_named_and_nothing_is_taken_for_unsent(
+    attempts: Attempts, name: str, value: str | None
+) -> None:
+    VariableStateStore(TASK, 1, "a1").set("key", 1)
+    (variable,) = [key for key in attempts.supervisor.variables if key.endswith(f".{name}")]
+    attempts.supervisor.variables.pop(variable)
+    if value is not None:
+        attempts.supervisor.variables[variable] = value
+    cannot_be_seen = (value is None) is (name != "key") and value != "nonsense"
+
+    with nullcontext() if cannot_be_seen else pytest.raises(LedgerDamagedError, match=variable):
+        VariableStateStore(TASK, 2, "a2").get("key")
 
 
 class Today(datetime):
@@ -232,7 +249,7 @@ def test_old_ledgers_are_deleted_by_later_runs_and_others_stay(
     assert weeks == ["2026-W06", "2026-W13", "2026-W16"]
 
 
-@pytest.mark.parametrize("days", ["0", "-1", "ninety"])
+@pytest.mark.parametrize("days", ["6", "-1", "ninety"])
 def test_a_bad_retention_is_refused_before_anything_is_sent(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch, days: str
 ) -> None:
