@@ -183,11 +183,10 @@ class VariableStateStore:
             earlier |= held
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._variables.take(number, row, Slot(self._attempt, sorted(held), now))
-        # A later attempt that had not found this one has taken this slot since, or the next one before.
-        for number in (self._try_number, self._try_number + 1):
-            slot = self._variables.slot(number)
-            if slot and slot.attempt != self._attempt:
-                raise _superseded(self._try_number)
+        # A later attempt that had not found this one has taken the next slot before.
+        next_slot = self._variables.slot(self._try_number + 1)
+        if next_slot and next_slot.attempt != self._attempt:
+            raise _superseded(self._try_number)
         return sorted(earlier, reverse=True)
 
 

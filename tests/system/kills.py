@@ -112,7 +112,8 @@ def run_number(path: str) -> int:
 def process_behind(client: tuple[str, int]) -> int:
     """Give the process on this machine that a connection is of."""
     connections = psutil.net_connections("tcp4")
-    [pid] = {found.pid for found in connections if found.laddr == client and found.pid}
+    pids = {found.pid for found in connections if found.laddr == client and found.pid}
+    [pid] = {pid for pid in pids if psutil.Process(pid).ppid() not in pids}  # a child holds it for a while
     return pid
 
 
