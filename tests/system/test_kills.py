@@ -32,7 +32,8 @@ from tests.system.kills import (
 
 CLEARED_BULK_RUNS = 3
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
-"""Attempts. Airflow 2 sometimes takes the second one for dead as well."""
+"""Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
+ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
 OPTIONS = {
     "create another": ("recorded", {"if_already_done": "create"}),
@@ -150,7 +151,8 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
     for report in reports:
         outcomes = Counter(outcome["outcome"] for outcome in report.result)
         assert outcomes["uncertain"] <= CONCURRENCY + CONCURRENCY // 2
-        assert report.state == ("failed" if outcomes["uncertain"] else "success")
+        states = {"failed" if outcomes["uncertain"] else "success"} | ALSO_AFTER_ONE_KILL
+        assert report.state in states
 
 
 def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
