@@ -49,7 +49,7 @@ class Capability:
 TASK_SDK = Capability("3.0", "Airflow 2 has no task SDK, behind which the tests play Airflow")
 ASSETS = Capability("3.0", "Airflow 2 has neither assets nor FastAPI applications in its webserver")
 VARIABLE_KEYS = Capability("3.3", "before Airflow 3.3 a task cannot see what Variables others have claimed")
-SUPERVISOR_MASKS = Capability("3.2", "before Airflow 3.2 only the task itself masks what it is told to")
+SUPERVISOR_MASKS = Capability("3.3", "before Airflow 3.3 only the task itself masks what it is told to")
 CONCURRENT_MESSAGES = Capability("3.2", "before Airflow 3.2 only one thread asks the supervisor")
 LIGHT_PARSING = Capability("3.0", "Airflow 2 itself loads requests when it parses a DAG file")
 METRICS = Capability("3.3", "before Airflow 3.3 metrics come from elsewhere, and the tests cannot read them")
