@@ -1,6 +1,7 @@
 """Airflow Variables, read strictly: one that cannot be read is not taken for one that does not exist.
 
-Airflow says "not found" also where its database is away, and does so on every version. Only for tasks.
+Airflow says "not found" also where its database is away, and does so on every version. For tasks;
+:func:`read_variable_in_server` is for processes that have a database.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ from tests.system.kills import (
 )
 
 CLEARED_BULK_RUNS = 3
+IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
+"""Whether Airflow retries a task whose process was killed; else the test clears it."""
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
 """Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
 ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
@@ -70,7 +72,7 @@ def killed(stage: Stage) -> dict[object, Aftermath]:
         for number, kill in enumerate(random_kills(SEED, BULK_RUNS)):
             runs[number] = stage.start_bulk("kills_bulk", kill)
     reports = dict(zip(runs, stage.finish(runs.values()), strict=True))
-    if IS_AIRFLOW_3 and not RETRIES_OF_KILLED.is_there:
+    if not IS_RETRIED:
         not_retried = [key for key, report in reports.items() if report.attempts == 1]
         with stage.quiet():
             stage.clear([runs[key] for key in not_retried])
@@ -115,7 +117,7 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
         assert said[0] == said_again[0]
 
 
-@pytest.mark.skipif(IS_AIRFLOW_3 and not RETRIES_OF_KILLED.is_there, reason=RETRIES_OF_KILLED.missing)
+@pytest.mark.skipif(not IS_RETRIED, reason=RETRIES_OF_KILLED.missing)
 def test_if_already_created_another_is_created_by_a_clear_and_never_by_a_retry(
     killed: dict[object, Aftermath],
 ) -> None:
