@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from fsm_provider.api.validation import parse_identifier, parse_text, parse_time
@@ -104,23 +104,11 @@ class FormFilter:
         )
 
     def for_shared_stream(self) -> FormFilter:
-        """Return a wider filter, shared by all waits that differ only in what a reference shows.
+        """Return the filters that a reference does not show: waits that agree in them can share a listing.
 
-        Each lower bound becomes the start of its day in UTC; property and job are dropped.
-        :meth:`matches_reference` then narrows the results.
+        Property, job and lower bounds are dropped; :meth:`matches_reference` narrows the results.
         """
-        return replace(
-            self,
-            property_id=None,
-            job_id=None,
-            created_since=_start_of_day(self.created_since),
-            updated_since=_start_of_day(self.updated_since),
-        )
-
-    def age(self, now: datetime) -> timedelta | None:
-        """Return how far back the later of the two lower bounds is, None if neither is set."""
-        bounds = [bound for bound in (self.created_since, self.updated_since) if isinstance(bound, datetime)]
-        return now - max(bounds) if bounds else None
+        return replace(self, property_id=None, job_id=None, created_since=None, updated_since=None)
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
@@ -160,12 +148,6 @@ def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
     if filter_name.endswith("_since"):
         return parse_time
     return parse_text if filter_name in ("form_category", "created_by_type") else parse_identifier
-
-
-def _start_of_day(bound: datetime | str | None) -> datetime | None:
-    if not isinstance(bound, datetime):
-        return None
-    return bound.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:

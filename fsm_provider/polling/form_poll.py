@@ -24,11 +24,16 @@ class FormPoll:
 
     :param filters: filters of :class:`~fsm_provider.api.forms.FormFilter`; each is also checked here.
     :param params: query parameters that the specification does not document.
+    :param max_pages: number of pages after which the listing is abandoned, None: it is read to its end.
     """
 
-    def __init__(self, filters: FormFilters, params: Params | None = None) -> None:
+    def __init__(
+        self, filters: FormFilters, params: Params | None = None, *, max_pages: int | None = None
+    ) -> None:
         self.filters = filters
         self.pages_read = 0
+        self._max_pages = max_pages
+        self._longest_page = 0
         self._wanted = FormFilter(**filters)
         self._params = params
         self._client: FsmClient | None = None
@@ -39,7 +44,7 @@ class FormPoll:
         self._started = datetime.max
 
     def read_page(self, client: FsmClient) -> PollResult | None:
-        """Read the next page; return the full result after the last page, None before.
+        """Read the next page; return the result after the last page, None before.
 
         :param client: a client of the same service for each page; its token may differ.
         :raises FsmError: if the page cannot be read.
@@ -52,6 +57,7 @@ class FormPoll:
             self._started = _start_time(client, page, requested, duration)
         self.pages_read += 1
         forms: list[Form] = page.data
+        self._longest_page = max(self._longest_page, len(forms))
         matching = [form for form in forms if self._wanted.matches(form)]
         self._others += len(forms) - len(matching)
         for form in matching:
@@ -60,11 +66,18 @@ class FormPoll:
                 self._digests.pop(form.id, None)
             else:
                 self._digests[form.id] = _digest_for(form)
-        if not listing.finished:
+        if listing.finished:
+            listing.log_mismatch()
+        elif self.pages_read != self._max_pages:
             return None
-        listing.log_mismatch()
         return PollResult(
-            references=self._references, started=self._started, others=self._others, digests=self._digests
+            references=self._references,
+            started=self._started,
+            others=self._others,
+            digests=self._digests,
+            pages=self.pages_read,
+            longest_page=self._longest_page,
+            complete=listing.finished,
         )
 
     def _listing_through(self, client: FsmClient) -> Listing:

@@ -86,8 +86,8 @@ class FormPoller:
         """Number of pages read by a failed poll that can resume, 0 if there is none."""
         return 0 if self._poll is None else self._poll.pages_read
 
-    async def read(self, filters: FormFilters) -> PollResult:
-        """Poll to the end, or resume the failed poll of these filters.
+    async def read(self, filters: FormFilters, max_pages: int | None = None) -> PollResult:
+        """Poll to the end or for ``max_pages``, or resume the failed poll of these filters.
 
         After an error that a repeat may not meet, the next call resumes at the page that failed. Any other
         error of a resumed poll may be due to the pause, for example an expired cursor: the poll restarts at
@@ -102,7 +102,7 @@ class FormPoller:
         refused: FsmUnauthorisedError | None = None
         while True:
             try:
-                return await self._read(filters, clock, refused)
+                return await self._read(filters, max_pages, clock, refused)
             except FsmUnauthorisedError as error:
                 self.close()
                 if refused is not None:
@@ -126,6 +126,10 @@ class FormPoller:
                 self._poll = None
                 raise
 
+    def abandon(self) -> None:
+        """Do not resume the failed poll, if there is one."""
+        self._poll = None
+
     def close(self) -> None:
         """Close the connections; the next request reads the Airflow connection again."""
         client, self._client = self._client, None
@@ -133,13 +137,17 @@ class FormPoller:
             client.close()
 
     async def _read(
-        self, filters: FormFilters, clock: Callable[[], float], refused: FsmUnauthorisedError | None
+        self,
+        filters: FormFilters,
+        max_pages: int | None,
+        clock: Callable[[], float],
+        refused: FsmUnauthorisedError | None,
     ) -> PollResult:
         from fsm_provider.polling.form_poll import FormPoll
 
         client = await self._connected(refused)
         if self._poll is None or self._poll.filters != filters:
-            self._poll = FormPoll(filters, self._query_params)
+            self._poll = FormPoll(filters, self._query_params, max_pages=max_pages)
             self._is_resumed = False
         result = None
         while result is None:
@@ -194,6 +202,7 @@ async def poll_forever(
     ingest: Callable[[PollQuery, PollResult, float], ResultT],
     interval: float,
     first_after: float,
+    has_more: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> AsyncGenerator[ResultT | PollFailure, None]:
     """Poll forever: yield what ``ingest`` returns for each poll, and a :class:`PollFailure` for each failure.
@@ -202,6 +211,7 @@ async def poll_forever(
     :param ingest: handles a poll that was read to its end, given the same time.
     :param interval: seconds from the end of a poll to the next.
     :param first_after: seconds until the first poll.
+    :param has_more: whether the next query belongs to the same poll, so that no interval precedes it.
     :param sleep: waits between two polls; an exception from it ends the polling.
     """
     clock = asyncio.get_running_loop().time
@@ -210,25 +220,24 @@ async def poll_forever(
     started, query = 0.0, None
     while True:
         await sleep(pause)
-        if query is None:
+        if query is None or not poller.pages_read:
             started = clock()
             query = next_query(started)
         try:
-            result = ingest(query, await poller.read(query.filters), started)
+            result = ingest(query, await poller.read(query.filters, query.max_pages), started)
         except FsmError as error:
             failure = error
         except Exception as error:  # it would end every wait on the stream
             logger.exception("The poll for forms of '%s' ended unexpectedly", poller.fsm_conn_id)
             failure = FsmConnectionError(f"the poll for forms ended unexpectedly: {type(error).__name__}")
         else:
-            failures, furthest, pause, query = 0, 0, interval, None
+            failures, furthest, query = 0, 0, None
             failure_log.end()
             yield result
+            pause = 0.0 if has_more() else interval
             continue
         progressed = poller.pages_read > furthest
         furthest = max(furthest, poller.pages_read)
-        if not poller.pages_read:
-            query = None
         failures = 1 if progressed else failures + 1
         pause = _pause_after(failure, failures, interval)
         failure_log.add(failure, clock(), pause)
@@ -300,10 +309,10 @@ class FailureTolerance:
     :param tolerance: seconds since the first of the failures in a row.
     """
 
-    __slots__ = ("_failing_since", "_tolerance")
+    __slots__ = ("_failing_since", "seconds")
 
     def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
+        self.seconds = tolerance
         self._failing_since: float | None = None
 
     @property
@@ -324,4 +333,4 @@ class FailureTolerance:
             return False
         if self._failing_since is None:
             self._failing_since = now
-        return now - self._failing_since < self._tolerance
+        return now - self._failing_since < self.seconds

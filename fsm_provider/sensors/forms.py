@@ -274,10 +274,9 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
     def _wait_in_the_triggerer(
         self, context: Context, deadline: datetime, *, shared: bool = True
     ) -> NoReturn:
-        from fsm_provider.triggers.forms import MAX_SHARED_LOOKBACK, MIN_DEFERRAL, FsmFormTrigger
+        from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 
         criteria, wanted, now = self._criteria(), self._filters(context), datetime.now(UTC)
-        age = wanted.age(now)
         kwargs = {"deadline": deadline.isoformat()}
         if self._is_resumed and self._failing_since is not None:
             kwargs["failing_since"] = self._failing_since.isoformat()
@@ -290,7 +289,7 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                shared=shared and age is not None and age <= MAX_SHARED_LOOKBACK,
+                shared=shared,
             ),
             method_name="execute_complete",
             kwargs=kwargs,

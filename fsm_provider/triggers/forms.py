@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
+from fsm_provider.api.errors import FsmError
 
 if TYPE_CHECKING:
-    from fsm_provider.api.form_filter import FormFilter, FormFilters
+    from fsm_provider.api.form_filter import FormFilters
     from fsm_provider.polling.producer import FormEventProducer
-    from fsm_provider.polling.shared_forms import Snapshot
     from fsm_provider.polling.watch import FormWatch
 
 MIN_DEFERRAL = 15.0
@@ -36,27 +31,14 @@ NEEDS_3_3 = (
 )
 FAILURE_TOLERANCE = 600.0
 """Seconds."""
-MAX_SHARED_LOOKBACK = timedelta(days=7)
-"""A wait that goes back further when it defers polls alone: a stream would list all forms since then."""
-LOOK_BACK = timedelta(hours=1)
-FULL_POLL_INTERVAL = 900.0
-"""Seconds, at least, between two full polls of a stream, which find forms with old times."""
-REBROADCAST_INTERVAL = 0.8 * MIN_DEFERRAL
-"""Seconds after which a stream repeats an unchanged snapshot for waits that have joined since.
-
-They may emit no event before :data:`MIN_DEFERRAL`, so the delay costs nothing; and each repeat wakes all.
-"""
 
 
-class FsmFormTrigger(BaseEventTrigger):
+class FsmFormTrigger(BaseTrigger):
     """Poll for completed forms at an interval until there are enough.
 
-    On Airflow 3.3 and newer, waits on one connection share the requests: the triggerer runs one stream of
-    polls for all waits whose interval, filters and lower bounds agree; property, job, form names and the
-    time of day may differ. Each wait picks its own forms from the stream. On older versions, and in
-    ``dag.test()``, a trigger polls for its own forms alone; it finds the same.
-
-    It does not poll at once, because the worker polled just before it deferred.
+    Waits in one triggerer share their requests if connection, interval and the filters agree that a form's
+    reference does not show; property, job, form names and lower bounds may differ. One listing a poll serves
+    all of them, and a trigger is woken only when it is done.
 
     Fires once, with ``{"forms": [...references...]}`` or ``{"error": {...}}``
     (:meth:`fsm_provider.api.FsmError.as_dict`).
@@ -69,10 +51,8 @@ class FsmFormTrigger(BaseEventTrigger):
     :param poll_interval: seconds between two polls, at least 1.
     :param failure_tolerance: seconds for which polls may fail before the error is the event. An error that
         is not transient is the event at once.
-    :param shared: share the requests if possible.
+    :param shared: share the requests.
     """
-
-    supports_triggerer_queue = True
 
     def __init__(
         self,
@@ -112,111 +92,34 @@ class FsmFormTrigger(BaseEventTrigger):
             },
         )
 
-    def shared_stream_key(self) -> str | None:
-        """Return the key of the stream that this wait can share, None if it has to poll alone."""
-        for_shared_stream = self._filter().for_shared_stream()
-        if not self.shared or (
-            for_shared_stream.created_since is None and for_shared_stream.updated_since is None
-        ):
-            return None
-        parts = [self.fsm_conn_id, float(self.poll_interval), for_shared_stream.as_dict(), self.query_params]
-        return f"fsm forms {json.dumps(parts, sort_keys=True, default=str)}"
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot | PollFailure]:
-        """Poll for all waits that share the key; ``kwargs`` are those of any of them."""
-        interval = kwargs["poll_interval"]
-        trigger = cls(**kwargs)
-        polls = trigger._polls(
-            trigger._filter().for_shared_stream(),
-            full_interval=max(FULL_POLL_INTERVAL, 10 * interval),
-            # No wait may emit an event before that, and meanwhile others join.
-            first_after=min(interval, MIN_DEFERRAL),
-        )
-        clock = asyncio.get_running_loop().time
-        sent_at, had_failed = -math.inf, False
-        async with aclosing(polls):
-            async for polled in polls:
-                is_new = isinstance(polled, PollFailure) or polled.has_changes or had_failed
-                had_failed = isinstance(polled, PollFailure)
-                if is_new or clock() - sent_at >= REBROADCAST_INTERVAL:
-                    sent_at = clock()
-                    yield polled
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Snapshot | PollFailure]
-    ) -> AsyncGenerator[TriggerEvent, None]:
-        """Wait until the stream has enough forms, or the failure tolerance is used up."""
-        from fsm_provider.polling.criteria import FormCriteria
-        from fsm_provider.polling.shared_forms import FormMatcher
-
-        clock = asyncio.get_running_loop().time
-        earliest = clock() + self._min_deferral()
-        tolerance = FailureTolerance(self.failure_tolerance)
-        criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
-        matcher = FormMatcher(self._filter(), criteria)
-        async for polled in shared_stream:
-            if isinstance(polled, PollFailure):
-                had_failed = tolerance.is_failing
-                if polled.progressed:
-                    tolerance.reset()
-                if tolerance.tolerates(polled.error, clock()):
-                    if not had_failed:
-                        self.log.warning(
-                            "Polling for forms failed, and goes on for up to %g s: %s",
-                            self.failure_tolerance,
-                            polled.error,
-                        )
-                    continue
-                payload: dict[str, Any] = {"error": polled.error.as_dict()}
-            else:
-                tolerance.reset()
-                forms = matcher.match(polled)
-                if forms is None:
-                    continue
-                payload = {"forms": forms}
-            await asyncio.sleep(earliest - clock())
-            yield TriggerEvent(payload)
-            return
-
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Poll for this wait's own forms alone, always in full: they are few."""
-        polls = self._polls(
-            self._filter(), full_interval=0.0, first_after=max(self.poll_interval, self._min_deferral())
-        )
-        async with aclosing(polls), aclosing(self.filter_shared_stream(polls)) as events:
-            async for event in events:
-                yield event
-
-    def _min_deferral(self) -> float:
-        """Return the seconds before which to emit no event; ``dag.test()`` has no scheduler."""
-        return 0.0 if self.trigger_id is None else MIN_DEFERRAL
-
-    def _filter(self) -> FormFilter:
+        """Wait until there are enough forms, or the failure tolerance is used up."""
         from fsm_provider.api.form_filter import FormFilter
+        from fsm_provider.polling.criteria import FormCriteria
+        from fsm_provider.polling.form_waits import FormWait
+        from fsm_provider.polling.streams import wait_for_forms
 
-        return FormFilter(**self.filters)
-
-    async def _polls(
-        self, wanted: FormFilter, *, full_interval: float, first_after: float
-    ) -> AsyncGenerator[Snapshot | PollFailure, None]:
-        from fsm_provider.polling.shared_forms import SharedForms
-
-        forms = SharedForms(wanted, look_back=LOOK_BACK, full_interval=full_interval)
-        poller = FormPoller(self.fsm_conn_id, self.query_params)
-        polls = poll_forever(
-            poller,
-            next_query=forms.next_query,
-            ingest=forms.ingest,
-            interval=self.poll_interval,
-            first_after=first_after,
-        )
+        clock = asyncio.get_running_loop().time
+        # dag.test() gives no identifier, and has no scheduler.
+        earliest = clock() + (0.0 if self.trigger_id is None else MIN_DEFERRAL)
+        criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
         try:
-            async with aclosing(polls):
-                async for polled in polls:
-                    yield polled
-        finally:
-            poller.close()
+            forms = await wait_for_forms(
+                FormWait(FormFilter(**self.filters), criteria),
+                fsm_conn_id=self.fsm_conn_id,
+                query_params=self.query_params,
+                interval=self.poll_interval,
+                # The worker polled just before it deferred, and no event may be sent earlier.
+                first_after=min(self.poll_interval, MIN_DEFERRAL),
+                failure_tolerance=self.failure_tolerance,
+                log=self.log,
+                shared=self.shared,
+            )
+            payload: dict[str, Any] = {"forms": forms}
+        except FsmError as error:
+            payload = {"error": error.as_dict()}
+        await asyncio.sleep(earliest - clock())
+        yield TriggerEvent(payload)
 
 
 class FsmFormEventTrigger(BaseEventTrigger):

@@ -11,7 +11,7 @@ from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import TaskDeferred
 
 from fsm_provider.sensors.forms import FsmFormSensor
-from tests.capabilities import RESCHEDULES, SHARED_STREAMS, TASK_SDK
+from tests.capabilities import RESCHEDULES, TASK_SDK
 from tests.unit.clocks import run_hurried
 from tests.unit.state_store import MemoryStateStore, TaskInstance
 
@@ -29,8 +29,8 @@ MODES = {
     "deferred alone": {"deferrable": True},
     "deferred shared": {"deferrable": True},
 }
-if not SHARED_STREAMS.is_there:
-    del MODES["deferred shared"]
+COMPANIONS = 3
+"""Other waits on the stream, so that a listing for all is cheaper than one for each."""
 
 
 class Run:
@@ -75,15 +75,12 @@ class Run:
 async def outcome_from(deferral, *, shared):
     """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
-    trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
-    trigger.trigger_id = 1
-    key = trigger.shared_stream_key() if shared else None
-    manager = shared_streams() if key is not None else None
-    events = (
-        trigger.filter_shared_stream(manager.subscribe(trigger_id=1, trigger=trigger, key=key))
-        if manager
-        else trigger.run()
+    arguments = json.loads(json.dumps(kwargs))
+    events = rebuilt(deferral, arguments).run()
+    others = (
+        [rebuilt(deferral, elsewhere(arguments, job)).run() for job in range(COMPANIONS)] if shared else []
     )
+    companions = [asyncio.create_task(anext(other)) for other in others]
     try:
         async with asyncio.timeout(deferral.timeout.total_seconds()):
             event = await anext(events)
@@ -91,16 +88,22 @@ async def outcome_from(deferral, *, shared):
         return TIMED_OUT
     finally:
         await events.aclose()
-        if manager:
-            await manager.stop_all()
+        for companion in companions:
+            companion.cancel()
+        await asyncio.gather(*companions, return_exceptions=True)
     return deferral.method_name, {**deferral.kwargs, "event": event.payload}
 
 
-def shared_streams():
-    """The triggerer's manager of shared streams."""
-    from airflow.triggers.shared_stream import SharedStreamManager
+def rebuilt(deferral, arguments):
+    trigger = type(deferral.trigger)(**arguments)
+    trigger.trigger_id = 1
+    return trigger
 
-    return SharedStreamManager()
+
+def elsewhere(arguments, job):
+    """The arguments of a wait that shares the polls and finds nothing."""
+    filters = {**arguments["filters"], "job_id": str(10**9 + job)}
+    return {**arguments, "filters": filters, "failure_tolerance": 1e9}
 
 
 @pytest.fixture(params=MODES)

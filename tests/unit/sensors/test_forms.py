@@ -302,18 +302,8 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         "query_params": None,
         "poll_interval": 1.0,
         "failure_tolerance": 20,
-        "shared": False,
+        "shared": True,
     }
-
-
-@pytest.mark.parametrize(("days", "shared"), [(6.9, True), (7.1, False)])
-def test_only_waits_that_go_back_a_few_days_share(service, deferred_run, soon, days, shared):
-    soon(service.add_form, job_id=11)
-
-    deferred_run(job_id=11, since=datetime.now(UTC) - timedelta(days=days))
-
-    (deferral,) = deferred_run.deferrals
-    assert deferral.trigger.serialize()[1]["shared"] is shared
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,17 @@
-"""Deferred waits that share one stream of polls, in the stream manager of Airflow's triggerer."""
+"""Deferred waits that share their polls."""
 
 import asyncio
 import json
 import logging
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 
-from fsm_provider.polling.poller import PollFailure
 from fsm_provider.testing import faults
-from fsm_provider.triggers.forms import MIN_DEFERRAL, REBROADCAST_INTERVAL, FsmFormTrigger
-from tests.capabilities import SHARED_STREAMS
+from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 from tests.unit.clocks import HURRY, run_hurried
-
-SHARED_STREAMS.require()
-
-from airflow.triggers import shared_stream  # noqa: E402
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
@@ -45,27 +39,18 @@ def trigger(*, minimum_forms=1, form_names=(), query_params=None, poll_interval=
 
 
 class Triggerer:
-    """Runs triggers on shared streams; ``await waits.start(trigger)`` returns the payload of its event."""
+    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the payload of its event."""
 
     def __init__(self):
-        self.manager = shared_stream.SharedStreamManager()
         self.tasks = []
 
     def start(self, waiting):
-        number = len(self.tasks)
-        self.tasks.append(asyncio.create_task(self._run(number, waiting)))
+        self.tasks.append(asyncio.create_task(self._run(waiting)))
         return self.tasks[-1]
 
-    async def _run(self, number, waiting):
-        key = waiting.shared_stream_key()
-        events = waiting.filter_shared_stream(
-            self.manager.subscribe(trigger_id=number, trigger=waiting, key=key)
-        )
-        try:
-            async for event in events:
-                return event.payload
-        finally:
-            await self.manager.unsubscribe(number, key)
+    async def _run(self, waiting):
+        async with aclosing(waiting.run()) as events:
+            return (await anext(events)).payload
 
 
 @asynccontextmanager
@@ -77,15 +62,24 @@ async def triggerer():
         for task in running.tasks:
             task.cancel()
         await asyncio.gather(*running.tasks, return_exceptions=True)
-        await running.manager.stop_all()
 
 
 async def until(service, predicate):
     await asyncio.to_thread(service.wait_for, predicate, 20)
 
 
-def key(**arguments):
-    return trigger(**arguments).shared_stream_key()
+def polls_of_two(service, first, second):
+    """The queries of two waits, each beside three that do not differ from it in what counts."""
+
+    async def run():
+        async with triggerer() as waits:
+            for one in (first, second):
+                for number in range(3):
+                    waits.start(trigger(**{"job_id": 900 + number, **one}))
+            await until(service, lambda: len(service.requests) >= 6)
+        return [dict(request.query) for request in service.requests]
+
+    return run_hurried(run())
 
 
 @pytest.mark.parametrize(
@@ -94,14 +88,20 @@ def key(**arguments):
         {"job_id": 21},
         {"property_id": 7},
         {"created_since": (TODAY + timedelta(hours=23)).isoformat()},
+        {"created_since": (TODAY - timedelta(days=13)).isoformat()},
         {"minimum_forms": 2},
         {"form_names": ["Gas"]},
         {"failure_tolerance": 1.0},
         {"poll_interval": 1},
+        {"updated_since": TODAY.isoformat()},
     ],
 )
-def test_waits_that_differ_in_what_references_show_share_a_stream(same):
-    assert key(**same) == key()
+def test_waits_that_differ_in_what_references_show_share_a_listing(service, same):
+    queries = polls_of_two(service, {}, same)
+
+    full = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
+    assert len(full) == 1
+    assert {"jobID" in query for query in queries} == {False}
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,7 @@ def test_waits_that_differ_in_what_references_show_share_a_stream(same):
     [
         {"fsm_conn_id": "fsm_other"},
         {"poll_interval": 2.0},
-        {"created_since": (TODAY - timedelta(seconds=1)).isoformat()},
         {"created_since": None, "updated_since": TODAY.isoformat()},
-        {"updated_since": TODAY.isoformat()},
         {"form_category": "Gas"},
         {"form_name_id": 3},
         {"created_by_type": "User"},
@@ -119,20 +117,35 @@ def test_waits_that_differ_in_what_references_show_share_a_stream(same):
         {"query_params": {"includeDrafts": "true"}},
     ],
 )
-def test_waits_that_differ_in_what_only_the_service_knows_share_none(other):
-    assert key(**other) != key()
+def test_waits_that_differ_in_what_only_the_service_knows_share_none(service, monkeypatch, other):
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(service.connection()))
+    queries = polls_of_two(service, {}, other)
+
+    by_update = [query for query in queries if "createdOnDateTime[gte]" not in query]
+    full = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
+    assert len(full) == 2 or by_update
+    assert {"jobID" in query for query in queries} == {False}
 
 
-@pytest.mark.parametrize("options", [{"shared": False}, {"created_since": None}])
-def test_a_wait_that_cannot_share_has_no_key(options):
-    assert key(**options) is None
+def test_a_wait_that_shall_not_share_polls_alone(service):
+    async def run():
+        async with triggerer() as waits:
+            for number in range(3):
+                waits.start(trigger(job_id=number))
+            waits.start(trigger(job_id=9, shared=False))
+            await until(service, lambda: len(service.requests) >= 8)
+
+    run_hurried(run())
+
+    assert {dict(request.query).get("jobID") for request in service.requests} == {None, "9"}
 
 
 def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service):
     async def run():
         async with triggerer() as waits:
             tasks = [waits.start(trigger(job_id=number)) for number in range(200)]
-            await until(service, lambda: len(service.requests) >= 3)
+            await until(service, lambda: len(service.requests) >= 8)
+            assert {"jobID" in dict(request.query) for request in service.requests} == {False}
             forms = {number: service.add_form(job_id=number)["id"] for number in range(1, 200)}
             found = await asyncio.gather(*tasks[1:])
             assert not tasks[0].done()
@@ -142,10 +155,8 @@ def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service)
 
     assert [[form["id"] for form in event["forms"]] for event in found] == [[forms[n]] for n in range(1, 200)]
     assert len({request.connection for request in requests}) == 1
-    queries = [dict(request.query) for request in requests]
-    assert {"jobID" in query for query in queries} == {False}
     # 199 new forms are 20 pages here; apart from these every poll was one request.
-    assert len(queries) - len([query for query in queries if "cursor" in query]) < 60
+    assert len([request for request in requests if "cursor" not in dict(request.query)]) < 60
 
 
 def test_a_wait_that_joins_late_finds_earlier_forms(service):
@@ -161,14 +172,14 @@ def test_a_wait_that_joins_late_finds_earlier_forms(service):
     assert [reference["id"] for reference in event["forms"]] == [form["id"]]
 
 
-def test_a_form_with_old_times_is_found_by_the_next_full_poll(service):
+def test_a_form_with_old_times_is_found_by_the_next_check(service):
     async def run():
         async with triggerer() as waits:
             clock = asyncio.get_running_loop().time
-            began = clock()
-            task = waits.start(trigger(job_id=2, created_since=(TODAY - timedelta(days=3)).isoformat()))
+            began, since = clock(), (TODAY - timedelta(days=3)).isoformat()
+            task, *_ = [waits.start(trigger(job_id=job, created_since=since)) for job in range(3)]
             await until(service, lambda: len(service.requests) >= 3)
-            service.add_form(job_id=2, id=900, created=TODAY - timedelta(days=2))
+            service.add_form(job_id=0, id=900, created=TODAY - timedelta(days=2))
             return await task, clock() - began
 
     event, took = run_hurried(run(), hurry=300.0)
@@ -214,52 +225,109 @@ def test_in_dag_test_an_event_does_not_wait_for_a_scheduler(service):
     assert run_hurried(run(), hurry=1.0) < MIN_DEFERRAL
 
 
-async def received(stream, until):
-    """Everything that a stream yields, up to the first for which the predicate is true."""
-    seen = []
-    async for one in stream:
-        seen.append(one)
-        if until(one):
-            break
-    return seen
-
-
-def test_unchanged_snapshots_are_yielded_only_for_waits_that_may_have_joined(service):
+def test_the_last_wait_ends_the_polls_and_the_next_one_begins_anew(service):
     async def run():
-        async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
-            clock, yields = asyncio.get_running_loop().time, []
+        async with triggerer() as waits:
+            await asyncio.gather(*[waits.start(trigger(job_id=number)) for number in range(3)])
+        assert tasks_of_streams() == []
+        service.clear_requests()
+        async with triggerer() as waits:
+            waits.start(trigger(job_id=1))
+            await until(service, lambda: len(service.requests) >= 1)
+            assert len(tasks_of_streams()) == 1
+        await asyncio.sleep(0)
+        return tasks_of_streams()
 
-            def is_new(polled):
-                yields.append((clock(), len(service.requests)))
-                return len(polled.changed) > 0 and not polled.full
+    for number in range(3):
+        service.add_form(job_id=number)
 
-            quiet = asyncio.create_task(received(stream, is_new))
-            await until(service, lambda: len(service.requests) >= 60)
-            service.add_form(job_id=1)
-            await quiet
-            return yields[:-1]
-
-    yields = run_hurried(run())
-
-    assert len(yields) >= 5
-    for (earlier, polls_then), (later, polls_now) in pairwise(yields):
-        assert later - earlier >= REBROADCAST_INTERVAL - 1  # 0.07 s here: receiving takes time
-        assert polls_now - polls_then <= REBROADCAST_INTERVAL + 1  # at most one a second
+    assert run_hurried(run()) == []
 
 
-def test_the_end_of_the_failures_is_yielded_at_once(service):
+def tasks_of_streams():
+    return [task for task in asyncio.all_tasks() if task.get_name() == "fsm form stream"]
+
+
+def test_a_wait_that_is_cancelled_does_not_disturb_the_others(service):
     async def run():
-        async with aclosing(FsmFormTrigger.open_shared_stream(trigger().serialize()[1])) as stream:
-            failed = asyncio.create_task(received(stream, lambda seen: isinstance(seen, PollFailure)))
+        async with triggerer() as waits:
+            tasks = [waits.start(trigger(job_id=number)) for number in range(4)]
             await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", faults.Status(503))
-            await failed
-            return await received(stream, lambda seen: not isinstance(seen, PollFailure))
+            tasks[0].cancel()
+            service.add_form(job_id=3, id=900)
+            return await tasks[3]
 
-    seen = run_hurried(run())
+    assert [form["id"] for form in run_hurried(run())["forms"]] == [900]
 
-    assert len(service.requests) - [request.status for request in service.requests].index(503) == 2
-    assert len(seen[-1].changed) == 0
+
+def test_a_failing_listing_of_one_wait_is_its_own(service):
+    """The check of a wait that goes back further than the others fails; they go on."""
+
+    async def run():
+        async with triggerer() as waits:
+            others = [waits.start(trigger(job_id=number)) for number in range(3)]
+            await until(service, lambda: len(service.requests) >= 2)
+            service.fail("GET", "/forms", FailsForJob("7"), every=True)
+            old = (TODAY - timedelta(days=40)).isoformat()
+            failing = waits.start(trigger(job_id=7, created_since=old, failure_tolerance=60.0))
+            service.add_form(job_id=1, id=900)
+            found = await others[1]
+            assert not failing.done()
+            return found, await failing, others[0].done()
+
+    found, error, others_ended = run_hurried(run(), hurry=60.0)
+
+    assert [form["id"] for form in found["forms"]] == [900]
+    assert error["error"]["status"] == 500
+    assert not others_ended
+
+
+class FailsForJob:
+    """A fault of the listing of one job."""
+
+    def __init__(self, job):
+        self.job = job
+
+    async def play(self, exchange):
+        if exchange.request.query_params.get("jobID") == self.job:
+            await faults.Status(500).play(exchange)
+        else:
+            await exchange.respond(await exchange.handle())
+
+
+def test_tolerated_failures_are_in_the_log_of_each_wait_and_polls_in_none(service):
+    """A trigger's log is told from others by a context variable."""
+    current, logged = ContextVar("current", default=None), []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            logged.append((record.name.rpartition(".")[2], current.get()))
+
+    async def wait(number):
+        current.set(number)
+        waiting = trigger(job_id=number, failure_tolerance=10_000.0)
+        waiting._log = logging.getLogger("test.wait")
+        return await anext(waiting.run())
+
+    async def run():
+        service.fail("GET", "/forms", faults.Status(503), every=True)
+        tasks = [asyncio.create_task(wait(number)) for number in range(3)]
+        await until(service, lambda: len(service.requests) >= 3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    handler = Handler()
+    names = ["test.wait", "fsm_provider.polling.poller"]
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        run_hurried(run())
+    finally:
+        for name in names:
+            logging.getLogger(name).removeHandler(handler)
+
+    assert sorted(logged, key=str) == [("poller", None), ("wait", 0), ("wait", 1), ("wait", 2)]
 
 
 def test_each_wait_has_its_own_failure_tolerance(service):

@@ -1,0 +1,452 @@
+"""Which listings waits need, and which forms each finds: without a service, by a clock of the tests."""
+
+import random
+from datetime import datetime, timedelta
+
+import pytest
+
+from fsm_provider.api.form_filter import FormFilter, parse_reference_time
+from fsm_provider.polling.criteria import FormCriteria
+from fsm_provider.polling.form_waits import MIN_CHECKS, FormWait, SharedForms
+from fsm_provider.polling.shared_forms import PollQuery, PollResult
+from tests.seeds import SEED
+from tests.unit.polling.references import DAY, NOON, reference
+
+HOUR = timedelta(hours=1)
+INTERVAL, CHECK_INTERVAL = 60.0, 900.0
+
+
+class Service:
+    """Answers queries as the service does, and counts the requests."""
+
+    def __init__(self, page_size=100):
+        self.page_size = page_size
+        self.forms = {}
+        self.now = NOON
+        self.requests = 0
+        self.queries = []
+
+    def put(self, *references):
+        self.forms |= {one["id"]: one for one in references}
+
+    def answer(self, query: PollQuery):
+        self.queries.append(query)
+        matching = FormFilter(**query.filters).matches_reference
+        found = [one for one in self.forms.values() if matching(one)]
+        pages = max(1, -(-len(found) // self.page_size))
+        complete = query.max_pages is None or pages <= query.max_pages
+        read = found if complete else found[: query.max_pages * self.page_size]
+        read_pages = pages if complete else query.max_pages
+        self.requests += read_pages
+        return PollResult(
+            references=read,
+            started=self.now,
+            pages=read_pages,
+            longest_page=min(len(read), self.page_size),
+            complete=complete,
+        )
+
+
+class Stream:
+    """Polls of a :class:`Service` for waits on it."""
+
+    def __init__(self, service, **filters):
+        self.service = service
+        self.seconds = 0.0
+        wanted = FormFilter(**(filters or {"created_since": DAY}))
+        self.forms = SharedForms(wanted, look_back=HOUR, interval=INTERVAL, check_interval=CHECK_INTERVAL)
+
+    def join(self, made=None, **wanted):
+        made = made or wait(**wanted)
+        self.forms.join(made)
+        return made
+
+    def poll(self, after=INTERVAL):
+        """Poll once, ``after`` seconds; return the queries and the waits that they concerned."""
+        self.seconds += after
+        self.service.now += timedelta(seconds=after)
+        queries, concerned = [], []
+        while not queries or self.forms.has_more:
+            query = self.forms.next_query(self.seconds, self.service.now)
+            queries.append(query)
+            concerned += self.forms.ingest(self.service.answer(query), self.seconds)
+        return queries, concerned
+
+
+def wait(*, minimum_forms=1, form_names=(), created_since=DAY, **wanted):
+    criteria = FormCriteria(minimum_forms=minimum_forms, form_names=tuple(form_names))
+    return FormWait(FormFilter(created_since=created_since, **wanted), criteria)
+
+
+def ids(waiting):
+    forms = waiting.forms()
+    return None if forms is None else [form["id"] for form in forms]
+
+
+@pytest.fixture
+def service():
+    return Service()
+
+
+@pytest.fixture
+def stream(service):
+    """A stream of which three waits make a shared listing cheaper than one for each."""
+    made = Stream(service)
+    for job in range(901, 904):
+        made.join(job_id=job)
+    return made
+
+
+def filters(queries):
+    return [query.filters for query in queries]
+
+
+def test_a_single_wait_lists_its_own_forms_at_each_poll(service):
+    stream = Stream(service)
+    stream.join(job_id=21)
+
+    for _ in range(3):
+        assert filters(stream.poll()[0]) == [{"job_id": "21", "created_since": DAY.isoformat()}]
+
+
+def test_many_waits_have_one_listing_at_first_and_then_one_of_what_changed(stream):
+    assert filters(stream.poll()[0]) == [{"created_since": DAY.isoformat()}]
+    assert filters(stream.poll()[0]) == [
+        {"created_since": DAY.isoformat(), "updated_since": (NOON + timedelta(seconds=60) - HOUR).isoformat()}
+    ]
+
+
+def test_a_listing_starts_at_the_oldest_bound(service):
+    stream = Stream(service)
+    for days in range(3):
+        stream.join(job_id=days, created_since=DAY - timedelta(days=days, hours=3))
+
+    assert filters(stream.poll()[0]) == [{"created_since": (DAY - timedelta(days=2, hours=3)).isoformat()}]
+
+
+def test_waits_by_the_time_of_the_update_share_as_well(service):
+    stream = Stream(service, updated_since=DAY)
+    waits = [stream.join(FormWait(FormFilter(updated_since=DAY, job_id=n), FormCriteria())) for n in range(3)]
+    assert filters(stream.poll()[0]) == [{"updated_since": DAY.isoformat()}]
+    service.put(reference(1, job=2, created=DAY - 9 * HOUR, updated=service.now))
+
+    queries, concerned = stream.poll()
+
+    assert len(queries) == 1
+    assert concerned == [waits[2]]
+    assert ids(waits[2]) == [1]
+
+
+def test_waits_without_a_bound_list_everything(service):
+    stream = Stream(service, updated_since=DAY)
+    for number in range(3):
+        stream.join(FormWait(FormFilter(job_id=number), FormCriteria()))
+
+    assert filters(stream.poll()[0]) == [{}]
+
+
+def test_only_the_waits_that_a_form_concerns_are_called(service, stream):
+    by_job, by_property = stream.join(job_id=21), stream.join(property_id=7)
+    both, anywhere = stream.join(job_id=21, property_id=8), stream.join()
+    stream.poll()
+    service.put(reference(1, updated=service.now))
+
+    _, concerned = stream.poll()
+
+    assert set(concerned) == {by_job, by_property, anywhere}
+    assert [ids(one) for one in (by_job, by_property, anywhere)] == [[1], [1], [1]]
+    assert ids(both) is None
+    assert stream.poll()[1] == [], "an unchanged form"
+
+
+def test_a_wait_that_joins_late_is_given_what_is_known(service, stream):
+    service.put(reference(1))
+    stream.poll()
+    requests = service.requests
+
+    assert ids(stream.join(job_id=21)) == [1]
+    assert service.requests == requests
+
+
+def test_a_wait_that_goes_back_further_than_what_is_known_lists_its_own_forms(service, stream):
+    old = DAY - timedelta(days=9)
+    service.put(reference(1, created=old + HOUR))
+    stream.poll()
+    late = stream.join(job_id=21, created_since=old)
+    assert ids(late) is None
+
+    queries, _ = stream.poll()
+
+    assert filters(queries)[1:] == [{"job_id": "21", "created_since": old.isoformat()}]
+    assert ids(late) == [1]
+    assert len(stream.poll()[0]) == 1
+
+
+def test_a_form_with_old_times_is_found_when_its_wait_is_checked(service, stream):
+    late = stream.join(job_id=21)
+    stream.poll()
+    service.put(reference(1, created=DAY + HOUR))
+    for _ in range(14):
+        stream.poll()
+        assert ids(late) is None
+
+    stream.poll()
+
+    assert ids(late) == [1]
+
+
+def test_a_form_that_is_gone_no_longer_counts(service, stream):
+    waiting = stream.join(job_id=21, minimum_forms=2)
+    service.put(reference(1))
+    stream.poll()
+    del service.forms[1]
+    service.put(reference(2, updated=NOON + timedelta(seconds=90)))
+
+    stream.poll(after=CHECK_INTERVAL)
+    assert ids(waiting) is None
+    service.put(reference(3, updated=service.now))
+    stream.poll()
+
+    assert ids(waiting) == [2, 3]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_form_that_moves_counts_there_and_no_longer_here(service, shared):
+    """Also where no listing is for all: what a wait has found is known with its place."""
+    service.page_size = 100 if shared else 1
+    stream = Stream(service)
+    for number in range(3):
+        service.put(reference(800 + number, job=800 + number, created=DAY + HOUR))
+    here, there = stream.join(job_id=21, minimum_forms=2), stream.join(job_id=22, minimum_forms=2)
+    service.put(reference(1), reference(2, job=22))
+    stream.join(job_id=901)
+    stream.poll()
+    stream.poll()
+
+    service.put(reference(1, job=22, updated=service.now))
+    stream.poll()
+
+    assert ids(here) is None
+    assert ids(there) == [2, 1]
+    service.put(reference(3, updated=service.now))
+    stream.poll()
+    assert ids(here) is None
+
+
+def test_a_form_that_is_renamed_no_longer_counts(service, stream):
+    waiting = stream.join(job_id=21, minimum_forms=2, form_names=["Gas"])
+    service.put(reference(1))
+    stream.poll()
+    service.put(reference(1, name="Photo", updated=service.now), reference(2, updated=service.now))
+
+    stream.poll()
+
+    assert ids(waiting) is None
+
+
+def test_each_name_needs_a_form(service, stream):
+    waiting = stream.join(job_id=21, form_names=["Gas", "Sign-off"])
+    service.put(reference(1), reference(2, name="Photo"))
+    stream.poll()
+    assert ids(waiting) is None
+
+    service.put(reference(3, name="Sign-off", updated=service.now))
+    stream.poll()
+
+    assert ids(waiting) == [1, 3]
+
+
+def test_a_wait_that_has_left_is_neither_called_nor_listed(service, stream):
+    gone = stream.join(job_id=21, created_since=DAY - timedelta(days=300))
+    stream.poll()
+    stream.forms.leave(gone)
+    service.put(reference(1, updated=service.now))
+
+    queries, concerned = stream.poll()
+
+    assert concerned == []
+    assert filters(queries)[0]["created_since"] == DAY.isoformat()
+
+
+def test_a_failed_listing_of_one_wait_is_skipped_and_comes_again(service, stream):
+    stream.poll()
+    late = stream.join(job_id=21, created_since=DAY - timedelta(days=9))
+    stream.forms.ingest(service.answer(stream.forms.next_query(60.0, service.now)), 60.0).close()
+    list(stream.forms.ingest(service.answer(stream.forms.next_query(60.0, service.now)), 60.0))
+    assert stream.forms.next_query(60.0, service.now).filters["job_id"] == "21"
+
+    assert stream.forms.skip() is late
+    assert not stream.forms.has_more
+    assert [query.filters.get("job_id") for query in stream.poll()[0]] == [None, "21"]
+
+
+def test_a_failed_listing_for_all_is_not_skipped(service, stream):
+    query = stream.forms.next_query(0.0, service.now)
+
+    assert stream.forms.skip() is None
+    assert stream.forms.next_query(1.0, service.now) == query
+
+
+def test_the_watermark_moves_only_with_a_listing_that_was_read(service, stream):
+    stream.poll()
+    before = stream.forms.next_query(120.0, service.now)
+    stream.forms.skip()
+
+    assert stream.forms.next_query(99_999.0, service.now + 24 * HOUR) == before
+
+
+# What it costs
+
+
+def days(number):
+    return NOON - timedelta(days=number)
+
+
+def fill(service, *, per_day, during):
+    """Put forms of other jobs, evenly over the last days."""
+    for number in range(per_day * during):
+        created = service.now - timedelta(days=during * number / (per_day * during))
+        service.put(reference(10_000 + number, job=10_000 + number, place="99", created=created))
+
+
+def requests_an_hour(service, stream, *, interval, hours=10):
+    for _ in range(2):
+        stream.poll()
+    before = service.requests
+    for _ in range(round(hours * 3600 / interval)):
+        stream.poll(after=interval)
+    return (service.requests - before) / hours
+
+
+def test_old_waits_do_not_make_all_list_their_history():
+    """One sensor a day for two weeks, 200 forms a day, pages of 20, a poll every 300 s."""
+    service = Service(page_size=20)
+    fill(service, per_day=200, during=14)
+    stream = Stream(service)
+    stream.forms = SharedForms(
+        FormFilter(created_since=DAY), look_back=HOUR, interval=300.0, check_interval=3000.0
+    )
+    for number in range(14):
+        stream.join(job_id=number, created_since=days(number))
+
+    cost = requests_an_hour(service, stream, interval=300.0)
+
+    # 12 polls, and 14 checks each 3000 s; alone they would be 168, and with one stream a day 1,736.
+    assert cost <= 12 + 14 * 1.2 + 2
+
+
+def test_a_listing_for_all_is_abandoned_once_it_costs_more_than_one_for_each():
+    service = Service(page_size=20)
+    service.now -= timedelta(minutes=10)  # nothing was completed in the last hour
+    stream = Stream(service)
+    for number in range(5):
+        stream.join(job_id=number, created_since=days(14))
+    for number in range(2_800):
+        service.put(reference(number, job=10_000, created=days(14) + timedelta(minutes=7 * number) - HOUR))
+
+    stream.poll()
+    stream.poll()
+
+    assert service.requests <= 5 + 5 + 2
+    stream.poll(after=CHECK_INTERVAL)
+    assert service.requests <= 5 + 5 + 2 + 1 + 5, "the length is known now"
+
+
+def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
+    fill(service, per_day=24 * 500, during=1)
+    stream = Stream(service)
+    for number in range(3):
+        stream.join(job_id=number)
+    stream.poll()
+    stream.poll()
+
+    queries, _ = stream.poll()
+
+    assert [query.filters["job_id"] for query in queries] == ["0", "1", "2"]
+    for number in range(3, 9):
+        stream.join(job_id=number)
+    assert "job_id" not in stream.poll()[0][0].filters
+
+
+def test_a_wait_on_the_entire_account_is_listed_with_the_others(service):
+    fill(service, per_day=1_000, during=3)
+    stream = Stream(service)
+    anywhere = stream.join(form_names=["None"], created_since=days(3))
+    narrow = stream.join(job_id=1, created_since=days(1))
+
+    queries, _ = stream.poll()
+
+    assert filters(queries) == [{"created_since": days(3).isoformat()}]
+    assert anywhere.checked_at == narrow.checked_at == stream.seconds
+
+
+def test_many_checks_are_spread_over_polls(service):
+    fill(service, per_day=4, during=400)
+    service.page_size = 1
+    stream = Stream(service)
+    stream.join(job_id=-1)
+    stream.join(job_id=-2)
+    stream.poll()
+    stream.poll()
+    waits = [stream.join(job_id=n, created_since=days(100 + n)) for n in range(3 * MIN_CHECKS)]
+
+    lengths = [len(stream.poll()[0]) for _ in range(4)]
+
+    assert max(lengths) <= MIN_CHECKS + 1
+    assert all(waiting.checked_at is not None for waiting in waits)
+
+
+# The same forms as by asking for each wait
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 40))
+def test_every_wait_finds_what_a_listing_of_its_own_would(seed):
+    """Drawn forms, moves, names, joins and failures; times are right, so that no check is needed."""
+    chance = random.Random(seed)
+    service = Service(page_size=chance.choice([1, 3, 100]))
+    stream = Stream(service)
+    waits, names_by_wait = [], {}
+
+    def draw_form():
+        identifier = chance.randrange(30)
+        known = service.forms.get(identifier)
+        created = service.now if known is None else parse_reference_time(known["createdOnDateTime"])
+        assert isinstance(created, datetime)
+        service.put(
+            reference(
+                identifier,
+                job=chance.randrange(4),
+                place=str(chance.randrange(3)),
+                name=chance.choice(["Gas", "Photo"]),
+                created=created,
+                updated=service.now,
+            )
+        )
+
+    def draw_wait():
+        wanted = chance.choice([{"job_id": chance.randrange(4)}, {"property_id": chance.randrange(3)}, {}])
+        names = chance.choice([(), ("Gas",)])
+        made = wait(created_since=service.now - HOUR * chance.randrange(60), form_names=names, **wanted)
+        names_by_wait[made] = names or ("Gas", "Photo")
+        waits.append(stream.join(made))
+
+    for _ in range(60):
+        for _ in range(chance.randrange(4)):
+            draw_form()
+        if chance.random() < 0.2 or not waits:
+            draw_wait()
+        if len(waits) > 1 and chance.random() < 0.1:
+            stream.forms.leave(waits.pop(chance.randrange(len(waits))))
+        if chance.random() < 0.2:
+            stream.forms.next_query(stream.seconds, service.now)
+            stream.forms.skip()
+        stream.poll(after=chance.choice([INTERVAL, INTERVAL, 2 * HOUR.total_seconds()]))
+        for waiting in waits:
+            if waiting.checked_at is None:
+                continue  # its turn comes with a later poll
+            expected = {
+                one["id"]
+                for one in service.forms.values()
+                if waiting.wanted.matches_reference(one) and one["formName"] in names_by_wait[waiting]
+            }
+            assert waiting.found.keys() == expected
