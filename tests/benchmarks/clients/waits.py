@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow.providers.http.sensors.http import HttpSensor
 from airflow.providers.http.triggers.http import HttpEventTrigger, HttpSensorTrigger
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks.clients.loops import AUTHORISATION
@@ -19,19 +19,14 @@ INTERVAL = 1.0
 
 def shared(job: int) -> BaseTrigger:
     """Wait on the stream that all share."""
-    waiting = alone(job, shared=True)
-    waiting.trigger_id = job
-    return waiting
+    return alone(job, shared=True)
 
 
 shared_busy = shared
 
 
 def alone(job: int, *, shared: bool = False) -> BaseTrigger:
-    """Wait alone.
-
-    Without an identifier, as in ``dag.test()``: with one, the first poll would come only after 15 s.
-    """
+    """Wait alone."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return FsmFormTrigger(
         fsm_conn_id="bench",
@@ -64,7 +59,7 @@ def http_sensor(job: int) -> BaseTrigger:
 
 
 def nothing(job: int) -> BaseTrigger:
-    """Wait on a shared stream that does nothing."""
+    """Wait for nothing, and never wake."""
     return _Nothing(job)
 
 
@@ -81,7 +76,7 @@ def poked(job: int) -> Any:
     )
 
 
-class _Nothing(BaseEventTrigger):
+class _Nothing(BaseTrigger):
     def __init__(self, job: int) -> None:
         super().__init__()
         self._job = job
@@ -89,22 +84,6 @@ class _Nothing(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{__name__}._Nothing", {"job": self._job}
 
-    def shared_stream_key(self) -> str:
-        return "nothing"
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[None]:
-        while True:
-            await asyncio.sleep(INTERVAL)
-            yield None
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[None]
-    ) -> AsyncGenerator[TriggerEvent, None]:
-        async for seen in shared_stream:
-            if seen is not None:
-                yield TriggerEvent(seen)
-
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        raise NotImplementedError
+        await asyncio.Event().wait()
         yield TriggerEvent(None)
