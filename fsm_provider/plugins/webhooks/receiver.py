@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from fsm_provider.compat import count
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
 from fsm_provider.plugins.webhooks.config_cache import Configuration, Route
-from fsm_provider.plugins.webhooks.events import record
+from fsm_provider.plugins.webhooks.events import DeliveryRecorder
 from fsm_provider.plugins.webhooks.log_limit import LogLimit
 from fsm_provider.plugins.webhooks.payload_summary import summarize_payload
 from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
@@ -75,6 +75,7 @@ class Receiver:
     ) -> None:
         self._configuration = configuration or Configuration()
         self._response_seconds = response_seconds
+        self._recorder = DeliveryRecorder()
         self._refusals = Refusals()
         self._log_limit = LogLimit(logger)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
@@ -170,7 +171,7 @@ class Receiver:
             **summarize_payload(body, keep_body=endpoint.keep_body),
             "received_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        return record(uri_for_records(route.fsm_conn_id, route.watched), identity, extra)
+        return self._recorder.record(uri_for_records(route.fsm_conn_id, route.watched), identity, extra)
 
     def _verify(
         self, route: Route, endpoint: WebhookEndpoint, headers: Headers, body: bytes

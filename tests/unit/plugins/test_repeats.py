@@ -36,7 +36,7 @@ def identity(signed, identifier, body, sent_at):
 
 
 def is_repeat(first, second):
-    """The condition of the query in :mod:`fsm_provider.plugins.webhooks.events`."""
+    """The condition for a repeat in :mod:`fsm_provider.plugins.webhooks.events`."""
     return first.key == second.key or first.digest == second.digest
 
 
