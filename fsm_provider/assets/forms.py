@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, quote
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fsm_provider.api.form_filter import FormReference
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+LARGEST_EVENT = 1000
+"""References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
 
 _defined: dict[str, list[dict[str, Any]]] = {}
 """The questions of the assets that this process has defined, by name."""
@@ -29,6 +33,7 @@ def completed_forms(
     *,
     fsm_conn_id: str = "fsm_default",
     poll_interval: float = 60,
+    max_forms_per_event: int = MAX_FORMS_PER_EVENT,
     start_from: datetime | str = "now",
     look_back: timedelta = timedelta(hours=1),
     reconcile_every: timedelta = timedelta(hours=1),
@@ -45,12 +50,15 @@ def completed_forms(
     """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.3.
 
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
-    tasks get by :func:`forms_from_events`. An event holds at most 100 references; a poll that finds more
-    has an event for each hundred, 15 s apart. Every form is emitted, even if a triggerer dies or the DAG is
-    paused for a while; a second time only if its watcher ends after an event is stored and before the
-    watermark is. The watermark is stored with the asset: it is lost once no DAG uses the asset, and starts
-    anew with another connection. With another filter or other names it continues: older forms that only
-    the new filter matches are history.
+    tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references. While
+    there are more, the next event follows after 15 s, and polls go on: in turn an event starts with the
+    oldest forms and with the newest. Of a form that changes before it is emitted, only the newest version
+    is emitted.
+
+    Every form is emitted, even if a triggerer dies or the DAG is paused for a while; a second time only if
+    its watcher ends after an event is stored and before the watermark is. The watermark is stored with the
+    asset: it is lost once no DAG uses the asset, and starts anew with another connection. With another
+    filter or other names it continues: older forms that only the new filter matches are history.
 
     Define an asset once, in a module that its DAGs import. Two DAGs that define it with different filters get
     the same events, and :func:`forms_from_events` logs an error that names both. If only their intervals
@@ -59,6 +67,7 @@ def completed_forms(
     :param name: the asset's name; its URI is ``fsm://<connection>/forms/<name>``.
     :param fsm_conn_id: the Airflow connection.
     :param poll_interval: seconds between two polls, at least 1.
+    :param max_forms_per_event: references in one event, from 1 to 1,000. Up to one run starts for each event.
     :param start_from: what is emitted first: ``now``, forms that come from now on; ``beginning``, every form
         there is; a time, forms updated at or after it, in UTC if it has no zone. Give a constant: a time
         that changes at each parsing replaces the configuration each time.
@@ -77,7 +86,7 @@ def completed_forms(
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.3; it says what to do instead.
     """
     from fsm_provider.api.form_filter import FormFilter
-    from fsm_provider.api.validation import parse_names
+    from fsm_provider.api.validation import parse_count, parse_names
     from fsm_provider.compat import has_shared_streams
     from fsm_provider.polling.watch import FormWatch, question_from
     from fsm_provider.storage.lineage import uri_for_records
@@ -110,6 +119,7 @@ def completed_forms(
         look_back=_seconds("look_back", look_back, least=0),
         reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
         reconcile_back=_seconds("reconcile_back", reconcile_back, least=0),
+        max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
     )
     interval = _seconds("poll_interval", poll_interval, least=1)
     _define(name, question_from(watch))

@@ -3,8 +3,8 @@
 A form counts as new once for each (id, lastUpdatedOnDateTime), however that time is written. Without a
 readable time it is new once for each digest of its record. An emitted version is remembered for as long as a
 poll can return it again, and stored in chunks of an hour, so that a poll with one new form writes little. The
-hour is that of its time, or that of the last poll that returned it. The watermark moves only when every new
-form of a poll has been recorded.
+hour is that of its time, or that of the last poll that returned it. There are two watermarks: the next poll
+begins at the end of the last, but what is stored moves past a poll only once all its new forms are recorded.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fsm_provider.api.form_filter import FormFilter, FormReference, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
+from fsm_provider.polling.emitted_forms import EmittedForms
+from fsm_provider.polling.pending_forms import NewForm, PendingForms
 from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -27,12 +29,25 @@ MAX_NAMED = 20
 """Identifiers of forms in one log line."""
 WATERMARK = "watermark"
 """Key of the watermark, which also lists the keys of the chunks."""
-SEEN = "seen/"
-"""Prefix of a chunk's key; its hour follows, in UTC."""
+
+
+class StoredWatermark(TypedDict):
+    """A watermark as it is stored; times are ISO 8601.
+
+    :param moment: where a restart begins: before every poll with a pending form; None: at the start.
+    :param pieces: the keys of the chunks of emitted forms.
+    :param polled: where the next poll would have begun, if forms are pending.
+    :param oldest_pending: when the first of the pending forms was updated, if that is before ``moment``.
+    """
+
+    moment: str | None
+    pieces: list[str]
+    polled: NotRequired[str]
+    oldest_pending: NotRequired[str]
 
 
 class NewFormTracker:
-    """Finds the new forms of each poll.
+    """Finds the new forms of each poll, and keeps them until they were emitted.
 
     :param wanted: the filter, without lower bounds.
     :param form_names: only forms with these names; empty: any form.
@@ -60,23 +75,28 @@ class NewFormTracker:
         self._start = parse_reference_time(start_from)
         self._watermark = Watermark(look_back, reconcile_every)
         self._reconcile_back = reconcile_back
-        self._seen: dict[str, dict[str, Any]] = {}
-        self._hour_by_id: dict[str, str] = {}
-        self._unsaved: set[str] = set()
-        self._left: set[str] = set()
-        self._open: tuple[PollQuery, PollResult, float] | None = None
+        self._emitted = EmittedForms()
+        self._pending = PendingForms()
+        self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
         self._began = math.inf
 
-    def restore(self, timestamp: datetime | None, *, from_other_filter: bool = False) -> None:
+    @property
+    def pending(self) -> int:
+        """Number of forms that are still to emit."""
+        return len(self._pending)
+
+    def restore(self, stored: StoredWatermark, *, from_other_filter: bool = False) -> None:
         """Restore a watermark of :meth:`to_store`.
 
-        :param timestamp: its ``moment``.
         :param from_other_filter: it was stored for another filter or other names. Forms updated before it
-            that were not emitted did not match then: they are history, as before the first poll.
+            that were not emitted did not match then: they are history, as before the first poll. If forms
+            were pending, history ends before the first of them.
         """
-        self._watermark.timestamp = timestamp
-        self._history_ends = timestamp if from_other_filter else None
+        timestamp = parse_reference_time(stored["moment"])
+        self._watermark.timestamp = self._pending.watermark = timestamp
+        if from_other_filter:
+            self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
 
     def begin(self, began: float) -> None:
         """Set when the watcher began: forms that came since, while it could not poll, are new.
@@ -85,12 +105,9 @@ class NewFormTracker:
         """
         self._began = began
 
-    def restore_emitted(self, name: str, emitted: Mapping[str, Any]) -> None:
+    def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
         """Restore a chunk of :meth:`to_store` by its key and its value."""
-        for identifier, version in emitted.items():
-            hour = name.removeprefix(SEEN)
-            if self._hour_by_id.get(identifier, "") <= hour:
-                self._add_seen(identifier, version, hour)
+        self._emitted.restore(key, emitted)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -115,126 +132,124 @@ class NewFormTracker:
         return PollQuery(filters=filters, full=full)
 
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:
-        """Return the new forms of a poll; :meth:`record` them, then :meth:`commit` the poll.
+        """Add a poll, and return its new forms, which are pending from now on.
 
         :param now: the value that :meth:`next_query` was given.
         """
-        self._open = query, result, now
-        each_once = self._names.wanted(result.references)
-        new = [reference for reference in each_once if not self._is_known(reference)]
-        if self._watermark.timestamp is None and not self._first_poll_emits:
-            waited = now - self._began
-            if waited < MAX_START:
-                self.record(new)
-                return []
-            self._history_ends = result.started - timedelta(seconds=waited)
-        return self._without_history(new)
-
-    def record(self, references: list[FormReference]) -> None:
-        """Record that these forms of the ingested poll were emitted."""
-        _, result, _ = self._open_poll()
-        for reference in references:
-            hour = _hour(self._updated(reference) or result.started)
-            before = self._add_seen(str(reference["id"]), self._version_for(reference), hour)
-            self._unsaved |= {before, hour}
-
-    def commit(self) -> None:
-        """Move the watermark past a poll whose forms are all recorded, and forget old versions."""
-        query, result, now = self._open_poll()
-        self._keep_undated(result)
-        self._open = self._history_ends = None
+        new = []
+        for reference in self._names.wanted(result.references):
+            form = _form_from(reference, result)
+            pending = self._pending.get(form.id)
+            if form.id in self._emitted and _is_version(self._emitted[form.id], form):
+                if form.updated is None:
+                    self._emitted.keep(form.id, form.version, form.hour)
+            elif pending is not None and _is_version(pending.version, form):
+                pending.hour = form.hour
+            else:
+                new.append(form)
+        new = self._without_history(new, query, result, now)
         self._watermark.move(result.started, full=query.full, now=now)
-        oldest = _hour(result.started - self._watermark.look_back - self._reconcile_back - MAX_CLOCK_SKEW)
-        for hour in [hour for hour, seen in self._seen.items() if hour < oldest or not seen]:
-            for identifier in self._seen.pop(hour):
-                del self._hour_by_id[identifier]
-            self._unsaved.add(hour)
+        self._pending.add(new, result.started - self._watermark.look_back)
+        self._forget()
+        return [form.reference for form in new]
 
-    def to_store(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list[str]]:
+    def next_event(self, max_forms: int) -> list[FormReference]:
+        """Return the forms to emit next; :meth:`record` the event once it is stored.
+
+        While there are more, it takes in turn the forms of the oldest polls, and those of the newest.
+        """
+        self._event = self._pending.next_event(max_forms)
+        return [form.reference for form in self._event]
+
+    def record(self) -> None:
+        """Record that the last :meth:`next_event` was emitted."""
+        self._add_emitted(self._event)
+        self._pending.remove(self._event)
+        self._event = []
+        self._forget()
+
+    def to_store(self) -> tuple[StoredWatermark, dict[str, dict[str, Any]], list[str]]:
         """Return what to store: the watermark, the changed chunks, and the keys of chunks to delete.
 
         Store the chunks before the watermark, which lists them, delete after it, then call :meth:`stored`.
-        Until the first poll is committed the watermark has no time, and the chunks are stored all the same.
+        Until all forms of the first poll are recorded the watermark may have no time; the chunks are stored
+        all the same.
         """
-        timestamp = self._watermark.timestamp
-        watermark = {
-            "moment": None if timestamp is None else timestamp.isoformat(),
-            "pieces": [SEEN + hour for hour in sorted(self._seen)],
-        }
-        changed = {SEEN + hour: dict(self._seen[hour]) for hour in self._unsaved if hour in self._seen}
-        return watermark, changed, [SEEN + hour for hour in self._unsaved if hour not in self._seen]
+        timestamp, polled = self._pending.watermark, self._watermark.timestamp
+        watermark = StoredWatermark(
+            moment=None if timestamp is None else timestamp.isoformat(), pieces=self._emitted.keys()
+        )
+        if self._pending and polled is not None:
+            watermark["polled"] = polled.isoformat()
+            oldest = self._pending.oldest_update()
+            if timestamp is not None and oldest is not None and oldest < timestamp:
+                watermark["oldest_pending"] = oldest.isoformat()
+        return watermark, *self._emitted.to_store()
 
     def stored(self) -> None:
-        """Note that the last :meth:`to_store` was stored.
+        """Note that the last :meth:`to_store` was stored."""
+        self._emitted.stored()
 
-        A chunk that a version has left is stored the next time. If it were stored before the watermark that
-        lists the version's new chunk, a restart between the two would forget the version.
-        """
-        self._unsaved, self._left = self._left & self._seen.keys(), set()
+    def _forget(self) -> None:
+        """Forget the emitted versions that no poll can return again, not even after a restart."""
+        if self._pending.watermark is not None:
+            oldest = self._pending.watermark - self._reconcile_back - MAX_CLOCK_SKEW
+            self._emitted.forget_before(_hour(oldest))
 
-    def _keep_undated(self, result: PollResult) -> None:
-        """Move the versions without a readable time that a poll returned to the chunk of its hour."""
-        hour = _hour(result.started)
-        undated = [one for one in self._names.wanted(result.references) if self._updated(one) is None]
-        for reference in undated:
-            identifier, version = str(reference["id"]), self._version_for(reference)
-            before = self._hour_by_id[identifier]
-            if before < hour or self._seen[before][identifier] != version:
-                self._unsaved.add(hour)
-                self._left.add(self._add_seen(identifier, version, hour))
+    def _without_history(
+        self, new: list[NewForm], query: PollQuery, result: PollResult, now: float
+    ) -> list[NewForm]:
+        """Record the forms that are history as if they were emitted, and return the others."""
+        ends, self._history_ends = self._history_ends, None
+        if self._watermark.timestamp is None and not self._first_poll_emits:
+            # A restart asks for the same forms again, and knows which of them are history.
+            since = parse_reference_time(query.filters.get("updated_since"))
+            self._pending.watermark = since and since + self._reconcile_back
+            waited = now - self._began
+            if waited < MAX_START:
+                self._add_emitted(new)
+                return []
+            ends = result.started - timedelta(seconds=waited)
+        history = [form for form in new if _is_before(form, ends)]
+        if history:
+            self._add_emitted(history)
+            logger.warning(
+                "%s forms unknown to this watcher were updated before it began to poll for such forms, at "
+                "%s: they are history and not emitted: %s",
+                len(history),
+                ends,
+                ", ".join(form.id for form in history[:MAX_NAMED]),
+            )
+        return [form for form in new if not _is_before(form, ends)]
 
-    def _add_seen(self, identifier: str, version: Any, hour: str) -> str:
-        """Remember a version of a form; return the hour of the version before, or its own."""
-        before = self._hour_by_id.get(identifier, hour)
-        if before != hour:
-            del self._seen[before][identifier]
-        self._seen.setdefault(hour, {})[identifier] = version
-        self._hour_by_id[identifier] = hour
-        return before
+    def _add_emitted(self, forms: list[NewForm]) -> None:
+        for form in forms:
+            self._emitted.add(form.id, form.version, form.hour)
 
-    def _open_poll(self) -> tuple[PollQuery, PollResult, float]:
-        if self._open is None:
-            raise RuntimeError("no poll was ingested")
-        return self._open
 
-    def _without_history(self, new: list[FormReference]) -> list[FormReference]:
-        """Record the forms that are unknown only because of another filter, and return the others."""
-        ends = self._history_ends
-        history = [one for one in new if ends and (self._updated(one) or ends) < ends]
-        if not history:
-            return new
-        self.record(history)
-        logger.warning(
-            "%s forms unknown to this watcher were updated before it began to poll for such forms, at %s: "
-            "they are history and not emitted: %s",
-            len(history),
-            ends,
-            ", ".join(str(one["id"]) for one in history[:MAX_NAMED]),
-        )
-        return [one for one in new if not self._is_known(one)]
+def polled_until(stored: StoredWatermark) -> datetime | None:
+    """Return where the next poll would have begun, None before the first."""
+    return parse_reference_time(stored.get("polled", stored["moment"]))
 
-    def _is_known(self, reference: FormReference) -> bool:
-        identifier = str(reference["id"])
-        hour = self._hour_by_id.get(identifier)
-        if hour is None:
-            return False
-        known = self._seen[hour][identifier]
-        if updated := self._updated(reference):
-            return parse_reference_time(known) == updated
-        # Before there were digests, the value itself was stored.
-        return known in (self._version_for(reference), reference["lastUpdatedOnDateTime"])
 
-    def _updated(self, reference: FormReference) -> datetime | None:
-        """Return when a form of the ingested poll was updated, None if its record has no readable time."""
-        _, result, _ = self._open_poll()
-        if reference["id"] in result.digests:
-            return None
-        return parse_reference_time(reference["lastUpdatedOnDateTime"])
+def _form_from(reference: FormReference, result: PollResult) -> NewForm:
+    """Return a form of a poll. Its version is its record's digest, or else its time as received."""
+    identifier, updated = reference["id"], reference["lastUpdatedOnDateTime"]
+    timestamp = None if identifier in result.digests else parse_reference_time(updated)
+    hour = _hour(timestamp or result.started)
+    return NewForm(reference, result.digests.get(identifier, updated), timestamp, hour)
 
-    def _version_for(self, reference: FormReference) -> Any:
-        """Return what is stored for a form of the ingested poll: its digest, or else its time as received."""
-        _, result, _ = self._open_poll()
-        return result.digests.get(reference["id"], reference["lastUpdatedOnDateTime"])
+
+def _is_version(known: Any, form: NewForm) -> bool:
+    """Return whether a form is a version that is known."""
+    if form.updated is not None:
+        return parse_reference_time(known) == form.updated
+    # Before there were digests, the value itself was stored.
+    return known in (form.version, form.reference["lastUpdatedOnDateTime"])
+
+
+def _is_before(form: NewForm, ends: datetime | None) -> bool:
+    return ends is not None and form.updated is not None and form.updated < ends
 
 
 def _hour(timestamp: datetime) -> str:

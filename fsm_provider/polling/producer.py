@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -13,9 +13,9 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.compat import asset_state_store
-from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker
+from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.watch import question_from
+from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, question_from
 from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MAX_FORMS = 100
-"""References in one event."""
 EVENT_INTERVAL = 15.0
-"""Seconds between two events of one poll.
+"""Seconds between two events while more forms are pending.
 
 A DAG run takes the events up to the first for which the scheduler had not created a run yet; later events
 wait for the next one. The interval gives the scheduler time to create a run for each.
@@ -72,6 +70,8 @@ class Configuration(TypedDict):
 class FormEventProducer(SharedStreamProducer):
     """Polls for new forms, and emits one event at a time: the next after the one before is stored.
 
+    Polls go on while events are emitted.
+
     No error ends it: it retries, and reads the connection again after an error that a changed connection
     can fix. Killed or cancelled at any time and restarted, it still emits every form, and a second time the
     forms of an event that was stored just before.
@@ -85,17 +85,18 @@ class FormEventProducer(SharedStreamProducer):
         self._began = 0.0
         self._check_at = 0.0
         self._interval = DEFAULT_INTERVAL
+        self._polled = asyncio.Event()
         self._confirmed = asyncio.Event()
         self._is_stored = True
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
-        """Yield events: the new forms of each poll, at most :data:`MAX_FORMS`, and their question."""
+        """Yield events: new forms, at most ``max_forms_per_event``, and their question."""
         await _until_stored(self._asset_name, "The beginning", self._note_beginning)
         while True:
             self._configure(await self._next_configuration())
             await _until_stored(self._asset_name, "The watermark", self._restore)
             try:
-                async with aclosing(self._new_forms()) as events:
+                async with self._polling(), aclosing(self._events()) as events:
                     async for references in events:
                         origin = {"asset_name": self._asset_name, "question": question_from(self._watch)}
                         yield {**origin, "forms": references}, None
@@ -143,22 +144,17 @@ class FormEventProducer(SharedStreamProducer):
             waited += 1
             await asyncio.sleep(1.0)
 
-    async def _sleep(self, seconds: float) -> None:
-        """Wait until the next poll, and check for another configuration meanwhile.
+    async def _check_configuration(self) -> None:
+        """Check for another configuration, at most once in :data:`CHECK_INTERVAL`.
 
         :raises _ReplacedError: if there is one.
         """
-        clock = asyncio.get_running_loop().time
-        until = clock() + seconds
-        while True:
-            if clock() >= self._check_at:
-                self._check_at = clock() + CHECK_INTERVAL
-                watch, interval = await self._read_configuration()
-                if (watch or self._watch, interval or self._interval) != (self._watch, self._interval):
-                    raise _ReplacedError
-            if (left := until - clock()) <= 0:
-                return
-            await asyncio.sleep(min(left, CHECK_INTERVAL))
+        now = asyncio.get_running_loop().time()
+        if now >= self._check_at:
+            self._check_at = now + CHECK_INTERVAL
+            watch, interval = await self._read_configuration()
+            if (watch or self._watch, interval or self._interval) != (self._watch, self._interval):
+                raise _ReplacedError
 
     async def _read_configuration(self) -> tuple[FormWatch | None, float | None]:
         """Return the current configuration and interval; None for what is not stored or cannot be read."""
@@ -168,50 +164,64 @@ class FormEventProducer(SharedStreamProducer):
             return known[-1]["watch"] if known else None, interval
         return None, None
 
-    async def _new_forms(self) -> AsyncGenerator[list[FormReference], None]:
-        """Yield the new forms of each poll.
+    @asynccontextmanager
+    async def _polling(self) -> AsyncGenerator[None]:
+        """Poll in a task of its own while the body runs."""
+        self._polls = asyncio.create_task(self._poll())
+        self._polls.add_done_callback(lambda _: self._polled.set())
+        try:
+            yield
+        finally:
+            self._polls.cancel()
+            await asyncio.wait([self._polls])
 
-        :raises _ReplacedError: once there is another configuration.
-        """
-        self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
+    async def _poll(self) -> None:
         polls = poll_forever(
             self._poller,
             next_query=lambda now: self._tracker.next_query(now, datetime.now(UTC)),
             ingest=self._tracker.ingest,
             interval=self._interval,
             first_after=0.0,
-            sleep=self._sleep,
         )
         async with aclosing(polls):
-            async for new in polls:
-                if not isinstance(new, PollFailure):
-                    async for references in self._emit(new):
-                        yield references
+            async for polled in polls:
+                if not isinstance(polled, PollFailure):
+                    self._polled.set()
 
-    async def _emit(self, new: list[FormReference]) -> AsyncGenerator[list[FormReference], None]:
-        """Yield new forms in chunks, and record each event that Airflow has stored."""
-        if not new:
-            self._tracker.commit()
-            await self._save(throttled=True)
-        for start in range(0, len(new), MAX_FORMS):
-            if start:
-                await asyncio.sleep(EVENT_INTERVAL - CONFIRMATION_DELAY)
-            references = new[start : start + MAX_FORMS]
+    async def _events(self) -> AsyncGenerator[list[FormReference], None]:
+        """Yield the forms of each event, and record each event that Airflow has stored.
+
+        :raises _ReplacedError: once there is another configuration; what is pending is found again.
+        """
+        self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
+        max_forms = self._watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
+        while True:
+            await self._check_configuration()
+            if self._polls.done():
+                self._polls.result()
+            if self._polled.is_set():
+                self._polled.clear()
+                await self._save(throttled=True)
+            if not (references := self._tracker.next_event(max_forms)):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_INTERVAL):
+                        await self._polled.wait()
+                continue
             self._confirmed.clear()
             yield references
             await self._confirmed.wait()
             await asyncio.sleep(CONFIRMATION_DELAY)
-            if not self._is_stored:
+            if self._is_stored:
+                self._tracker.record()
+                await self._save()
+            else:
                 logger.warning(
                     "%s new forms of the asset '%s' could not be stored; they are emitted again",
-                    len(new) - start,
+                    len(references),
                     self._asset_name,
                 )
-                return
-            self._tracker.record(references)
-            if start + MAX_FORMS >= len(new):
-                self._tracker.commit()
-            await self._save()
+            if self._tracker.pending:
+                await asyncio.sleep(EVENT_INTERVAL - CONFIRMATION_DELAY)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Note whether Airflow has stored the pending event."""
@@ -228,19 +238,23 @@ class FormEventProducer(SharedStreamProducer):
         watches = [one["watch"] for one in known]
         same_service = [one for one in watches if one["fsm_conn_id"] == self._watch["fsm_conn_id"]]
         newest_first = dict.fromkeys([self._prefix, *map(_prefix_for, reversed(same_service))])
-        timestamps: dict[str, datetime | None] = {}
+        watermarks: dict[str, StoredWatermark] = {}
+        polled: dict[str, datetime] = {}
         for prefix in reversed(newest_first):
-            watermark = await self._store.aget(prefix + WATERMARK)
+            watermark: StoredWatermark | None = await self._store.aget(prefix + WATERMARK)
             if watermark is None:
                 continue
-            timestamps[prefix] = watermark["moment"] and datetime.fromisoformat(watermark["moment"])
-            for name in watermark["pieces"]:
-                self._tracker.restore_emitted(name, await self._store.aget(prefix + name) or {})
-        own, newest = timestamps.get(self._prefix), max(filter(None, timestamps.values()), default=None)
-        if newest is not None and (own is None or newest - own > CONFLICT_WINDOW):
-            self._tracker.restore(newest, from_other_filter=True)
+            if until := polled_until(watermark):
+                watermarks[prefix], polled[prefix] = watermark, until
+            for key in watermark["pieces"]:
+                self._tracker.restore_emitted(key, await self._store.aget(prefix + key) or {})
+        if not watermarks:
+            return
+        newest = max(polled, key=polled.__getitem__)
+        if self._prefix in polled and polled[newest] - polled[self._prefix] <= CONFLICT_WINDOW:
+            self._tracker.restore(watermarks[self._prefix])
         else:
-            self._tracker.restore(own)
+            self._tracker.restore(watermarks[newest], from_other_filter=True)
 
     async def _save(self, *, throttled: bool = False) -> None:
         """Store what was emitted; if that fails, or is throttled after a recent write, the next call does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     from fsm_provider.api.form_filter import FormFilters
@@ -11,8 +11,15 @@ QUESTION = ("fsm_conn_id", "filters", "form_names", "query_params")
 """What decides which forms an asset has; the other keys say when and how often it is polled."""
 
 
+MAX_FORMS_PER_EVENT = 100
+"""References in one event, if a configuration does not say."""
+
+
 class FormWatch(TypedDict):
-    """The configuration of a watcher of completed forms: times in seconds, and every value plain JSON."""
+    """The configuration of a watcher of completed forms: times in seconds, and every value plain JSON.
+
+    One that was stored by an earlier version may lack ``max_forms_per_event``.
+    """
 
     asset_name: str
     fsm_conn_id: str
@@ -23,6 +30,7 @@ class FormWatch(TypedDict):
     look_back: float
     reconcile_every: float
     reconcile_back: float
+    max_forms_per_event: NotRequired[int]
 
 
 def question_from(watch: FormWatch) -> dict[str, Any]:

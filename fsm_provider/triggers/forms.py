@@ -125,8 +125,8 @@ class FsmFormTrigger(BaseTrigger):
 class FsmFormEventTrigger(BaseEventTrigger):
     """Emit newly completed forms, poll after poll, as the watcher of an asset (Airflow 3.3).
 
-    Each event holds the new forms of a poll, at most 100 references: ``{"asset_name": ..., "question":
-    {...filters...}, "forms": [...references...]}``. What was emitted is stored with the asset once the
+    Each event holds new forms: ``{"asset_name": ..., "question": {...filters...}, "forms":
+    [...references...]}``. What was emitted is stored with the asset once the
     events are in Airflow's database.
 
     What to poll for, and how often, comes from an ``FsmFormConfigurationTrigger`` and an

@@ -68,6 +68,7 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
         "look_back": 300.0,
         "reconcile_every": 3600.0,
         "reconcile_back": 604800.0,
+        "max_forms_per_event": 100,
     }
 
 
@@ -80,6 +81,9 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
         ({"reconcile_every": timedelta(0)}, "reconcile_every"),
         ({"reconcile_back": timedelta(days=-1)}, "reconcile_back"),
         ({"start_from": "tomorrow"}, "start_from"),
+        ({"max_forms_per_event": 0}, "max_forms_per_event"),
+        ({"max_forms_per_event": 1001}, "max_forms_per_event"),
+        ({"max_forms_per_event": 2.5}, "max_forms_per_event"),
         ({"property_id": ""}, "property_id"),
         ({"form_names": [""]}, "form_names"),
     ],

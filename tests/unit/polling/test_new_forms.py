@@ -2,6 +2,8 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import chain
+from random import Random
 
 import pytest
 
@@ -37,16 +39,19 @@ class Watcher:
         self.seconds = 0.0
         self.stored = {}
 
-    def poll(self, *references, started=NOON, record=True, commit=True, after=60.0, digests=None):
+    def poll(self, *references, started=NOON, max_forms=1000, after=60.0, digests=None):
         self.seconds += after
         self.query = self.tracker.next_query(self.seconds, started)
         result = PollResult(references=list(references), started=started, digests=digests or {})
         new = self.tracker.ingest(self.query, result, self.seconds)
-        if record:
-            self.tracker.record(new)
-            if commit:
-                self.tracker.commit()
+        if max_forms:
+            self.emit(max_forms)
         return [form["id"] for form in new]
+
+    def emit(self, max_forms=1000):
+        event = self.tracker.next_event(max_forms)
+        self.tracker.record()
+        return [form["id"] for form in event]
 
     def save(self):
         watermark, changed, gone = self.tracker.to_store()
@@ -61,8 +66,7 @@ class Watcher:
         watermark = self.stored["watermark"]
         for name in watermark["pieces"]:
             tracker.restore_emitted(name, self.stored[name])
-        timestamp = watermark["moment"]
-        tracker.restore(timestamp and datetime.fromisoformat(timestamp), from_other_filter=from_other_filter)
+        tracker.restore(watermark, from_other_filter=from_other_filter)
         other = Watcher(tracker)
         other.stored = self.stored
         return other
@@ -135,13 +139,140 @@ def test_forms_with_other_names_are_not_emitted():
     assert watcher.poll(reference(1), reference(2, name="Photo")) == [1]
 
 
-def test_what_was_not_recorded_is_emitted_again_and_the_watermark_stays():
+def test_what_was_not_recorded_stays_pending_and_the_stored_watermark_stays():
     watcher = Watcher(new_tracker())
     watcher.poll(started=NOON)
-    watcher.poll(reference(1), started=NOON + DAY, record=False)
+    watcher.save()
+    watcher.poll(reference(1), started=NOON + DAY, max_forms=0)
+    watcher.poll(reference(1), started=NOON + 2 * DAY, max_forms=0)
+    watcher.save()
 
-    assert watcher.poll(reference(1), started=NOON + DAY) == [1]
-    assert since(watcher) == NOON - HOUR
+    assert since(watcher) == NOON + DAY - HOUR
+    assert watcher.stored["watermark"]["moment"] == (NOON - HOUR).isoformat()
+    assert watcher.restarted().poll(reference(1), started=NOON + 2 * DAY) == [1]
+    assert watcher.emit() == [1]
+    watcher.save()
+    assert watcher.stored["watermark"] == {
+        "moment": (NOON + 2 * DAY - HOUR).isoformat(),
+        "pieces": ["seen/2026-01-31T12"],
+    }
+
+
+def test_new_forms_and_the_backlog_are_emitted_in_turn():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(*map(reference, range(100)), max_forms=0)
+    assert watcher.emit(10) == [*range(10)]
+    emitted = []
+    for identifier in range(200, 206):
+        watcher.poll(reference(identifier), max_forms=0)
+        emitted.append(watcher.emit(10))
+
+    assert emitted[0] == [200, *range(10, 19)]
+    assert emitted[1] == [*range(19, 29)]
+    assert emitted[2] == [202, 201, *range(29, 37)]
+    while watcher.tracker.pending:
+        emitted.append(watcher.emit(10))
+    assert sorted([*range(10), *chain(*emitted)]) == [*range(100), *range(200, 206)]
+
+
+def test_neither_the_newest_nor_the_oldest_forms_starve_if_every_event_is_full():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(*map(reference, range(20)), max_forms=0)
+    emitted = []
+    for number in range(10):
+        watcher.poll(*map(reference, range(100 * number + 100, 100 * number + 110)), max_forms=0)
+        emitted.append(watcher.emit(5))
+
+    assert [*chain(*emitted[::2])] == [*range(20), 100, 101, 102, 103, 104]
+    assert [event[0] for event in emitted[1::2]] == [200, 400, 600, 800, 1000]
+
+
+def test_a_newer_version_replaces_the_pending_one():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1), reference(2), max_forms=0)
+    newer = reference(1, NOON + HOUR)
+
+    assert watcher.poll(newer, reference(2), max_forms=0) == [1]
+    assert watcher.tracker.next_event(10) == [reference(2), newer]
+
+
+def test_a_newer_version_that_comes_while_the_event_is_on_its_way_stays_pending():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1), max_forms=0)
+    assert watcher.tracker.next_event(10) == [reference(1)]
+    newer = reference(1, NOON + HOUR)
+    watcher.poll(newer, max_forms=0)
+    watcher.tracker.record()
+    watcher.save()
+
+    for each in (watcher, watcher.restarted(start_from="beginning")):
+        each.poll(newer, max_forms=0)
+        assert each.tracker.next_event(10) == [newer]
+
+
+def test_what_was_emitted_is_remembered_while_a_backlog_holds_the_watermark_back():
+    watcher = Watcher(new_tracker())
+    watcher.poll()
+    watcher.poll(reference(1), reference(2), max_forms=1)
+    for days in range(1, 10):
+        watcher.poll(reference(1), reference(2), started=NOON + days * DAY, max_forms=0)
+    watcher.save()
+
+    assert watcher.restarted().poll(reference(1), reference(2), started=NOON + 9 * DAY) == [2]
+
+
+def test_a_form_without_a_time_that_is_emitted_late_is_remembered():
+    watcher = Watcher(new_tracker("beginning"))
+    for days in range(10):
+        undated = [reference(1, None), reference(2, None)]
+        watcher.poll(*undated, started=NOON + days * DAY, max_forms=0, digests={1: "a", 2: "b"})
+    assert watcher.emit() == [1, 2]
+
+    assert watcher.poll(*undated, started=NOON + days * DAY, digests={1: "a", 2: "b"}) == []
+
+
+def test_what_changes_while_it_is_stored_is_stored_the_next_time():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1))
+    watcher.tracker.to_store()
+    watcher.poll(reference(2, NOON - HOUR))
+    watcher.tracker.stored()
+
+    assert watcher.save() == ({"seen/2026-01-31T11"}, set())
+
+
+def test_what_could_not_be_stored_is_stored_the_next_time():
+    watcher = Watcher(new_tracker("beginning"))
+    watcher.poll(reference(1))
+    watcher.tracker.to_store()
+    watcher.poll(reference(2, NOON - HOUR))
+
+    assert watcher.save() == ({"seen/2026-01-31T11", "seen/2026-01-31T12"}, set())
+
+
+def test_a_late_form_that_is_pending_for_another_filter_is_no_history():
+    before = Watcher(new_tracker())
+    before.poll(reference(1))
+    before.poll(reference(2), reference(3, NOON - 2 * DAY), max_forms=0, after=3600.0)
+    before.save()
+
+    assert before.restarted(from_other_filter=True).poll(
+        reference(2), reference(3, NOON - 2 * DAY), reference(4, NOON - 3 * DAY)
+    ) == [2, 3]
+
+
+def test_a_form_that_comes_late_while_the_first_forms_are_pending_is_new_after_a_restart():
+    watcher = Watcher(new_tracker())
+    watcher.seconds = 7200.0
+    watcher.tracker.begin(0.0)
+    history, new = reference(1, NOON - 3 * HOUR), reference(2)
+    watcher.poll(history, new, after=0.0, max_forms=0)
+    watcher.save()
+
+    again = watcher.restarted()
+    again.seconds = 7200.0
+    again.tracker.begin(0.0)
+    assert again.poll(history, new, reference(3, NOON - 4 * HOUR)) == [2, 3]
 
 
 def test_a_restart_continues_at_the_watermark_and_emits_nothing_twice():
@@ -168,12 +299,12 @@ def test_an_event_that_was_not_stored_is_emitted_again_after_a_restart():
 
 def test_a_restart_within_the_first_poll_from_the_beginning_emits_the_rest():
     watcher = Watcher(new_tracker("beginning"))
-    watcher.poll(reference(1), commit=False)
+    watcher.poll(reference(1), reference(2), max_forms=1)
     watcher.save()
 
     other = watcher.restarted(start_from="beginning")
 
-    assert other.poll(reference(1), reference(2)) == [2]
+    assert other.poll(reference(1), reference(2), reference(3)) == [2, 3]
     assert other.query.filters == {}
 
 
@@ -336,7 +467,7 @@ def test_an_old_time_that_replaces_a_version_that_stayed_is_remembered_after_a_r
 @pytest.mark.parametrize("updated", ["yesterday", None])
 def test_a_version_that_was_stored_before_there_were_digests_is_known(updated):
     watcher = Watcher(new_tracker())
-    watcher.tracker.restore(NOON)
+    watcher.tracker.restore({"moment": NOON.isoformat(), "pieces": []})
     watcher.tracker.restore_emitted("seen/2026-01-31T12", {"1": updated})
 
     assert watcher.poll(reference(1, updated), digests=DIGEST) == []
@@ -386,7 +517,7 @@ def test_what_was_history_to_another_filter_is_never_emitted_and_what_comes_late
 
 def test_a_version_that_two_configurations_emitted_is_remembered_by_its_last():
     watcher = Watcher(new_tracker())
-    watcher.tracker.restore(NOON)
+    watcher.tracker.restore({"moment": NOON.isoformat(), "pieces": []})
     later = format_time(NOON + HOUR)
     for name, version in (("seen/2026-01-31T13", later), ("seen/2026-01-31T12", format_time(NOON))):
         watcher.tracker.restore_emitted(name, {"1": version})
@@ -402,3 +533,86 @@ def test_from_now_what_came_while_the_first_poll_was_not_possible_is_new():
     late = NOON - timedelta(minutes=30)
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late), after=0.0) == [2]
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late)) == []
+
+
+class Service:
+    """Forms that change at random; a late one has an old time."""
+
+    def __init__(self, random):
+        self.random = random
+        self.forms = {}
+        self.changes = 0
+        self.clock = NOON
+
+    def change(self):
+        for _ in range(self.random.choice([0, 1, 3, 30])):
+            identifier = self.random.randrange(200)
+            is_late = identifier not in self.forms and self.random.random() < 0.3
+            self.changes += 1
+            updated = self.clock - 2 * DAY * is_late + timedelta(milliseconds=self.changes)
+            self.forms[identifier] = reference(identifier, updated)
+
+    def listing(self, since):
+        return [form for form in self.forms.values() if since <= datetime.fromisoformat(version(form)[1])]
+
+
+def version(form):
+    return form["id"], form["lastUpdatedOnDateTime"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whenever_it_is_killed_each_form_is_emitted_and_none_again_once_that_is_stored(seed):
+    random = Random(seed)
+    service, watcher = Service(random), Watcher(new_tracker())
+    watcher.poll()
+    watcher.save()
+    emitted, recorded, safe = set(), set(), set()
+
+    def poll():
+        watcher.seconds += random.choice([60.0, 600.0])
+        query = watcher.tracker.next_query(watcher.seconds, service.clock)
+        since = datetime.fromisoformat(query.filters["updated_since"])
+        result = PollResult(references=service.listing(since), started=service.clock)
+        watcher.tracker.ingest(query, result, watcher.seconds)
+        service.clock += timedelta(minutes=10)
+
+    def emit(is_stored):
+        event = [version(form) for form in watcher.tracker.next_event(max_forms)]
+        assert len(event) <= max_forms
+        assert not safe.intersection(event)
+        if is_busy and random.random() < 0.3:
+            service.change()
+            poll()
+        if is_stored:
+            emitted.update(event)
+            recorded.update(event)
+            watcher.tracker.record()
+
+    def save():
+        watcher.save()
+        safe.update(recorded)
+
+    max_forms, is_busy = random.choice([1, 7, 20]), True
+    for _ in range(150):
+        match random.choice(["change", "poll", "emit", "emit", "not stored", "save", "kill"]):
+            case "change":
+                service.change()
+            case "poll":
+                poll()
+            case "emit":
+                emit(is_stored=True)
+            case "not stored":
+                emit(is_stored=False)
+            case "save":
+                save()
+            case "kill":
+                watcher = watcher.restarted()
+                recorded.clear()
+    watcher, is_busy = watcher.restarted(), False
+    recorded.clear()
+    poll()
+    while watcher.tracker.pending:
+        emit(is_stored=True)
+        save()
+
+    assert {version(form) for form in service.forms.values()} <= emitted

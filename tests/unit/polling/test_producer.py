@@ -138,6 +138,85 @@ def test_an_event_has_the_forms_of_a_poll_up_to_a_hundred(service, supervisor):
     assert len(set(forms)) == 250
 
 
+def test_forms_of_later_polls_are_emitted_while_a_backlog_is(service, supervisor):
+    service.seed_forms(250)
+    service.settings.page_size = 100
+
+    async def run():
+        async with watching(start_from="beginning", max_forms_per_event=20) as watcher:
+            await watcher.until(lambda: watcher.events)
+            seen, added = polls(service), []
+            for _ in range(3):
+                added.append(service.add_form()["id"])
+                events = len(watcher.events)
+                await watcher.until(lambda form=added[-1]: form in watcher.forms)
+                assert len(watcher.events) <= events + 3
+            assert polls(service) > seen + 30
+            assert len(watcher.forms) < 200
+            assert supervisor.watermark is None
+            await watcher.until(lambda: len(watcher.forms) == 253)
+            await watcher.until(lambda: supervisor.watermark)
+            return watcher.events, watcher.forms
+
+    events, forms = run_hurried(run(), hurry=60.0)
+
+    assert max(map(len, events)) == 20
+    assert len(set(forms)) == 253
+
+
+def test_killed_while_a_backlog_is_emitted_it_emits_the_rest(service, supervisor):
+    service.seed_forms(100)
+
+    async def events_of(enough, **settings):
+        async with watching(start_from="beginning", max_forms_per_event=20, **settings) as watcher:
+            await watcher.until(lambda: len(watcher.events) == enough)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+            return watcher.forms
+
+    async def run():
+        first = await events_of(2)
+        unconfirmed = await events_of(1, stored_at_once=False)
+        return first, unconfirmed, await events_of(3)
+
+    first, unconfirmed, rest = run_hurried(run(), hurry=60.0)
+
+    assert not {*first} & {*unconfirmed, *rest}
+    assert len({*first, *rest}) == len(first) + len(rest) == 100
+
+
+def test_a_configuration_that_replaces_another_emits_the_rest_of_its_backlog(service, supervisor):
+    service.seed_forms(100, property_ids=[7])
+
+    async def run():
+        async with watching(start_from="beginning", max_forms_per_event=5) as watcher:
+            await watcher.until(lambda: len(watcher.events) == 2)
+            edited = completed_forms(NAME, poll_interval=1, start_from="beginning", property_id=7)
+            watcher.others.append(asyncio.create_task(anext(edited.watchers[1].trigger.run())))
+            await watcher.until(lambda: len(set(watcher.forms)) == 100, seconds=200)
+            return watcher.forms
+
+    forms = run_hurried(run(), hurry=60.0)
+
+    assert len(forms) == 100
+
+
+def test_a_configuration_that_an_earlier_version_has_stored_has_events_of_a_hundred(service, supervisor):
+    service.seed_forms(150)
+
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            for other in watcher.others[:1]:
+                other.cancel()
+            (configuration, *_) = completed_forms(NAME, start_from="beginning").watchers[1:]
+            kwargs = configuration.trigger.serialize()[1]
+            del kwargs["max_forms_per_event"]
+            watcher.others.append(asyncio.create_task(anext(type(configuration.trigger)(**kwargs).run())))
+            await watcher.until(lambda: len(watcher.forms) == 150)
+            return watcher.events
+
+    assert [len(event) for event in run_hurried(run(), hurry=60.0)] == [100, 50]
+
+
 def test_from_a_time_only_forms_updated_since_are_emitted(service, supervisor):
     now = datetime.now(UTC)
     service.add_form(created=now - timedelta(days=3))
@@ -500,7 +579,7 @@ def test_a_rate_limit_delays_a_watcher_and_loses_no_page(service, supervisor):
     service.fail("GET", "/forms", faults.Status(429, retry_after=5), calls=range(21, 1000, 21))
 
     async def run():
-        async with watching(start_from="beginning") as watcher:
+        async with watching(start_from="beginning", poll_interval=3600) as watcher:
             await watcher.until(lambda: len(watcher.forms) == 300)
             return len(service.requests)
 
