@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
@@ -38,8 +38,8 @@ def completed_forms(
     look_back: timedelta = timedelta(hours=1),
     reconcile_every: timedelta = timedelta(hours=1),
     reconcile_back: timedelta = timedelta(days=7),
-    property_id: int | str | None = None,
-    job_id: int | str | None = None,
+    property_id: int | str | list[int | str] | None = None,
+    job_id: int | str | list[int | str] | None = None,
     form_category: str | None = None,
     form_name_id: int | str | None = None,
     created_by_type: str | None = None,
@@ -54,6 +54,10 @@ def completed_forms(
     there are more, the next event follows after 15 s, and polls go on: in turn an event starts with the
     oldest forms and with the newest. Of a form that changes before it is emitted, only the newest version
     is emitted.
+
+    Assets share their polls if their connection, ``poll_interval``, ``query_params``, ``form_category``,
+    ``form_name_id``, ``created_by_type`` and ``created_by_id`` are equal: a triggerer sends one listing for
+    all of them, and each picks its own forms, by property, job and form name.
 
     Every form is emitted, even if a triggerer dies or the DAG is paused for a while; a second time only if
     its watcher ends after an event is stored and before the watermark is. The watermark is stored with the
@@ -74,8 +78,8 @@ def completed_forms(
     :param look_back: how far each poll goes back before the start of the one before it, as phones sync late.
     :param reconcile_every: time between two polls that go back further.
     :param reconcile_back: how far those go back, for phones that sync days late.
-    :param property_id: forms of one property.
-    :param job_id: forms of one job.
+    :param property_id: forms of one property, or of each in a list.
+    :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.
     :param form_name_id: identifier of the form's name; only the service can check it.
     :param created_by_type: type of the creator.
@@ -88,7 +92,7 @@ def completed_forms(
     from fsm_provider.api.form_filter import FormFilter
     from fsm_provider.api.validation import parse_count, parse_names
     from fsm_provider.compat import has_shared_streams
-    from fsm_provider.polling.watch import FormWatch, question_from
+    from fsm_provider.polling.watch import FormWatch, WatchFilters, question_from
     from fsm_provider.storage.lineage import uri_for_records
     from fsm_provider.triggers.forms import (
         NEEDS_3_3,
@@ -101,18 +105,25 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(f"completed_forms: {NEEDS_3_3}")
     from airflow.sdk import Asset, AssetWatcher
 
+    property_ids = _identifiers("property_id", property_id)
+    job_ids = _identifiers("job_id", job_id)
     wanted = FormFilter(
-        property_id=property_id,
-        job_id=job_id,
+        property_id=property_ids[0] if len(property_ids) == 1 else None,
+        job_id=job_ids[0] if len(job_ids) == 1 else None,
         form_category=form_category,
         form_name_id=form_name_id,
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
+    filters = cast(WatchFilters, wanted.as_dict())
+    if len(property_ids) > 1:
+        filters["property_ids"] = property_ids
+    if len(job_ids) > 1:
+        filters["job_ids"] = job_ids
     watch = FormWatch(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
-        filters=wanted.as_dict(),
+        filters=filters,
         form_names=list(parse_names("form_names", form_names or ())),
         query_params=query_params,
         start_from=_start(start_from),
@@ -208,6 +219,18 @@ def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
     if not seconds >= least:
         raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
     return seconds
+
+
+def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
+    """Return the identifiers of a filter as text, each once, sorted; empty: there is no filter."""
+    from fsm_provider.api.validation import parse_identifier
+
+    if value is None:
+        return []
+    given = list(value) if isinstance(value, list | tuple) else [value]
+    if not given:
+        raise FsmInputError(f"{name}: is an empty list, which no form matches")
+    return sorted({str(parse_identifier(name, one)) for one in given})
 
 
 def _start(value: datetime | str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
@@ -50,6 +50,8 @@ class NewFormTracker:
     """Finds the new forms of each poll, and keeps them until they were emitted.
 
     :param wanted: the filter, without lower bounds.
+    :param property_ids: only forms of these properties; empty: of any.
+    :param job_ids: only forms of these jobs; empty: of any.
     :param form_names: only forms with these names; empty: any form.
     :param start_from: what is new if nothing is stored: ``beginning``, every form; ``now``, forms after the
         first poll, or after the watcher began if it could not poll yet; a time, forms updated at or after it,
@@ -63,6 +65,8 @@ class NewFormTracker:
         self,
         wanted: FormFilter,
         *,
+        property_ids: Iterable[int | str] = (),
+        job_ids: Iterable[int | str] = (),
         form_names: Iterable[str] = (),
         start_from: str,
         look_back: timedelta,
@@ -70,6 +74,7 @@ class NewFormTracker:
         reconcile_every: float,
     ) -> None:
         self._wanted = wanted
+        self._property_ids, self._job_ids = set(map(str, property_ids)), set(map(str, job_ids))
         self._names = FormCriteria(form_names=tuple(form_names))
         self._first_poll_emits = start_from != "now"
         self._start = parse_reference_time(start_from)
@@ -80,6 +85,7 @@ class NewFormTracker:
         self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
         self._began = math.inf
+        self._oldest: datetime | None = None
 
     @property
     def pending(self) -> int:
@@ -116,16 +122,16 @@ class NewFormTracker:
         :param clock: our time, used if there is no watermark.
         """
         timestamp = self._watermark.timestamp
-        full = self._watermark.full_is_due(now)
         if timestamp is not None:
-            since: datetime | None = timestamp - self._reconcile_back if full else timestamp
+            oldest: datetime | None = timestamp - self._reconcile_back
         elif self._first_poll_emits:
-            since = self._start
+            oldest = self._start
         else:
             # Everything that a later poll can return, even if the service's clock is not ours.
-            since = clock - self._watermark.look_back - self._reconcile_back - MAX_CLOCK_SKEW
-        if since is not None and self._start is not None:
-            since = max(since, self._start)
+            oldest = clock - self._watermark.look_back - self._reconcile_back - MAX_CLOCK_SKEW
+        self._oldest = self._not_before_start(oldest)
+        full = timestamp is None or self._watermark.full_is_due(now)
+        since = self._oldest if full else self._not_before_start(timestamp)
         filters = self._wanted.as_dict()
         if since is not None:
             filters["updated_since"] = since.isoformat()
@@ -134,11 +140,12 @@ class NewFormTracker:
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:
         """Add a poll, and return its new forms, which are pending from now on.
 
+        :param query: of the listing, which may go back further than the last :meth:`next_query`, and not be
+            restricted to its property or job.
         :param now: the value that :meth:`next_query` was given.
         """
         new = []
-        for reference in self._names.wanted(result.references):
-            form = _form_from(reference, result)
+        for form in self._wanted_from(result):
             pending = self._pending.get(form.id)
             if form.id in self._emitted and _is_version(self._emitted[form.id], form):
                 if form.updated is None:
@@ -147,8 +154,10 @@ class NewFormTracker:
                 pending.hour = form.hour
             else:
                 new.append(form)
-        new = self._without_history(new, query, result, now)
-        self._watermark.move(result.started, full=query.full, now=now)
+        new = self._without_history(new, result, now)
+        since = parse_reference_time(query.filters.get("updated_since"))
+        full = since is None or (self._oldest is not None and since <= self._oldest)
+        self._watermark.move(result.started, full=full, now=now)
         self._pending.add(new, result.started - self._watermark.look_back)
         self._forget()
         return [form.reference for form in new]
@@ -196,15 +205,29 @@ class NewFormTracker:
             oldest = self._pending.watermark - self._reconcile_back - MAX_CLOCK_SKEW
             self._emitted.forget_before(_hour(oldest))
 
-    def _without_history(
-        self, new: list[NewForm], query: PollQuery, result: PollResult, now: float
-    ) -> list[NewForm]:
+    def _wanted_from(self, result: PollResult) -> Iterator[NewForm]:
+        """Yield the forms that a poll of this tracker alone could return, each once."""
+        matching = [
+            one
+            for one in result.references
+            if self._wanted.matches_reference(one)
+            and (not self._property_ids or str(one["propertyID"]) in self._property_ids)
+            and (not self._job_ids or str(one["jobID"]) in self._job_ids)
+        ]
+        for reference in self._names.wanted(matching):
+            form = _form_from(reference, result)
+            if not _is_before(form, self._oldest):
+                yield form
+
+    def _not_before_start(self, bound: datetime | None) -> datetime | None:
+        return max(filter(None, [bound, self._start]), default=None)
+
+    def _without_history(self, new: list[NewForm], result: PollResult, now: float) -> list[NewForm]:
         """Record the forms that are history as if they were emitted, and return the others."""
         ends, self._history_ends = self._history_ends, None
         if self._watermark.timestamp is None and not self._first_poll_emits:
             # A restart asks for the same forms again, and knows which of them are history.
-            since = parse_reference_time(query.filters.get("updated_since"))
-            self._pending.watermark = since and since + self._reconcile_back
+            self._pending.watermark = self._oldest and self._oldest + self._reconcile_back
             waited = now - self._began
             if waited < MAX_START:
                 self._add_emitted(new)

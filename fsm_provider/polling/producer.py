@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from fsm_provider.api.form_filter import FormFilter, FormReference
+from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference
 from fsm_provider.compat import asset_state_store
 from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
-from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
+from fsm_provider.polling.poller import PollFailure
+from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, question_from
 from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
+    from fsm_provider.polling.shared_forms import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -102,8 +104,6 @@ class FormEventProducer(SharedStreamProducer):
                         yield {**origin, "forms": references}, None
             except _ReplacedError:
                 logger.info("The asset '%s' is now polled with another configuration", self._asset_name)
-            finally:
-                self._poller.close()
 
     async def _note_beginning(self) -> None:
         if (began := await self._store.aget(BEGAN)) is None:
@@ -115,9 +115,14 @@ class FormEventProducer(SharedStreamProducer):
         self._watch = watch
         self._prefix = _prefix_for(watch)
         self._saved_at: float | None = None
-        self._poller = FormPoller(watch["fsm_conn_id"], watch["query_params"])
+        self._is_failing = False
+        several = {"property_ids", "job_ids"}
+        single = {name: value for name, value in watch["filters"].items() if name not in several}
+        self._wanted = FormFilter(**FormFilters(**single))  # type: ignore[typeddict-item]
         self._tracker = NewFormTracker(
-            FormFilter(**watch["filters"]),
+            self._wanted,
+            property_ids=watch["filters"].get("property_ids", ()),
+            job_ids=watch["filters"].get("job_ids", ()),
             form_names=watch["form_names"],
             start_from=watch["start_from"],
             look_back=timedelta(seconds=watch["look_back"]),
@@ -164,29 +169,32 @@ class FormEventProducer(SharedStreamProducer):
             return known[-1]["watch"] if known else None, interval
         return None, None
 
-    @asynccontextmanager
-    async def _polling(self) -> AsyncGenerator[None]:
-        """Poll in a task of its own while the body runs."""
-        self._polls = asyncio.create_task(self._poll())
-        self._polls.add_done_callback(lambda _: self._polled.set())
-        try:
-            yield
-        finally:
-            self._polls.cancel()
-            await asyncio.wait([self._polls])
-
-    async def _poll(self) -> None:
-        polls = poll_forever(
-            self._poller,
+    def _polling(self) -> AbstractAsyncContextManager[None]:
+        """Poll while the body runs, in a task that assets share."""
+        member = PollMember(
             next_query=lambda now: self._tracker.next_query(now, datetime.now(UTC)),
-            ingest=self._tracker.ingest,
-            interval=self._interval,
-            first_after=0.0,
+            ingest=self._ingest,
+            fail=self._note_failure,
         )
-        async with aclosing(polls):
-            async for polled in polls:
-                if not isinstance(polled, PollFailure):
-                    self._polled.set()
+        return shared_polls(
+            member,
+            fsm_conn_id=self._watch["fsm_conn_id"],
+            query_params=self._watch["query_params"],
+            filters=self._wanted.as_dict(),
+            interval=self._interval,
+        )
+
+    def _ingest(self, query: PollQuery, result: PollResult, now: float) -> None:
+        self._is_failing = False
+        self._tracker.ingest(query, result, now)
+        self._polled.set()
+
+    def _note_failure(self, failure: PollFailure) -> None:
+        if not self._is_failing:
+            logger.warning(
+                "Polling for the asset '%s' failed, and goes on: %s", self._asset_name, failure.error
+            )
+        self._is_failing = True
 
     async def _events(self) -> AsyncGenerator[list[FormReference], None]:
         """Yield the forms of each event, and record each event that Airflow has stored.
@@ -197,8 +205,6 @@ class FormEventProducer(SharedStreamProducer):
         max_forms = self._watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
         while True:
             await self._check_configuration()
-            if self._polls.done():
-                self._polls.result()
             if self._polled.is_set():
                 self._polled.clear()
                 await self._save(throttled=True)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-if TYPE_CHECKING:
-    from fsm_provider.api.form_filter import FormFilters
+from fsm_provider.api.form_filter import FormFilters
 
 QUESTION = ("fsm_conn_id", "filters", "form_names", "query_params")
 """What decides which forms an asset has; the other keys say when and how often it is polled."""
+
+
+class WatchFilters(FormFilters, total=False):
+    """The filters of a watcher.
+
+    :param property_ids: several properties, in place of ``property_id``.
+    :param job_ids: several jobs, in place of ``job_id``.
+    """
+
+    property_ids: list[str]
+    job_ids: list[str]
 
 
 MAX_FORMS_PER_EVENT = 100
@@ -23,7 +33,7 @@ class FormWatch(TypedDict):
 
     asset_name: str
     fsm_conn_id: str
-    filters: FormFilters
+    filters: WatchFilters
     form_names: list[str]
     query_params: dict[str, Any] | None
     start_from: str

@@ -73,6 +73,21 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
 
 
 @pytest.mark.parametrize(
+    ("arguments", "filters"),
+    [
+        ({"property_id": [7]}, {"property_id": "7"}),
+        ({"property_id": [8, "7", 8]}, {"property_ids": ["7", "8"]}),
+        ({"job_id": ("b", "a"), "property_id": 7}, {"property_id": "7", "job_ids": ["a", "b"]}),
+    ],
+)
+def test_properties_and_jobs_may_be_lists(arguments, filters):
+    kwargs = kwargs_for(**arguments)
+
+    assert kwargs["filters"] == filters
+    assert json.loads(json.dumps(kwargs)) == kwargs
+
+
+@pytest.mark.parametrize(
     ("argument", "field"),
     [
         ({"poll_interval": 0.5}, "poll_interval"),
@@ -85,6 +100,9 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
         ({"max_forms_per_event": 1001}, "max_forms_per_event"),
         ({"max_forms_per_event": 2.5}, "max_forms_per_event"),
         ({"property_id": ""}, "property_id"),
+        ({"property_id": []}, "property_id"),
+        ({"property_id": [7, ""]}, "property_id"),
+        ({"job_id": [7, None]}, "job_id"),
         ({"form_names": [""]}, "form_names"),
     ],
 )

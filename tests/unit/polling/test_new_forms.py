@@ -9,15 +9,22 @@ import pytest
 
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.new_forms import NewFormTracker
-from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollResult
+from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollQuery, PollResult
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
-def reference(identifier, updated=NOON, name="Gas"):
+def reference(identifier, updated=NOON, name="Gas", property_id=1, job_id=2):
     updated = format_time(updated) if isinstance(updated, datetime) else updated
-    return {"id": identifier, "formName": name, "lastUpdatedOnDateTime": updated}
+    return {
+        "id": identifier,
+        "formName": name,
+        "propertyID": property_id,
+        "jobID": job_id,
+        "createdOnDateTime": format_time(NOON),
+        "lastUpdatedOnDateTime": updated,
+    }
 
 
 def new_tracker(start_from="now", **settings):
@@ -39,9 +46,12 @@ class Watcher:
         self.seconds = 0.0
         self.stored = {}
 
-    def poll(self, *references, started=NOON, max_forms=1000, after=60.0, digests=None):
+    def poll(self, *references, started=NOON, max_forms=1000, after=60.0, digests=None, shared_since=None):
         self.seconds += after
         self.query = self.tracker.next_query(self.seconds, started)
+        if shared_since:
+            filters = {"updated_since": shared_since.isoformat()}
+            self.query = PollQuery(filters=filters, full=True)
         result = PollResult(references=list(references), started=started, digests=digests or {})
         new = self.tracker.ingest(self.query, result, self.seconds)
         if max_forms:
@@ -205,6 +215,7 @@ def test_a_newer_version_that_comes_while_the_event_is_on_its_way_stays_pending(
     watcher.tracker.record()
     watcher.save()
 
+    assert watcher.tracker.next_event(10) == [newer]
     for each in (watcher, watcher.restarted(start_from="beginning")):
         each.poll(newer, max_forms=0)
         assert each.tracker.next_event(10) == [newer]
@@ -533,6 +544,62 @@ def test_from_now_what_came_while_the_first_poll_was_not_possible_is_new():
     late = NOON - timedelta(minutes=30)
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late), after=0.0) == [2]
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late)) == []
+
+
+def test_a_shared_listing_gives_each_watcher_only_what_its_own_polls_could_return():
+    watcher = Watcher(new_tracker())
+    long_ago = reference(9, NOON - 30 * DAY)
+
+    assert watcher.poll(reference(1), long_ago, shared_since=NOON - 40 * DAY) == []
+    assert watcher.poll(reference(1), reference(2), long_ago, shared_since=NOON - 40 * DAY) == [2]
+    watcher.save()
+    assert watcher.restarted().poll(long_ago, reference(2), shared_since=NOON - 40 * DAY) == []
+
+
+def test_a_shared_listing_that_goes_back_far_enough_is_a_reconciliation():
+    watcher = Watcher(new_tracker())
+    watcher.poll()
+    watcher.poll(shared_since=NOON - 8 * DAY, after=3000.0)
+    watcher.poll(after=1000.0)
+    assert not watcher.query.full
+
+    watcher.poll(shared_since=NOON - 2 * DAY, after=2500.0)
+    watcher.poll(after=200.0)
+    assert watcher.query.full
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"property_ids": ["1", "2"]}, [1, 2, 3]),
+        ({"job_ids": ["21"]}, [1, 3]),
+        ({"property_ids": ["1", "3"], "job_ids": ["21", "22"]}, [1, 4]),
+        ({"property_ids": ["1", "2"], "form_names": ["Photo"]}, [3]),
+    ],
+)
+def test_each_watcher_picks_its_own_forms(wanted, expected):
+    forms = [
+        reference(1, property_id=1, job_id=21),
+        reference(2, property_id=2, job_id=22),
+        reference(3, property_id=2, job_id=21, name="Photo"),
+        reference(4, property_id=3, job_id=22),
+    ]
+
+    assert Watcher(new_tracker("beginning", **wanted)).poll(*forms) == expected
+
+
+def test_a_watcher_of_one_property_picks_its_forms_from_a_listing_of_all():
+    tracker = NewFormTracker(
+        FormFilter(property_id=2, job_id=22),
+        start_from="beginning",
+        look_back=HOUR,
+        reconcile_back=DAY,
+        reconcile_every=3600.0,
+    )
+
+    assert Watcher(tracker).poll(
+        reference(1), reference(2, property_id=2), reference(3, property_id=2, job_id=22)
+    ) == [3]
 
 
 class Service:

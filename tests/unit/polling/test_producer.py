@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,6 +39,11 @@ class Supervisor(MemorySupervisor):
         ]
         return max(filter(None, stored), default=None)
 
+    @property
+    def watermarks(self):
+        """How many watermarks are stored."""
+        return sum(key.endswith("/watermark") for _, key in self.asset_state)
+
 
 @pytest.fixture
 def supervisor():
@@ -52,10 +57,10 @@ class Watching:
     :ivar events: the identifiers of the forms in each event, as they come.
     """
 
-    def __init__(self, settings, stored_at_once):
+    def __init__(self, settings, stored_at_once, name):
         self.manager = shared_stream.SharedStreamManager(ack_timeout=60.0)
         self.events, self.seqs, self.stored_at_once = [], [], stored_at_once
-        asset = completed_forms(NAME, **{"poll_interval": 1, **settings})
+        asset = completed_forms(name, **{"poll_interval": 1, **settings})
         triggers = [watcher.trigger for watcher in asset.watchers]
         self.trigger, *others = [type(one)(**one.serialize()[1]) for one in triggers]
         self.task = asyncio.create_task(self._run())
@@ -93,8 +98,8 @@ class Watching:
 
 
 @asynccontextmanager
-async def watching(stored_at_once=True, **settings):
-    running = Watching(settings, stored_at_once)
+async def watching(stored_at_once=True, name=NAME, **settings):
+    running = Watching(settings, stored_at_once, name)
     try:
         yield running
     finally:
@@ -162,6 +167,107 @@ def test_forms_of_later_polls_are_emitted_while_a_backlog_is(service, supervisor
 
     assert max(map(len, events)) == 20
     assert len(set(forms)) == 253
+
+
+def test_an_event_that_is_not_stored_stays_pending(service, supervisor, caplog):
+    service.seed_forms(3)
+    edited = completed_forms(NAME, start_from="beginning", poll_interval=1, max_forms_per_event=2)
+    event_trigger, *others = [watcher.trigger for watcher in edited.watchers]
+
+    async def run():
+        storing = [asyncio.create_task(anext(type(one)(**one.serialize()[1]).run())) for one in others]
+        producer = event_trigger.create_shared_stream_producer({"asset_name": NAME})
+        events, emitted = producer.open_stream(), []
+        async with aclosing(events):
+            for outcome in ({"failed": 1}, {"acked": 1}, {"acked": 1}):
+                event, _ = await anext(events)
+                emitted.append([form["id"] for form in event["forms"]])
+                counts = {"acked": 0, "failed": 0, "rejected": 0, **outcome}
+                await producer.advance([(None, shared_stream.AdvanceOutcome(**counts))])
+        for one in storing:
+            one.cancel()
+        return emitted
+
+    first, again, last = run_hurried(run(), hurry=60.0)
+
+    assert first == again
+    assert len({*first, *last}) == 3
+    assert "2 new forms of the asset 'records' could not be stored" in caplog.text
+
+
+def test_a_configuration_that_comes_back_continues_its_backlog(service, supervisor):
+    """Its watermark is behind the other's, but only because forms were pending."""
+    service.seed_forms(100, property_ids=[7], first_created=datetime.now(UTC) - timedelta(hours=5))
+    since = datetime.now(UTC) - timedelta(hours=6)
+
+    async def run():
+        async with watching(start_from=since, property_id=7, max_forms_per_event=5) as watcher:
+            await watcher.until(lambda: len(watcher.events) == 2)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+            first = watcher.forms
+        async with watching(start_from=since, property_id=8) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            assert watcher.forms == []
+        async with watching(start_from=since, property_id=7) as watcher:
+            await watcher.until(lambda: len({*first, *watcher.forms}) == 100, seconds=100)
+            return [*first, *watcher.forms]
+
+    assert len(run_hurried(run(), hurry=60.0)) == 100
+
+
+def test_assets_share_their_polls_and_each_emits_its_own_forms(service, supervisor):
+    async def run():
+        async with AsyncExitStack() as stack:
+            watchers = [
+                await stack.enter_async_context(
+                    watching(name=f"asset {number}", poll_interval=10, **settings)
+                )
+                for number, settings in enumerate(
+                    [
+                        {"property_id": 1},
+                        {"property_id": [1, 2]},
+                        {"form_names": "Photo"},
+                        {"job_id": [71, 72], "reconcile_every": timedelta(seconds=60)},
+                    ]
+                )
+            ]
+            await watchers[-1].until(lambda: supervisor.watermarks == 4)
+            await asyncio.sleep(30)
+            clock = asyncio.get_running_loop().time
+            seen, began = polls(service), clock()
+            forms = [
+                service.add_form(property_id=1, job_id=70)["id"],
+                service.add_form(property_id=2, job_id=71)["id"],
+                service.add_form(property_id=3, job_id=72, form_name="Photo")["id"],
+            ]
+            for watcher in watchers:
+                await watcher.until(lambda watcher=watcher: watcher.events)
+            await asyncio.sleep(100)
+            sent = polls(service) - seen
+            assert sent <= (clock() - began) / 10 + 1
+            return forms, [watcher.forms for watcher in watchers]
+
+    (one, two, three), emitted = run_hurried(run())
+
+    assert emitted == [[one], [one, two], [three], [two, three]]
+
+
+def test_an_asset_that_is_taken_off_does_not_disturb_the_others(service, supervisor):
+    async def run():
+        async with watching(name="stays", property_id=1) as stays:
+            async with watching(name="goes", property_id=[1, 2]) as goes:
+                await goes.until(lambda: supervisor.watermarks == 2)
+                both = service.add_form(property_id=1)["id"]
+                await goes.until(lambda: goes.forms)
+                await stays.until(lambda: stays.forms)
+            await stays.until(lambda: ("propertyID", "1") in service.requests[-1].query)
+            alone = service.add_form(property_id=1)["id"]
+            await stays.until(lambda: len(stays.forms) > 1)
+            return stays.forms, [both, alone]
+
+    forms, expected = run_hurried(run())
+
+    assert forms == expected
 
 
 def test_killed_while_a_backlog_is_emitted_it_emits_the_rest(service, supervisor):
@@ -579,7 +685,8 @@ def test_a_rate_limit_delays_a_watcher_and_loses_no_page(service, supervisor):
     service.fail("GET", "/forms", faults.Status(429, retry_after=5), calls=range(21, 1000, 21))
 
     async def run():
-        async with watching(start_from="beginning", poll_interval=3600) as watcher:
+        once = {"start_from": "beginning", "poll_interval": 3600, "look_back": timedelta(0)}
+        async with watching(**once) as watcher:
             await watcher.until(lambda: len(watcher.forms) == 300)
             return len(service.requests)
 

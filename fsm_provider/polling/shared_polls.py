@@ -1,0 +1,264 @@
+"""Polls that the assets of a connection share: one listing for all of them, in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from fsm_provider.api.form_filter import FormFilters, parse_reference_time
+from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
+from fsm_provider.polling.shared_forms import PollQuery, PollResult
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+ReturnT = TypeVar("ReturnT")
+
+MAX_SHARED_RANGE = timedelta(days=8)
+"""How far the common listing goes back, at most: a reconciliation of a week, and a short outage.
+
+A query that goes back further has a listing of its own at the same time, so that the others do not wait for
+it. Such listings are shared too, by queries of the same moment whose ranges differ by less than a factor of
+two.
+"""
+JOIN_DELAY = 1.0
+"""Seconds from an asset's joining to its first poll, so that assets that join together share it."""
+SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
+"""The filters of a query that its assets can check themselves in a reference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PollMember:
+    """What takes part in shared polls. Its functions are called in the context that it was made in.
+
+    :param next_query: returns what to ask for, given the time of the loop's clock in seconds.
+    :param ingest: handles a listing, given its query, its result, and the time of its start. The listing may
+        go back further than the member's query, and is not restricted to its property or job.
+    :param fail: is notified of a poll that failed.
+    """
+
+    next_query: Callable[[float], PollQuery]
+    ingest: Callable[[PollQuery, PollResult, float], object]
+    fail: Callable[[PollFailure], object]
+    context: Context = field(default_factory=copy_context)
+
+
+class SharedPolls:
+    """The polls of one group of members. They run while it has members.
+
+    A member's exception is logged, and is its own: the others go on, and so does it with the next poll.
+    """
+
+    def __init__(self, fsm_conn_id: str, query_params: dict[str, Any] | None, interval: float) -> None:
+        self._fsm_conn_id = fsm_conn_id
+        self._query_params = query_params
+        self._interval = interval
+        self._poller = self._new_poller()
+        self._members: dict[PollMember, None] = {}
+        self._batch: dict[PollMember, PollQuery] = {}
+        self._apart: dict[asyncio.Task[None], list[PollMember]] = {}
+        self._joined = asyncio.Event()
+        self._is_failing = False
+        self._task = _start(self._poll())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self._members
+
+    def add(self, member: PollMember) -> None:
+        """Let a member take part from the next listing on, which starts soon."""
+        self._members[member] = None
+        self._joined.set()
+
+    def remove(self, member: PollMember) -> list[asyncio.Task[None]]:
+        """Call the member no more.
+
+        :return: the tasks that end, as no member needs them; the last member ends all.
+        """
+        del self._members[member]
+        unneeded = [task for task, members in self._apart.items() if not self._present(members)]
+        if self.is_empty:
+            unneeded.append(self._task)
+        for task in unneeded:
+            task.cancel()
+        return unneeded
+
+    async def _poll(self) -> None:
+        """Read the common listings."""
+        polls = poll_forever(
+            self._poller,
+            next_query=lambda now: _combined(self._batch.values()),
+            ingest=lambda *polled: self._ingest(self._batch, *polled),
+            interval=self._interval,
+            first_after=JOIN_DELAY,
+            sleep=self._sleep,
+        )
+        try:
+            async with aclosing(polls):
+                async for polled in polls:
+                    self._is_failing = isinstance(polled, PollFailure)
+                    self._notify(self._batch, polled)
+        finally:
+            self._poller.close()
+
+    async def _poll_apart(self, members: list[PollMember]) -> None:
+        """Read one listing for members whose queries go back far."""
+        poller = self._new_poller()
+        polls = poll_forever(
+            poller,
+            next_query=lambda now: _combined(self._queries(members, now).values()),
+            ingest=lambda *polled: self._ingest(members, *polled),
+            interval=self._interval,
+            first_after=0.0,
+        )
+        try:
+            async with aclosing(polls):
+                async for polled in polls:
+                    self._notify(members, polled)
+                    if polled is None:
+                        return
+        finally:
+            poller.close()
+
+    def _end_apart(self, task: asyncio.Task[None]) -> None:
+        del self._apart[task]
+        self._joined.set()
+
+    def _ingest(
+        self, members: Iterable[PollMember], query: PollQuery, result: PollResult, now: float
+    ) -> None:
+        for member in self._present(members):
+            self._call(member, member.ingest, query, result, now)
+
+    def _notify(self, members: Iterable[PollMember], polled: PollFailure | None) -> None:
+        if polled is not None:
+            for member in self._present(members):
+                self._call(member, member.fail, polled)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for the next poll; after a success, at most until another member has joined."""
+        if self._is_failing:
+            await asyncio.sleep(seconds)
+        else:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._joined.wait()
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(JOIN_DELAY)
+        while not self._poller.pages_read:
+            self._joined.clear()
+            if self._choose_batch():
+                return
+            await self._joined.wait()
+
+    def _choose_batch(self) -> bool:
+        """Choose the members of the common listing, and start listings for those whose queries go far back.
+
+        :return: whether the common listing has members.
+        """
+        busy = {member for members in self._apart.values() for member in members}
+        free = [member for member in self._members if member not in busy]
+        far: dict[int | None, list[PollMember]] = {}
+        self._batch = {}
+        for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
+            since = _since(query)
+            age = None if since is None else datetime.now(UTC) - since
+            if age is not None and age <= MAX_SHARED_RANGE:
+                self._batch[member] = query
+            else:
+                size = None if age is None else (age // MAX_SHARED_RANGE).bit_length()
+                far.setdefault(size, []).append(member)
+        for members in far.values():
+            task = _start(self._poll_apart(members))
+            self._apart[task] = members
+            task.add_done_callback(self._end_apart)
+        return bool(self._batch)
+
+    def _queries(self, members: Iterable[PollMember], now: float) -> dict[PollMember, PollQuery]:
+        queries = {one: self._call(one, one.next_query, now) for one in self._present(members)}
+        return {member: query for member, query in queries.items() if query is not None}
+
+    def _present(self, members: Iterable[PollMember]) -> list[PollMember]:
+        return [member for member in members if member in self._members]
+
+    def _call(self, member: PollMember, function: Callable[..., ReturnT], *args: Any) -> ReturnT | None:
+        """Call a function of a member in its context; return None if it raises."""
+
+        def run() -> ReturnT | None:
+            try:
+                return function(*args)
+            except Exception:
+                logger.exception("A poll for forms of '%s' could not be handled", self._fsm_conn_id)
+                return None
+
+        return member.context.run(run)
+
+    def _new_poller(self) -> FormPoller:
+        return FormPoller(self._fsm_conn_id, self._query_params)
+
+
+_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedPolls]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_polls(
+    member: PollMember,
+    *,
+    fsm_conn_id: str,
+    query_params: dict[str, Any] | None,
+    filters: FormFilters,
+    interval: float,
+) -> AsyncGenerator[None]:
+    """Poll for a member while the body runs, together with the other members of this event loop.
+
+    :param fsm_conn_id: the Airflow connection.
+    :param query_params: query parameters that the specification does not document.
+    :param filters: the member's filters. Members share listings if all agree but property, job and times.
+    :param interval: seconds from the end of a poll to the next.
+    """
+    groups = _groups.setdefault(asyncio.get_running_loop(), {})
+    hidden = {name: value for name, value in filters.items() if name not in SHOWN_FILTERS}
+    key = json.dumps([fsm_conn_id, query_params, hidden, float(interval)], sort_keys=True, default=str)
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = SharedPolls(fsm_conn_id, query_params, interval)
+    group.add(member)
+    try:
+        yield
+    finally:
+        unneeded = group.remove(member)
+        if group.is_empty:
+            del groups[key]
+        if unneeded:
+            await asyncio.wait(unneeded)
+
+
+def _combined(queries: Iterable[PollQuery]) -> PollQuery:
+    """Return a query that includes the forms of all: of several, none is asked for one property or job."""
+    first, *others = queries
+    if not others:
+        return first
+    bounds = [_since(query) for query in (first, *others)]
+    filters: dict[str, Any] = {n: value for n, value in first.filters.items() if n not in SHOWN_FILTERS}
+    if None not in bounds:
+        filters["updated_since"] = min(filter(None, bounds)).isoformat()
+    return PollQuery(filters=cast(FormFilters, filters), full=True)
+
+
+def _since(query: PollQuery) -> datetime | None:
+    return parse_reference_time(query.filters.get("updated_since"))
+
+
+def _start(coroutine: Any) -> asyncio.Task[None]:
+    """Run a coroutine with an empty context: its logs belong to no member."""
+    return asyncio.get_running_loop().create_task(coroutine, context=Context())

@@ -1,0 +1,267 @@
+"""One listing for several members, whose errors, contexts and far-reaching queries are their own."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fsm_provider.polling.shared_forms import PollQuery
+from fsm_provider.polling.shared_polls import MAX_SHARED_RANGE, PollMember, shared_polls
+from fsm_provider.testing import faults
+from tests.unit.clocks import run_hurried
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+owner = ContextVar("owner", default="nobody")
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service, max_retries=0)
+
+
+class Member:
+    """Asks for forms of one property, and notes what it is given.
+
+    :ivar listings: the filters and the number of forms of each listing.
+    """
+
+    def __init__(self, back=HOUR, property_id=None, **sharing):
+        self.back, self.property_id = back, property_id
+        self.sharing = {"interval": 5.0, "query_params": None, "filters": {}, **sharing}
+        self.listings, self.failures, self.owners = [], [], set()
+        self.broken = False
+
+    def next_query(self, now):
+        filters = {} if self.property_id is None else {"property_id": self.property_id}
+        if self.back is not None:
+            filters["updated_since"] = (datetime.now(UTC) - self.back).isoformat()
+        return PollQuery(filters={**self.sharing["filters"], **filters}, full=False)
+
+    def ingest(self, query, result, now):
+        self.owners.add(owner.get())
+        if self.broken:
+            raise RuntimeError("broken member")
+        self.listings.append((query.filters, len(result.references)))
+
+    def polling(self):
+        member = PollMember(self.next_query, self.ingest, self.failures.append)
+        return shared_polls(member, fsm_conn_id="fsm_default", **self.sharing)
+
+    async def until(self, listings, seconds=300.0):
+        async with asyncio.timeout(seconds):
+            while len(self.listings) < listings:
+                await asyncio.sleep(0.05)
+
+
+async def together(stack, *members):
+    for member in members:
+        await stack.enter_async_context(member.polling())
+
+
+def test_members_share_each_listing_from_the_oldest_bound_and_without_a_property(service):
+    service.add_form(property_id=1)
+    service.add_form(property_id=2, created=datetime.now(UTC) - 3 * DAY)
+    members = [Member(property_id=1), Member(back=7 * DAY, property_id=2), Member()]
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            await members[0].until(3)
+
+    run_hurried(run())
+
+    assert len(service.requests) == 3
+    for member in members:
+        assert [count for _, count in member.listings] == [2, 2, 2]
+    for request in service.requests:
+        ((name, since),) = request.query
+        assert name == "lastUpdatedOnDateTime[gte]"
+        assert datetime.now(UTC) - datetime.fromisoformat(since) > 6 * DAY
+
+
+def test_alone_a_member_asks_for_its_property(service):
+    first, second = Member(property_id=1), Member(property_id=2)
+
+    async def run():
+        async with first.polling():
+            await first.until(1)
+            async with second.polling():
+                await second.until(1)
+            polled = len(first.listings)
+            await first.until(polled + 1)
+
+    run_hurried(run())
+
+    assert first.listings[0][0]["property_id"] == first.listings[-1][0]["property_id"] == 1
+    assert "property_id" not in second.listings[0][0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"interval": 6.0},
+        {"query_params": {"includeDrafts": "true"}},
+        {"filters": {"form_category": "Gas"}},
+        {"filters": {"created_by_id": "7"}},
+    ],
+)
+def test_members_that_a_listing_cannot_serve_together_have_their_own(service, other):
+    members = [Member(), Member(**other)]
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            await asyncio.gather(*(member.until(1) for member in members))
+
+    run_hurried(run())
+
+    assert len(service.requests) == 2
+
+
+def test_a_member_that_joins_does_not_wait_for_the_interval(service):
+    first, second = Member(interval=3600.0), Member(interval=3600.0)
+
+    async def run():
+        async with first.polling():
+            await first.until(1)
+            async with second.polling():
+                await second.until(1, seconds=30)
+
+    run_hurried(run())
+
+
+def test_a_member_whose_query_goes_back_far_does_not_delay_the_others(service):
+    service.seed_forms(20)
+    far, near = Member(back=None), Member()
+    service.fail("GET", "/forms", faults.Delay(2.0), calls=[1])
+
+    async def run():
+        async with far.polling():
+            while not service.requests:
+                await asyncio.sleep(0.05)
+            async with near.polling():
+                await near.until(2)
+                assert far.listings == []
+                await far.until(1)
+                far.back = HOUR
+                await far.until(2)
+
+    run_hurried(run())
+
+    assert all("updated_since" in filters for filters, _ in near.listings)
+    assert [filters.keys() for filters, _ in far.listings] == [set(), {"updated_since"}]
+
+
+def test_members_whose_queries_go_back_equally_far_share_their_listing(service):
+    outage = MAX_SHARED_RANGE + DAY
+    members = [Member(back=outage), Member(back=outage + DAY), Member(back=None), Member(back=None), Member()]
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            await asyncio.gather(*(member.until(1) for member in members))
+
+    run_hurried(run())
+
+    assert len(service.requests) == 3
+
+
+def test_a_members_exception_is_its_own(service, caplog):
+    broken, other = Member(), Member()
+    broken.broken = True
+
+    async def run():
+        async with broken.polling(), other.polling():
+            await other.until(3)
+            broken.broken = False
+            await broken.until(1)
+
+    run_hurried(run())
+
+    assert "RuntimeError: broken member" in caplog.text
+    assert other.failures == []
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_member_that_leaves_does_not_disturb_the_others(service, leaver):
+    members = [Member(), Member()]
+
+    async def run():
+        stacks = [AsyncExitStack(), AsyncExitStack()]
+        for stack, member in zip(stacks, members, strict=True):
+            await together(stack, member)
+        await members[0].until(1)
+        await stacks[leaver].aclose()
+        seen = len(members[leaver].listings)
+        await members[1 - leaver].until(4)
+        assert len(members[leaver].listings) == seen
+        await stacks[1 - leaver].aclose()
+
+    run_hurried(run())
+
+
+def test_the_last_member_ends_the_polls(service):
+    near, far = Member(), Member(back=None)
+    service.fail("GET", "/forms", faults.Delay(2.0), calls=range(3, 1000))
+
+    async def run():
+        async with near.polling(), far.polling():
+            await near.until(1)
+            while len(service.requests) < 3:
+                await asyncio.sleep(0.05)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with near.polling():
+            service.clear_faults()
+            polled = len(near.listings)
+            await near.until(polled + 1)
+
+    run_hurried(run())
+
+
+def test_each_member_is_notified_of_a_failure_and_the_pause_grows(service):
+    members = [Member(), Member()]
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            while len(members[1].failures) < 4:
+                await asyncio.sleep(0.05)
+            service.clear_faults()
+            await members[0].until(1)
+
+    run_hurried(run())
+
+    assert members[0].failures == members[1].failures
+    assert {failure.error.status for failure in members[0].failures} == {503}
+
+
+def test_the_logs_of_a_poll_are_no_members_and_a_members_are_its_own(service, caplog):
+    first, second = Member(), Member()
+    service.fail("GET", "/forms", faults.Status(503), calls=[1])
+    logged = []
+
+    def note(record):
+        if "failed" in record.getMessage():
+            logged.append(owner.get())
+        return True
+
+    async def enter(stack, member, name):
+        owner.set(name)
+        await stack.enter_async_context(member.polling())
+
+    async def run():
+        caplog.handler.addFilter(note)
+        async with AsyncExitStack() as stack:
+            await enter(stack, first, "first")
+            await enter(stack, second, "second")
+            await first.until(1)
+            await second.until(1)
+        caplog.handler.removeFilter(note)
+
+    run_hurried(run())
+
+    assert logged == ["nobody"]
+    assert (first.owners, second.owners) == ({"first"}, {"second"})
