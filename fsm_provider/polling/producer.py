@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference
+from fsm_provider.api.form_filter import FormReference
 from fsm_provider.compat import asset_state_store
 from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
 from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
-from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, question_from
+from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, filter_from, question_from
 from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
@@ -116,11 +116,8 @@ class FormEventProducer(SharedStreamProducer):
         self._prefix = _prefix_for(watch)
         self._saved_at: float | None = None
         self._is_failing = False
-        several = {"property_ids", "job_ids"}
-        single = {name: value for name, value in watch["filters"].items() if name not in several}
-        self._wanted = FormFilter(**FormFilters(**single))  # type: ignore[typeddict-item]
         self._tracker = NewFormTracker(
-            self._wanted,
+            filter_from(watch),
             property_ids=watch["filters"].get("property_ids", ()),
             job_ids=watch["filters"].get("job_ids", ()),
             form_names=watch["form_names"],
@@ -180,7 +177,7 @@ class FormEventProducer(SharedStreamProducer):
             member,
             fsm_conn_id=self._watch["fsm_conn_id"],
             query_params=self._watch["query_params"],
-            filters=self._wanted.as_dict(),
+            filters=filter_from(self._watch).as_dict(),
             interval=self._interval,
         )
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -148,18 +148,19 @@ class SharedPolls:
         if self._is_failing:
             await asyncio.sleep(seconds)
         else:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._joined.wait()
-            except TimeoutError:
-                pass
-            else:
-                await asyncio.sleep(JOIN_DELAY)
+            await self._wait_for_member(seconds)
         while not self._poller.pages_read:
             self._joined.clear()
             if self._choose_batch():
                 return
-            await self._joined.wait()
+            await self._wait_for_member(self._interval)
+
+    async def _wait_for_member(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._joined.wait()
+        if self._joined.is_set():
+            await asyncio.sleep(JOIN_DELAY)
 
     def _choose_batch(self) -> bool:
         """Choose the members of the common listing, and start listings for those whose queries go far back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from fsm_provider.api.form_filter import FormFilters
+from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter, FormFilters
 
 QUESTION = ("fsm_conn_id", "filters", "form_names", "query_params")
 """What decides which forms an asset has; the other keys say when and how often it is polled."""
@@ -41,6 +41,12 @@ class FormWatch(TypedDict):
     reconcile_every: float
     reconcile_back: float
     max_forms_per_event: NotRequired[int]
+
+
+def filter_from(watch: FormWatch) -> FormFilter:
+    """Return the filters that one request can ask for: those of a single property and a single job."""
+    given: dict[str, Any] = {**watch["filters"]}
+    return FormFilter(**{name: value for name, value in given.items() if name in FORM_FILTERS})
 
 
 def question_from(watch: FormWatch) -> dict[str, Any]:

@@ -184,6 +184,20 @@ def test_a_members_exception_is_its_own(service, caplog):
     assert other.failures == []
 
 
+def test_a_member_whose_query_could_not_be_made_is_asked_again(service, caplog):
+    member = Member()
+    member.back = "broken"
+
+    async def run():
+        async with member.polling():
+            while "could not be handled" not in caplog.text:
+                await asyncio.sleep(0.05)
+            member.back = HOUR
+            await member.until(1)
+
+    run_hurried(run())
+
+
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_member_that_leaves_does_not_disturb_the_others(service, leaver):
     members = [Member(), Member()]
