@@ -17,7 +17,14 @@ SHARED_STREAMS.require()
 from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
-from fsm_provider.polling.producer import CHECK_INTERVAL, CONFIRMATION_DELAY, SAVE_INTERVAL  # noqa: E402
+from fsm_provider.polling.producer import (  # noqa: E402
+    CHECK_INTERVAL,
+    CONFIRMATION_DELAY,
+    SAVE_INTERVAL,
+    FormEventProducer,
+    announce,
+    announce_interval,
+)
 from tests.unit.supervisor import MemorySupervisor, comms, supervised  # noqa: E402
 
 NAME = "records"
@@ -171,24 +178,9 @@ def test_forms_of_later_polls_are_emitted_while_a_backlog_is(service, supervisor
 
 def test_an_event_that_is_not_stored_stays_pending(service, supervisor, caplog):
     service.seed_forms(3)
-    edited = completed_forms(NAME, start_from="beginning", poll_interval=1, max_forms_per_event=2)
-    event_trigger, *others = [watcher.trigger for watcher in edited.watchers]
+    watch = configuration(max_forms_per_event=2)
 
-    async def run():
-        storing = [asyncio.create_task(anext(type(one)(**one.serialize()[1]).run())) for one in others]
-        producer = event_trigger.create_shared_stream_producer({"asset_name": NAME})
-        events, emitted = producer.open_stream(), []
-        async with aclosing(events):
-            for outcome in ({"failed": 1}, {"acked": 1}, {"acked": 1}):
-                event, _ = await anext(events)
-                emitted.append([form["id"] for form in event["forms"]])
-                counts = {"acked": 0, "failed": 0, "rejected": 0, **outcome}
-                await producer.advance([(None, shared_stream.AdvanceOutcome(**counts))])
-        for one in storing:
-            one.cancel()
-        return emitted
-
-    first, again, last = run_hurried(run(), hurry=60.0)
+    first, again, last = run_hurried(events_by_hand(watch, "failed", "acked", "acked"), hurry=60.0)
 
     assert first == again
     assert len({*first, *last}) == 3
@@ -306,21 +298,32 @@ def test_a_configuration_that_replaces_another_emits_the_rest_of_its_backlog(ser
     assert len(forms) == 100
 
 
+async def events_by_hand(watch, *outcomes):
+    """The forms of the first events, of each of which Airflow notes an outcome."""
+    await announce(watch)
+    await announce_interval(watch["asset_name"], 1.0)
+    producer, emitted = FormEventProducer(watch["asset_name"]), []
+    async with aclosing(producer.open_stream()) as events:
+        for outcome in outcomes:
+            event, _ = await anext(events)
+            emitted.append([form["id"] for form in event["forms"]])
+            counts = {"acked": 0, "failed": 0, "rejected": 0, outcome: 1}
+            await producer.advance([(None, shared_stream.AdvanceOutcome(**counts))])
+    return emitted
+
+
+def configuration(**settings):
+    return completed_forms(NAME, start_from="beginning", **settings).watchers[1].trigger.serialize()[1]
+
+
 def test_a_configuration_that_an_earlier_version_has_stored_has_events_of_a_hundred(service, supervisor):
     service.seed_forms(150)
+    watch = configuration()
+    del watch["max_forms_per_event"]
 
-    async def run():
-        async with watching(start_from="beginning") as watcher:
-            for other in watcher.others[:1]:
-                other.cancel()
-            (configuration, *_) = completed_forms(NAME, start_from="beginning").watchers[1:]
-            kwargs = configuration.trigger.serialize()[1]
-            del kwargs["max_forms_per_event"]
-            watcher.others.append(asyncio.create_task(anext(type(configuration.trigger)(**kwargs).run())))
-            await watcher.until(lambda: len(watcher.forms) == 150)
-            return watcher.events
+    events = run_hurried(events_by_hand(watch, "acked", "acked"), hurry=60.0)
 
-    assert [len(event) for event in run_hurried(run(), hurry=60.0)] == [100, 50]
+    assert [len(event) for event in events] == [100, 50]
 
 
 def test_from_a_time_only_forms_updated_since_are_emitted(service, supervisor):
