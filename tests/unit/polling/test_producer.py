@@ -305,7 +305,8 @@ async def events_by_hand(watch, *outcomes):
     producer, emitted = FormEventProducer(watch["asset_name"]), []
     async with aclosing(producer.open_stream()) as events:
         for outcome in outcomes:
-            event, _ = await anext(events)
+            async with asyncio.timeout(300):
+                event, _ = await anext(events)
             emitted.append([form["id"] for form in event["forms"]])
             counts = {"acked": 0, "failed": 0, "rejected": 0, outcome: 1}
             await producer.advance([(None, shared_stream.AdvanceOutcome(**counts))])
