@@ -129,7 +129,7 @@ class FormStream:
                 except Exception as error:
                     logger.exception("The polls for forms of '%s' start again", self._poller.fsm_conn_id)
                     message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
-                    await self._fail(self._forms.waits, PollFailure(FsmConnectionError(message)))
+                    await self._fail(self._forms.waits, FsmConnectionError(message))
                 self._first_after = self._interval
         finally:
             self._poller.close()
@@ -151,7 +151,10 @@ class FormStream:
                 if isinstance(polled, PollFailure):
                     if not polled.reminder:
                         concerned, self._all_failed = self._concerned_by(polled.error)
-                    await self._fail(concerned, polled)
+                    # A listing of one wait does not resume, so pages of it are no progress.
+                    await self._fail(
+                        concerned, polled.error, progressed=polled.progressed and self._all_failed
+                    )
                     continue
                 if self._all_failed:
                     self._all_failed = False
@@ -175,9 +178,9 @@ class FormStream:
                 return [wait], False
         return self._forms.waits, True
 
-    async def _fail(self, waits: Iterable[FormWait], failure: PollFailure) -> None:
+    async def _fail(self, waits: Iterable[FormWait], error: FsmError, *, progressed: bool = False) -> None:
         async for wait in _in_slices(waits):
-            if (call := self._calls.get(wait)) and call.fail(failure):
+            if (call := self._calls.get(wait)) and call.fail(error, progressed=progressed):
                 self._forms.leave(wait)
 
 
@@ -200,20 +203,20 @@ class _Call:
             self.result.set_result(forms)
         return self.result.done()
 
-    def fail(self, failure: PollFailure) -> bool:
+    def fail(self, error: FsmError, *, progressed: bool) -> bool:
         """Return whether the wait is done, after a poll has failed."""
         was_failing = self._tolerance.is_failing
-        if failure.progressed:
+        if progressed:
             self._tolerance.reset()
-        if not self._tolerance.tolerates(failure.error, asyncio.get_running_loop().time()):
+        if not self._tolerance.tolerates(error, asyncio.get_running_loop().time()):
             if not self.result.done():
-                self.result.set_exception(failure.error)
+                self.result.set_exception(error)
         elif not was_failing:
             self._context.run(
                 self._log.warning,
                 "Polling for forms failed, and goes on for up to %g s: %s",
                 self._tolerance.seconds,
-                failure.error,
+                error,
             )
         return self.result.done()
 

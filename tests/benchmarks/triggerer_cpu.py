@@ -28,7 +28,7 @@ _FIRST_JOB = 10_000_000
 _FORM_EVERY = 10.0
 _WARM_UP_SECONDS = 30.0
 _MAX_SECONDS = 300.0
-MAX_WAITS = 1000
+_CAPACITY = 1000
 """The capacity of a triggerer, unless it is configured."""
 
 
@@ -102,12 +102,16 @@ def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> 
 
 
 def _tasks(extent: Extent, port: int) -> list[Task]:
-    arguments = {"port": port, "waits": min(extent.waits[-1], MAX_WAITS), "seconds": 2 * extent.wait_seconds}
+    arguments = {"port": port, "waits": _waits(extent), "seconds": 2 * extent.wait_seconds}
     return [Task("triggerer", "triggerer_cpu:measure", arguments)]
 
 
+def _waits(extent: Extent) -> int:
+    return min(extent.waits[-1], _CAPACITY)
+
+
 def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    section = f"the triggerer of a real Airflow, {min(extent.waits[-1], MAX_WAITS):,} deferred sensors, a poll each second"
+    section = f"the triggerer of a real Airflow, {_waits(extent):,} deferred sensors, a poll each second"
     measured = [one["triggerer"] for one in rounds]
     over_idle = [one["waiting"] / one["idle"] for one in measured]
     return [

@@ -7,7 +7,7 @@ import pytest
 
 from fsm_provider.api.form_filter import FormFilter, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
-from fsm_provider.polling.form_waits import MIN_CHECKS, FormWait, SharedForms
+from fsm_provider.polling.form_waits import ESTIMATE_AGE, MIN_CHECKS, FormWait, SharedForms
 from fsm_provider.polling.shared_forms import PollQuery, PollResult
 from tests.seeds import SEED
 from tests.unit.polling.references import DAY, NOON, reference
@@ -137,6 +137,15 @@ def test_waits_by_the_time_of_the_update_share_as_well(service):
     assert ids(waits[2]) == [1]
 
 
+def test_no_poll_goes_back_before_a_bound_on_the_update(service):
+    stream = Stream(service, updated_since=NOON)
+    for number in range(3):
+        stream.join(FormWait(FormFilter(updated_since=NOON, job_id=number), FormCriteria()))
+    stream.poll()
+
+    assert filters(stream.poll()[0]) == [{"updated_since": NOON.isoformat()}]
+
+
 def test_waits_without_a_bound_list_everything(service):
     stream = Stream(service, updated_since=DAY)
     for number in range(3):
@@ -166,6 +175,9 @@ def test_a_wait_that_joins_late_is_given_what_is_known(service, stream):
 
     assert ids(stream.join(job_id=21)) == [1]
     assert service.requests == requests
+    service.put(reference(2, job=22, updated=service.now))
+    stream.poll()
+    assert ids(stream.join(job_id=22)) == [2]
 
 
 def test_a_wait_that_goes_back_further_than_what_is_known_lists_its_own_forms(service, stream):
@@ -366,6 +378,52 @@ def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
     for number in range(3, 9):
         stream.join(job_id=number)
     assert "job_id" not in stream.poll()[0][0].filters
+
+
+def test_waits_that_poll_alone_measure_anew_what_a_shared_poll_costs(service):
+    fill(service, per_day=24 * 500, during=1)
+    stream = Stream(service)
+    for number in range(3):
+        stream.join(job_id=number)
+    stream.poll()
+    stream.poll()
+    service.forms.clear()
+    assert "job_id" in stream.poll()[0][0].filters
+
+    stream.poll(after=ESTIMATE_AGE)
+
+    assert len(stream.poll()[0]) == 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_known_is_forgotten_once_no_listing_keeps_it_up_to_date(service, alone):
+    """The form is gone; the others poll for themselves, or are listed by themselves when they are checked."""
+    stream = Stream(service)
+    waits = [stream.join(job_id=number) for number in range(12)]
+    service.put(reference(1, job=50))
+    stream.poll()
+    stream.poll()
+    service.forms.clear()
+    if alone:
+        fill(service, per_day=24 * 1_500, during=1)
+        stream.poll()
+    else:
+        service.page_size = 1
+        service.put(*[reference(number, job=99, created=DAY + HOUR) for number in range(20)])
+        for waiting in waits[2:]:
+            stream.forms.leave(waiting)
+        stream.poll(after=CHECK_INTERVAL)
+    stream.poll()
+
+    assert ids(stream.join(job_id=50)) is None
+
+
+def test_a_single_wait_on_the_entire_account_lists_what_changed(service):
+    stream = Stream(service)
+    stream.join()
+    stream.poll()
+
+    assert "updated_since" in stream.poll()[0][0].filters
 
 
 def test_a_wait_on_the_entire_account_is_listed_with_the_others(service):

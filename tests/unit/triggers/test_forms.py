@@ -260,16 +260,22 @@ def test_a_wait_that_is_cancelled_does_not_disturb_the_others(service):
     assert [form["id"] for form in run_hurried(run())["forms"]] == [900]
 
 
-def test_a_failing_listing_of_one_wait_is_its_own(service):
+@pytest.mark.parametrize("page", [1, 2])
+def test_a_failing_listing_of_one_wait_is_its_own(service, page):
     """The check of a wait that goes back further than the others fails; they go on."""
 
     async def run():
         async with triggerer() as waits:
             others = [waits.start(trigger(job_id=number)) for number in range(3)]
             await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", FailsForJob("7"), every=True)
-            old = (TODAY - timedelta(days=40)).isoformat()
-            failing = waits.start(trigger(job_id=7, created_since=old, failure_tolerance=60.0))
+            service.fail("GET", "/forms", FailsForJob("7", page), every=True)
+            old = TODAY - timedelta(days=40)
+            for _ in range(30):
+                service.add_form(job_id=7, form_name="Other", created=old + timedelta(days=1))
+            failing = waits.start(
+                trigger(job_id=7, form_names=["Gas"], created_since=old.isoformat(), failure_tolerance=60.0)
+            )
+            await until(service, lambda: [request.status for request in service.requests].count(500) >= 2)
             service.add_form(job_id=1, id=900)
             found = await others[1]
             assert not failing.done()
@@ -282,14 +288,40 @@ def test_a_failing_listing_of_one_wait_is_its_own(service):
     assert not others_ended
 
 
+@pytest.mark.parametrize("of", ["all", "one"])
+def test_a_success_ends_the_failures_that_a_tolerance_counts(service, of):
+    """The listing of one wait comes every 900 s; it fails 300 s, twice."""
+    fault = faults.Status(503) if of == "all" else FailsForJob("7")
+
+    async def run():
+        async with triggerer() as waits:
+            for number in range(3):
+                waits.start(trigger(job_id=number, poll_interval=20.0, failure_tolerance=10_000.0))
+            await until(service, lambda: len(service.requests) >= 2)
+            old = (TODAY - timedelta(days=40)).isoformat()
+            waiting = waits.start(
+                trigger(job_id=7, poll_interval=20.0, created_since=old, failure_tolerance=400.0)
+            )
+            await asyncio.sleep(30)
+            for healthy in (910.0, 600.0) if of == "all" else (650.0, 600.0):
+                await asyncio.sleep(healthy)
+                service.fail("GET", "/forms", fault, every=True)
+                await asyncio.sleep(300.0 if of == "all" else 560.0)
+                service.clear_faults()
+            return waiting.done(), {request.status for request in service.requests}
+
+    assert run_hurried(run(), hurry=200.0) == (False, {200, 503 if of == "all" else 500})
+
+
 class FailsForJob:
     """A fault of the listing of one job."""
 
-    def __init__(self, job):
-        self.job = job
+    def __init__(self, job, page=1):
+        self.job, self.page = job, page
 
     async def play(self, exchange):
-        if exchange.request.query_params.get("jobID") == self.job:
+        params = exchange.request.query_params
+        if params.get("jobID") == self.job and ("cursor" in params) == (self.page > 1):
             await faults.Status(500).play(exchange)
         else:
             await exchange.respond(await exchange.handle())
