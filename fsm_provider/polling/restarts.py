@@ -26,6 +26,8 @@ MAX_RESTART_DELAY = 60.0
 
 A trigger that is started later may be another one: SQLite gives it the ID of one that was deleted.
 """
+REPLACEMENT_DELAY = 0.5
+"""Seconds from the end of a configuration to the beginning of the one that replaces it, at most."""
 
 _kept: dict[tuple[int | None, str], RestartedProducer] = {}
 """Producers whose event the triggerer has taken, by the trigger's ID and the asset's name."""
@@ -92,14 +94,15 @@ async def resume(trigger_id: int | None, asset_name: str) -> RestartedProducer:
 async def configured(asset_name: str) -> AsyncIterator[None]:
     """Note that an asset has a configuration in this process.
 
-    Airflow cancels the configuration of an asset whose watchers it drops, and silently drops their events. A
-    restart does not confirm these.
+    If Airflow drops the watchers of an asset, it cancels the configuration without replacing it, and drops
+    their events silently. A restart does not confirm these.
     """
     _configured[asset_name] += 1
     try:
         yield
     finally:
         _configured[asset_name] -= 1
+        await asyncio.sleep(REPLACEMENT_DELAY)
         if not _configured[asset_name]:
             await _drop(lambda kept: kept.asset_name == asset_name)
 

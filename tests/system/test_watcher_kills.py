@@ -1,4 +1,4 @@
-"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited (Airflow 3).
+"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
 
 Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
 random kills of a test that has failed.
@@ -57,6 +57,7 @@ MEAN_PAUSE = 0.4
 MAX_LATE = 600.0
 """Seconds that a form is late, at most: phones sync late."""
 RANDOM_KILLS = 6
+INTERRUPTIONS = 3
 POINTS = ("a poll has found a form", "an event is stored", "a watermark is stored", "another one has begun")
 EMIT_SECONDS = 180.0
 
@@ -94,6 +95,11 @@ class Stage:
             at = at if at.tzinfo else at.replace(tzinfo=UTC)
             events.append(Event(at, [form["id"] for form in payload["forms"]]))
         return events
+
+    def triggerers(self) -> set[int]:
+        """The triggerers that have the watcher."""
+        with self._database.connect() as connection:
+            return set(connection.execute(text("SELECT triggerer_id FROM trigger")).scalars())
 
     def polls(self) -> int:
         return len(self.service.requests_to("GET", "/forms"))
@@ -246,11 +252,14 @@ def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
 
 
 def test_a_paused_dag_gets_the_forms_of_its_pause(stage: Stage) -> None:
-    stage.airflow.pause(DAG_ID, True)
-    with stage.forms_coming(random.Random(SEED)):
-        stage.until_silent()
-        stage.airflow.pause(DAG_ID, False)
-        stage.until_polled()
+    chance = random.Random(SEED)
+    with stage.forms_coming(chance):
+        for _ in range(INTERRUPTIONS):
+            time.sleep(chance.uniform(0, 3))
+            stage.airflow.pause(DAG_ID, True)
+            stage.until_silent()
+            stage.airflow.pause(DAG_ID, False)
+            stage.until_polled()
 
     per_form = stage.report("paused")
 
@@ -258,11 +267,14 @@ def test_a_paused_dag_gets_the_forms_of_its_pause(stage: Stage) -> None:
 
 
 def test_an_asset_that_is_off_the_schedule_for_a_while(stage: Stage) -> None:
-    stage.write_dag("None")
-    with stage.forms_coming(random.Random(SEED)):
-        stage.until_silent()
-        stage.write_dag(ASSET.format(arguments=""))
-        stage.until_polled()
+    chance = random.Random(SEED)
+    with stage.forms_coming(chance):
+        for _ in range(INTERRUPTIONS):
+            time.sleep(chance.uniform(0, 3))
+            stage.write_dag("None")
+            stage.until_silent()
+            stage.write_dag(ASSET.format(arguments=""))
+            stage.until_polled()
 
     per_form = stage.report("off the schedule")
 
@@ -287,13 +299,14 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
     stage.airflow.start_another("triggerer", "triggerer-2")
     session = psutil.Process(stage.airflow.processes["triggerer"].pid)
     suspended = [session, *session.children(recursive=True)]
+    taken_over = stage.triggerers()
     with stage.forms_coming(random.Random(SEED)):
         for process in suspended:
             process.suspend()
         stage.kills.append(datetime.now(UTC))
         try:
-            stage.until_silent()
-            stage.until_polled()
+            wait_until(lambda: not stage.triggerers() & taken_over, EMIT_SECONDS, "another one takes over")
+            stage.until_polled(10)
         finally:
             for process in suspended:
                 process.resume()
@@ -301,7 +314,8 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
         time.sleep(15)
         stage.airflow.kill("triggerer-2")
         stage.kills.append(datetime.now(UTC))
-        time.sleep(15)
+        wait_until(lambda: stage.triggerers() == taken_over, EMIT_SECONDS, "the first one has it again")
+        stage.until_polled(10)
 
     per_form = stage.report("moved to another triggerer and back")
 

@@ -259,9 +259,10 @@ def test_another_configuration_leaves_the_confirmation_alone(service, begun):
             form = service.add_form()["id"]
             await watcher.until(lambda: watcher.events)
             edited = completed_forms(NAME, poll_interval=1, look_back=7200).watchers[1].trigger
-            before, watcher.configuration = watcher.configuration, asyncio.create_task(anext(edited.run()))
-            await asyncio.sleep(0)
-            await watcher.cancel(before)
+            cancelled = asyncio.create_task(watcher.cancel(watcher.configuration))
+            await asyncio.sleep(0.1)
+            watcher.configuration = asyncio.create_task(anext(edited.run()))
+            await cancelled
             watcher.stored.set()
             await begun(watcher)
             return watcher.events, form
