@@ -311,13 +311,18 @@ async def announce_interval(asset_name: str, seconds: float) -> None:
 
 
 async def until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Repeat an attempt to read and write an asset's state store until it succeeds."""
+    """Repeat an attempt to read and write an asset's state store until it succeeds.
+
+    :raises AssetClaimedError: if another triggerer watches the asset meanwhile.
+    """
     store, pause = asset_store_for(asset_name), 1.0
     while True:
         try:
             # For an inactive asset a read returns None as if nothing were stored, but a write fails.
             await store.aset(OPENED, datetime.now(UTC).isoformat())
             return await attempt()
+        except AssetClaimedError:
+            raise
         except Exception:
             logger.exception(
                 "%s of the asset '%s' could not be read or stored; the next attempt is in %g s",

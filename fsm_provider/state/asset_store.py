@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Protocol
 from uuid import uuid4
@@ -15,7 +16,14 @@ from fsm_provider.state.trigger_variables import delete_variable, read_variable,
 PREFIX = "fsm_asset"
 DIGITS = 32
 OWNER = "owner"
-"""Key of the owner that claimed an asset last."""
+"""Key of the process that owns the asset, with a value that changes at each renewal."""
+RENEW_INTERVAL = 15.0
+"""Seconds between two renewals."""
+MAX_SILENCE = 90.0
+"""Seconds without a renewal after which the owner is taken for dead; between two events it renews nothing."""
+PROCESS = uuid4().hex
+_claimed: set[tuple[str, str]] = set()
+"""The processes and the names of assets that they have owned."""
 
 
 class AssetStore(Protocol):
@@ -32,7 +40,7 @@ class AssetStore(Protocol):
 
 
 class AssetClaimedError(AirflowException):
-    """Another triggerer has claimed the asset, and stores what it does."""
+    """Another process has claimed the asset, and stores what it does."""
 
 
 def asset_store_for(name: str) -> AssetStore:
@@ -77,24 +85,33 @@ class VariableAssetStore:
 
 
 class ClaimedAssetStore(VariableAssetStore):
-    """The store of an asset for the one triggerer that watches it: the last one to call :meth:`claim`.
+    """The store of an asset for the one process that watches it.
 
-    Airflow moves a trigger away from a triggerer that has been silent, which may wake up later.
+    Several may try at the same time. Airflow moves a trigger away from a triggerer that is silent, which may
+    wake up later; and Airflow 3.0 and 3.1 run the trigger of an asset in every triggerer. The last process to
+    begin owns the asset. Another one gets it back once the owner is silent.
 
-    :raises AssetClaimedError: by each write, if another one has claimed the asset since.
+    :param asset_name: the asset's name.
+    :param process: what identifies the process.
+    :raises AssetClaimedError: by each write, if another process has claimed the asset since.
     """
 
-    def __init__(self, asset_name: str) -> None:
+    def __init__(self, asset_name: str, process: str = PROCESS) -> None:
         super().__init__(asset_name)
-        self._owner = uuid4().hex
+        self._asset_name = asset_name
+        self._process = process
 
     async def claim(self) -> None:
-        """Become the owner."""
-        await super().aset(OWNER, self._owner)
+        """Own the asset; wait first until the owner is silent, if this process has owned it before."""
+        if (self._process, self._asset_name) in _claimed:
+            await self._until_silent()
+        await self._claim()
+        _claimed.add((self._process, self._asset_name))
 
-    async def is_owned(self) -> bool:
-        """Return whether nobody has claimed the asset since."""
-        return bool(await self.aget(OWNER) == self._owner)
+    async def renew(self) -> None:
+        """Show that the owner is not silent."""
+        await self._check_owned()
+        await self._claim()
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a JSON value."""
@@ -106,6 +123,20 @@ class ClaimedAssetStore(VariableAssetStore):
         await self._check_owned()
         await super().adelete(key)
 
+    async def _claim(self) -> None:
+        await super().aset(OWNER, [self._process, uuid4().hex])
+
+    async def _until_silent(self) -> None:
+        clock = asyncio.get_running_loop().time
+        seen, since = None, clock()
+        while (owner := await self.aget(OWNER)) and owner[0] != self._process:
+            if owner != seen:
+                seen, since = owner, clock()
+            elif clock() - since >= MAX_SILENCE:
+                return
+            await asyncio.sleep(RENEW_INTERVAL)
+
     async def _check_owned(self) -> None:
-        if not await self.is_owned():
+        owner = await self.aget(OWNER)
+        if not owner or owner[0] != self._process:
             raise AssetClaimedError("another triggerer watches the asset meanwhile")

@@ -262,7 +262,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
         """Emit one event; only Airflow before 3.3 calls this."""
         from fsm_provider.polling.restarts import resume
 
-        producer = await resume(self.trigger_id, self.asset_name)
+        producer = resume(self.trigger_id, self.asset_name)
         try:
             yield TriggerEvent(await producer.next_event())
             producer.keep()  # the triggerer asks for more only after it has taken the event
@@ -322,7 +322,9 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
         from fsm_provider.polling.producer import announce_interval
+        from fsm_provider.polling.restarts import configured
 
-        await announce_interval(self.asset_name, self.poll_interval)
-        await asyncio.Event().wait()
+        async with configured(self.asset_name):
+            await announce_interval(self.asset_name, self.poll_interval)
+            await asyncio.Event().wait()
         yield TriggerEvent(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import pytest
 
@@ -10,6 +11,7 @@ from fsm_provider.polling import restarts
 from fsm_provider.polling.producer import EVENT_INTERVAL
 from fsm_provider.polling.restarts import MAX_RESTART_DELAY
 from fsm_provider.state import asset_store
+from fsm_provider.state.asset_store import MAX_SILENCE, ClaimedAssetStore
 from tests.capabilities import ASSETS
 from tests.unit.clocks import run_hurried
 
@@ -18,6 +20,8 @@ ASSETS.require()
 from tests.unit.supervisor import supervised  # noqa: E402
 
 NAME = "records"
+process = ContextVar("process")
+"""The process that a task plays."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +29,9 @@ def supervisor(service, connect, monkeypatch):
     """A triggerer of Airflow 3.0 to 3.2, whichever runs the test."""
     connect(service, max_retries=0)
     monkeypatch.setattr(asset_store, "has_shared_streams", lambda: False)
+    monkeypatch.setattr(asset_store, "_claimed", set())
     monkeypatch.setattr(restarts, "_kept", {})
+    monkeypatch.setattr(restarts, "ClaimedAssetStore", lambda name: ClaimedAssetStore(name, process.get()))
     with supervised() as running:
         yield running
 
@@ -53,6 +59,7 @@ class Triggerer:
         self.configuration, self.interval = [asyncio.create_task(anext(one.run())) for one in others]
 
     async def _run(self):
+        process.set(str(self.trigger_id))
         while True:
             trigger = type(self.event_trigger)(**self.event_trigger.serialize()[1])
             trigger.trigger_id = self.trigger_id
@@ -217,6 +224,26 @@ def test_a_late_restart_confirms_nothing(service, begun, delay, times):
     assert forms == [form] * times
 
 
+def test_each_event_has_its_own_time_to_be_confirmed(service, begun):
+    async def run():
+        async with triggerer() as watcher:
+            await begun(watcher)
+            added = [service.add_form()["id"]]
+            await watcher.until(lambda: watcher.forms == added)
+            await asyncio.sleep(MAX_RESTART_DELAY - 10)
+            watcher.stored.clear()
+            added.append(service.add_form()["id"])
+            await watcher.until(lambda: watcher.forms == added)
+            await asyncio.sleep(20)
+            watcher.stored.set()
+            await begun(watcher)
+            return watcher.forms, added
+
+    forms, added = run_hurried(run())
+
+    assert forms == added
+
+
 def test_another_trigger_confirms_nothing(service, begun):
     async def run():
         async with triggerer(1) as watcher:
@@ -272,7 +299,35 @@ def test_another_configuration_leaves_the_confirmation_alone(service, begun):
     assert events == [[form]]
 
 
-def test_a_triggerer_that_wakes_up_reads_what_another_one_has_stored(service, supervisor, begun):
+def test_of_two_triggerers_that_run_the_trigger_the_last_to_begin_emits(service, begun):
+    """Airflow 3.0 and 3.1 run the trigger of an asset in every triggerer."""
+
+    async def run():
+        async with triggerer(1) as first:
+            await begun(first)
+            before = service.add_form()["id"]
+            await first.until(lambda: first.forms == [before])
+            await begun(first)
+            async with triggerer(2) as second:
+                await begun(second)
+                added = []
+                for _ in range(5):
+                    added.append(service.add_form()["id"])
+                    await second.until(lambda: added[-1] in second.forms)
+                await asyncio.sleep(2 * MAX_SILENCE)
+                both = first.forms, second.forms
+                await second.cancel(second.task)
+                after = service.add_form()["id"]
+                await first.until(lambda: after in first.forms)
+                return both, ([before], added), first.forms, [before, after]
+
+    both, expected, first, expected_first = run_hurried(run(), hurry=60.0)
+
+    assert both == expected
+    assert first == expected_first
+
+
+def test_a_triggerer_that_wakes_up_leaves_alone_what_another_one_has_stored(service, supervisor, begun):
     async def run():
         async with triggerer(1) as sleeping:
             await begun(sleeping)
@@ -284,9 +339,9 @@ def test_a_triggerer_that_wakes_up_reads_what_another_one_has_stored(service, su
                 later = [service.add_form()["id"] for _ in range(3)]
                 await watcher.until(lambda: len(watcher.forms) == 4)
                 await begun(watcher)
-            stored = dict(supervisor.variables)
-            sleeping.stored.set()
-            await begun(sleeping)
+                stored = dict(supervisor.variables)
+                sleeping.stored.set()
+                await asyncio.sleep(20)
             lost = [name for name, value in stored.items() if len(supervisor.variables[name]) < len(value)]
             return sleeping.forms, [form], later, lost
 

@@ -4,15 +4,24 @@ import asyncio
 
 import pytest
 
-from fsm_provider.state.asset_store import AssetClaimedError, ClaimedAssetStore, VariableAssetStore
+from fsm_provider.state import asset_store
+from fsm_provider.state.asset_store import (
+    MAX_SILENCE,
+    RENEW_INTERVAL,
+    AssetClaimedError,
+    ClaimedAssetStore,
+    VariableAssetStore,
+)
 from fsm_provider.state.variables import WITNESS, VariableUnreadableError
+from tests.unit.clocks import run_hurried
 from tests.unit.supervisor import MemorySupervisor, supervised
 
 KEY = "fsm_forms/abc/seen/2026-01-31T08"
 
 
 @pytest.fixture
-def supervisor():
+def supervisor(monkeypatch):
+    monkeypatch.setattr(asset_store, "_claimed", set())
     with supervised() as running:
         yield running
 
@@ -64,18 +73,47 @@ def test_what_somebody_has_edited_is_named(supervisor: MemorySupervisor):
         asyncio.run(VariableAssetStore("records").aget(KEY))
 
 
-def test_only_who_has_claimed_an_asset_last_can_write(supervisor: MemorySupervisor):
+def test_only_the_process_that_has_claimed_an_asset_last_can_write(supervisor: MemorySupervisor):
     async def run():
-        first, second = ClaimedAssetStore("records"), ClaimedAssetStore("records")
+        first, second = ClaimedAssetStore("records", "1"), ClaimedAssetStore("records", "2")
         await first.claim()
         await first.aset(KEY, 1)
         await second.claim()
-        for write in (first.aset(KEY, 2), first.adelete(KEY)):
+        for write in (first.aset(KEY, 2), first.adelete(KEY), first.renew()):
             with pytest.raises(AssetClaimedError):
                 await write
         read = await first.aget(KEY)
         await second.aset(KEY, 3)
         return read, await first.aget(KEY)
 
-    assert asyncio.run(run()) == (1, 3)
+    assert run_hurried(run()) == (1, 3)
     assert len(supervisor.variables.keys() - {WITNESS}) == 2
+
+
+def test_a_process_gets_an_asset_back_once_the_owner_is_silent(supervisor: MemorySupervisor):
+    async def run():
+        first, second = ClaimedAssetStore("records", "1"), ClaimedAssetStore("records", "2")
+        await first.claim()
+        await second.claim()
+        again = asyncio.create_task(ClaimedAssetStore("records", "1").claim())
+        for _ in range(20):
+            await asyncio.sleep(RENEW_INTERVAL)
+            await second.renew()
+        waited, began = not again.done(), asyncio.get_running_loop().time()
+        await again
+        with pytest.raises(AssetClaimedError):
+            await second.renew()
+        return waited, asyncio.get_running_loop().time() - began
+
+    waited, silent = run_hurried(run(), hurry=100.0)
+
+    assert waited
+    assert MAX_SILENCE - RENEW_INTERVAL <= silent <= MAX_SILENCE + 3 * RENEW_INTERVAL
+
+
+def test_a_process_does_not_wait_for_itself(supervisor: MemorySupervisor):
+    async def run():
+        for _ in range(3):
+            await ClaimedAssetStore("records", "1").claim()
+
+    run_hurried(asyncio.wait_for(run(), RENEW_INTERVAL))
