@@ -123,8 +123,8 @@ def resume(trigger_id: int | None, asset_name: str) -> RestartedProducer:
 async def configured(asset_name: str) -> AsyncIterator[None]:
     """Note that a trigger configures an asset in this process.
 
-    If Airflow drops the watchers of an asset, it cancels all of them, and drops their events silently. A restart
-    does not confirm these. An edit replaces one of them, usually, and drops nothing.
+    If Airflow drops the watchers of an asset, it cancels all of them, and drops their events silently: a
+    restart does not confirm these. An edit usually replaces one of them, and drops nothing.
     """
     _configured[asset_name] += 1
     try:
