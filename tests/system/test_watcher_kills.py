@@ -1,10 +1,12 @@
 """An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
 
 Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
-random kills of a test that has failed.
+random kills of a test that has failed. With ``FSM_KILLS_POSTGRESQL`` Airflow has a cluster from Debian's
+package, for which psycopg2 and asyncpg have to be installed.
 """
 
 import json
+import os
 import random
 import threading
 import time
@@ -22,6 +24,7 @@ from sqlalchemy import create_engine, text
 
 from fsm_provider.testing import FakeFieldService
 from tests.capabilities import ASSETS
+from tests.distributed.backends import postgresql
 from tests.seeds import SEED
 from tests.system.airflow_api import wait_until
 from tests.system.local_airflow import LocalAirflow
@@ -158,6 +161,16 @@ class Stage:
         assert repeating <= interruptions
 
 
+@contextmanager
+def database() -> Iterator[dict[str, str]]:
+    """Give the environment of the database: SQLite, unless FSM_KILLS_POSTGRESQL is set."""
+    if "FSM_KILLS_POSTGRESQL" not in os.environ:
+        yield {}
+        return
+    with postgresql() as url:
+        yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{url}"}
+
+
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
@@ -165,7 +178,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with FakeFieldService() as service:
         service.seed_forms(30)
         env = ENVIRONMENT | {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
-        with LocalAirflow(dags, home, env) as airflow:
+        with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
             running = Stage(airflow, service, dag_file)
             running.write_dag(ASSET.format(arguments=""))
             airflow.wait_for_dag(DAG_ID)
