@@ -242,6 +242,7 @@ def test_a_paused_dag_gets_the_forms_of_its_pause(stage: Stage) -> None:
         for _ in range(INTERRUPTIONS):
             time.sleep(chance.uniform(0, 3))
             stage.airflow.pause(DAG_ID, True)
+            stage.interruptions += 1
             stage.until_silent()
             stage.airflow.pause(DAG_ID, False)
             stage.until_polled()
@@ -255,6 +256,7 @@ def test_an_asset_that_is_off_the_schedule_for_a_while(stage: Stage) -> None:
         for _ in range(INTERRUPTIONS):
             time.sleep(chance.uniform(0, 3))
             stage.write_dag("None")
+            stage.interruptions += 1
             stage.until_silent()
             stage.write_dag(ASSET.format(arguments=""))
             stage.until_polled()
