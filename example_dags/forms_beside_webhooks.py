@@ -1,6 +1,6 @@
 """Poll for completed forms, for which the service has no webhooks, beside ``webhook_bootstrap``.
 
-Starts paused. Needs Airflow 3.3.
+Starts paused. Needs Airflow 3.0.
 """
 
 from __future__ import annotations

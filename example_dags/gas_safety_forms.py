@@ -7,7 +7,7 @@ with another ``lastUpdatedOnDateTime``. A form that came just as a triggerer die
 
 Starts paused: forms that were completed before it is first unpaused are history, and start nothing. While it
 is paused or at ``max_active_runs``, Airflow hands an event to the run of the next event. If you cannot
-accept that, list forms as ``forms_since_watermark`` does. Needs Airflow 3.3.
+accept that, list forms as ``forms_since_watermark`` does. Needs Airflow 3.0.
 """
 
 from __future__ import annotations

@@ -79,11 +79,20 @@ def never_expire() -> timedelta | None:
 
 
 def has_shared_streams() -> bool:
-    """Return whether triggers can share a stream, and watchers have state: since Airflow 3.3."""
+    """Return whether triggers can share a stream, and assets have a state store: since Airflow 3.3."""
     return find_spec("airflow.triggers.shared_stream") is not None
 
 
-def asset_state_store(name: str) -> Any:
+def shared_stream_producer() -> type:
+    """Return the base class of producers of shared streams, ``object`` before Airflow 3.3."""
+    if not has_shared_streams():
+        return object
+    from airflow.triggers.shared_stream import SharedStreamProducer
+
+    return SharedStreamProducer
+
+
+def airflow_asset_state_store(name: str) -> Any:
     """Return the state store of an active asset; since Airflow 3.3."""
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 

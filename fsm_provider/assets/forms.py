@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT
@@ -23,6 +24,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
+NEEDS_3_0 = (
+    "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
+    "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
+    "as the example forms_since_watermark does."
+)
 
 _defined: dict[str, list[dict[str, Any]]] = {}
 """The questions of the assets that this process has defined, by name."""
@@ -47,7 +53,7 @@ def completed_forms(
     form_names: str | list[str] | None = None,
     query_params: dict[str, Any] | None = None,
 ) -> Asset:
-    """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.3.
+    """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.0.
 
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
     tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references. While
@@ -87,22 +93,20 @@ def completed_forms(
     :param form_names: forms of these names only.
     :param query_params: query parameters that the specification does not document.
     :raises FsmInputError: naming the argument that is invalid.
-    :raises AirflowOptionalProviderFeatureException: before Airflow 3.3; it says what to do instead.
+    :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
     from fsm_provider.api.form_filter import FormFilter
     from fsm_provider.api.validation import parse_count, parse_names
-    from fsm_provider.compat import has_shared_streams
     from fsm_provider.polling.watch import FormWatch, WatchFilters, question_from
     from fsm_provider.storage.lineage import uri_for_records
     from fsm_provider.triggers.forms import (
-        NEEDS_3_3,
         FsmFormConfigurationTrigger,
         FsmFormEventTrigger,
         FsmFormIntervalTrigger,
     )
 
-    if not has_shared_streams():
-        raise AirflowOptionalProviderFeatureException(f"completed_forms: {NEEDS_3_3}")
+    if not AIRFLOW_V_3_0_PLUS:
+        raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
     property_ids = _identifiers("property_id", property_id)
@@ -139,7 +143,9 @@ def completed_forms(
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
         watchers=[
             AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
-            AssetWatcher(name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(**watch)),
+            AssetWatcher(
+                name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch))
+            ),
             AssetWatcher(
                 name=f"{name} interval",
                 trigger=FsmFormIntervalTrigger(asset_name=name, poll_interval=interval),

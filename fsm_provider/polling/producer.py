@@ -1,4 +1,4 @@
-"""The event producer behind the watcher of an asset of completed forms. Needs Airflow 3.3."""
+"""The event producer behind the watcher of an asset of completed forms."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
-
 from fsm_provider.api.form_filter import FormReference
-from fsm_provider.compat import asset_state_store
+from fsm_provider.compat import shared_stream_producer
 from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
 from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, filter_from, question_from
+from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
     from fsm_provider.polling.shared_forms import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
+else:
+    SharedStreamProducer = shared_stream_producer()
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -74,16 +77,25 @@ class FormEventProducer(SharedStreamProducer):
 
     Polls go on while events are emitted.
 
-    No error ends it: it retries, and reads the connection again after an error that a changed connection
-    can fix. Killed or cancelled at any time and restarted, it still emits every form, and a second time the
-    forms of an event that was stored just before.
+    It ends only if another triggerer claims the asset. After any other error it retries, and reads the
+    connection again if a changed one can help. Killed or cancelled at any time and restarted, it still emits
+    every form, and a second time the forms of an event that was stored just before.
 
-    :param asset_name: the asset whose state store holds the configuration and the watermark.
+    :param asset_name: the asset whose store holds the configuration and the watermark.
+    :param store: that store, if it is not :func:`asset_store_for`.
+    :param confirmation_delay: seconds after :meth:`advance` until an event counts as stored.
     """
 
-    def __init__(self, asset_name: str) -> None:
+    def __init__(
+        self,
+        asset_name: str,
+        *,
+        store: AssetStore | None = None,
+        confirmation_delay: float = CONFIRMATION_DELAY,
+    ) -> None:
         self._asset_name = asset_name
-        self._store = asset_state_store(asset_name)
+        self._store = store or asset_store_for(asset_name)
+        self._confirmation_delay = confirmation_delay
         self._began = 0.0
         self._check_at = 0.0
         self._interval = DEFAULT_INTERVAL
@@ -93,10 +105,10 @@ class FormEventProducer(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
         """Yield events: new forms, at most ``max_forms_per_event``, and their question."""
-        await _until_stored(self._asset_name, "The beginning", self._note_beginning)
+        await until_stored(self._asset_name, "The beginning", self._note_beginning)
         while True:
             self._configure(await self._next_configuration())
-            await _until_stored(self._asset_name, "The watermark", self._restore)
+            await until_stored(self._asset_name, "The watermark", self._restore)
             try:
                 async with self._polling(), aclosing(self._events()) as events:
                     async for references in events:
@@ -213,7 +225,7 @@ class FormEventProducer(SharedStreamProducer):
             self._confirmed.clear()
             yield references
             await self._confirmed.wait()
-            await asyncio.sleep(CONFIRMATION_DELAY)
+            await asyncio.sleep(self._confirmation_delay)
             if self._is_stored:
                 self._tracker.record()
                 await self._save()
@@ -224,7 +236,7 @@ class FormEventProducer(SharedStreamProducer):
                     self._asset_name,
                 )
             if self._tracker.pending:
-                await asyncio.sleep(EVENT_INTERVAL - CONFIRMATION_DELAY)
+                await asyncio.sleep(EVENT_INTERVAL - self._confirmation_delay)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Note whether Airflow has stored the pending event."""
@@ -260,7 +272,10 @@ class FormEventProducer(SharedStreamProducer):
             self._tracker.restore(watermarks[newest], from_other_filter=True)
 
     async def _save(self, *, throttled: bool = False) -> None:
-        """Store what was emitted; if that fails, or is throttled after a recent write, the next call does."""
+        """Store what was emitted; if that fails, or is throttled after a recent write, the next call does.
+
+        :raises AssetClaimedError: if another triggerer watches the asset meanwhile.
+        """
         now = asyncio.get_running_loop().time()
         if throttled and self._saved_at is not None and now - self._saved_at < SAVE_INTERVAL:
             return
@@ -271,6 +286,8 @@ class FormEventProducer(SharedStreamProducer):
             await self._store.aset(self._prefix + WATERMARK, watermark)
             for name in gone:
                 await self._store.adelete(self._prefix + name)
+        except AssetClaimedError:
+            raise
         except Exception:
             logger.exception(
                 "Could not store the watermark of the asset '%s'; the next attempt is after the next poll. "
@@ -288,7 +305,7 @@ async def announce(watch: FormWatch) -> None:
 
     Log an error if another configuration replaced this one a short time ago.
     """
-    store = asset_state_store(watch["asset_name"])
+    store = asset_store_for(watch["asset_name"])
 
     async def put() -> None:
         known: list[Configuration] = await store.aget(CONFIGURATIONS) or []
@@ -301,23 +318,28 @@ async def announce(watch: FormWatch) -> None:
         mine = Configuration(watch=watch, at=now.isoformat())
         await store.aset(CONFIGURATIONS, [*others, mine][-MAX_CONFIGURATIONS:])
 
-    await _until_stored(watch["asset_name"], "The configuration", put)
+    await until_stored(watch["asset_name"], "The configuration", put)
 
 
 async def announce_interval(asset_name: str, seconds: float) -> None:
     """Store the interval in seconds at which the watcher of an asset polls."""
-    store = asset_state_store(asset_name)
-    await _until_stored(asset_name, "The interval", lambda: store.aset(INTERVAL, seconds))
+    store = asset_store_for(asset_name)
+    await until_stored(asset_name, "The interval", lambda: store.aset(INTERVAL, seconds))
 
 
-async def _until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Repeat an attempt to read and write an asset's state store until it succeeds."""
-    store, pause = asset_state_store(asset_name), 1.0
+async def until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
+    """Repeat an attempt to read and write an asset's state store until it succeeds.
+
+    :raises AssetClaimedError: if another triggerer watches the asset meanwhile.
+    """
+    store, pause = asset_store_for(asset_name), 1.0
     while True:
         try:
             # For an inactive asset a read returns None as if nothing were stored, but a write fails.
             await store.aset(OPENED, datetime.now(UTC).isoformat())
             return await attempt()
+        except AssetClaimedError:
+            raise
         except Exception:
             logger.exception(
                 "%s of the asset '%s' could not be read or stored; the next attempt is in %g s",

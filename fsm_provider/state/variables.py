@@ -1,7 +1,7 @@
 """Airflow Variables, read strictly: one that cannot be read is not taken for one that does not exist.
 
 Airflow says "not found" also where its database is away, and does so on every version. For tasks;
-:func:`read_variable_in_server` is for processes that have a database.
+:func:`read_variable_in_server` is for processes that have a database, and ``trigger_variables`` for triggers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from tenacity import retry, stop_after_attempt, wait_random_exponential
 
 WITNESS = "fsm_provider_witness"
 """A Variable that exists: where it cannot be read either, nothing is known of others. Airflow 3.0 to 3.2."""
+WITNESS_DESCRIPTION = "Shows the FSM provider that Variables can be read"
 WRITE_ATTEMPTS = 5
 SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
 """Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up responses."""
+
+
+retried_write = retry(
+    stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True
+)
+"""Repeats a write that failed: versions before 3.1 refuse concurrent writes."""
 
 
 class VariableUnreadableError(AirflowException):
@@ -48,12 +55,12 @@ def read_stored_variable(key: str) -> str | None:
     return _read_strictly(key, lambda: _get_stored(key))
 
 
-@retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
+@retried_write
 def write_variable(key: str, value: str, description: str | None = None) -> None:
     """Set a Variable in Airflow's database. If tasks set it at the same time, the last one wins.
 
-    :raises Exception: what Airflow raises, after some attempts. Versions before 3.1 refuse concurrent writes.
-        ``Variable.set`` of Airflow 3 would only log it.
+    :raises Exception: what Airflow raises, after some attempts. ``Variable.set`` of Airflow 3 would only
+        log it.
     """
     if AIRFLOW_V_3_0_PLUS:
         from airflow.sdk.execution_time.comms import PutVariable
@@ -63,7 +70,7 @@ def write_variable(key: str, value: str, description: str | None = None) -> None
         Variable.set(key, value, description=description)
 
 
-@retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
+@retried_write
 def delete_variable(key: str) -> None:
     """Delete a Variable; one that does not exist is no error.
 
@@ -95,7 +102,7 @@ def read_variable_in_server(key: str) -> str | None:
     stored = _read_database(key)
     value: str | None = StoredVariable.get(key, default_var=None)
     if value is None and stored is not None:
-        raise _unreadable(key)
+        raise unreadable(key)
     return value
 
 
@@ -109,7 +116,7 @@ def _read_database(key: str) -> str | None:
         if stored is None:
             return None
         if (value := stored.val) is None:  # encrypted with another Fernet key
-            raise _unreadable(key)
+            raise unreadable(key)
         return str(value)
 
 
@@ -124,21 +131,40 @@ def _read_strictly(key: str, read: Callable[[], str | None]) -> str | None:
         if key not in keys:
             return None
         if (value := read()) is None:  # unless another task has written it since
-            raise _unreadable(key)
+            raise unreadable(key)
         return value
 
 
-def _unreadable(key: str) -> VariableUnreadableError:
+def unreadable(key: str) -> VariableUnreadableError:
+    """Make the error of a Variable that exists."""
     return VariableUnreadableError(f"Variable {key} exists, but could not be read")
+
+
+def nothing_readable(key: str) -> VariableUnreadableError:
+    """Make the error of a Variable that may exist, as no other can be read either."""
+    return VariableUnreadableError(
+        f"Variable {key} could not be read, nor could {WITNESS}, which was just written"
+    )
+
+
+def checked_response(response: Any) -> Any:
+    """Return the supervisor's response to a message; None and "not found" are responses.
+
+    :raises AirflowRuntimeError: if it is another error.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    if isinstance(response, ErrorResponse) and response.error != ErrorType.VARIABLE_NOT_FOUND:
+        raise AirflowRuntimeError(response)
+    return response
 
 
 def _check_witness(key: str) -> None:
     if _get_stored(WITNESS) is None:
-        write_variable(WITNESS, "1", "Shows the FSM provider that Variables can be read")
+        write_variable(WITNESS, "1", WITNESS_DESCRIPTION)
         if _get_stored(WITNESS) is None:
-            raise VariableUnreadableError(
-                f"Variable {key} could not be read, nor could {WITNESS}, which was just written"
-            )
+            raise nothing_readable(key)
 
 
 def _get_stored(key: str) -> str | None:
@@ -149,13 +175,7 @@ def _get_stored(key: str) -> str | None:
 
 
 def _ask_supervisor(message: Any) -> Any:
-    """Return the response to a message; None and "not found" are responses."""
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse
 
     with SUPERVISOR_LOCK:
-        response = task_runner.SUPERVISOR_COMMS.send(message)
-    if isinstance(response, ErrorResponse) and response.error != ErrorType.VARIABLE_NOT_FOUND:
-        raise AirflowRuntimeError(response)
-    return response
+        return checked_response(task_runner.SUPERVISOR_COMMS.send(message))

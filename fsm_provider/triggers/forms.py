@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -23,12 +24,6 @@ Airflow fails a task that is queued again before the scheduler has noticed the e
 deferred it ("finished with state success, but the task instance's state attribute is queued"). On two busy
 cores that took up to 11 s from the deferral.
 """
-NEEDS_3_3 = (
-    "watching for completed forms needs Airflow 3.3 or newer: before, an asset watcher can neither keep "
-    "its watermark nor learn which of its events are stored, so forms would be lost or emitted twice. "
-    "Schedule the DAG by time instead and list what was updated since its last run that succeeded, as the "
-    "example forms_since_watermark does."
-)
 FAILURE_TOLERANCE = 600.0
 """Seconds."""
 
@@ -123,11 +118,12 @@ class FsmFormTrigger(BaseTrigger):
 
 
 class FsmFormEventTrigger(BaseEventTrigger):
-    """Emit newly completed forms, poll after poll, as the watcher of an asset (Airflow 3.3).
+    """Emit newly completed forms, poll after poll, as the watcher of an asset.
 
     Each event holds new forms: ``{"asset_name": ..., "question": {...filters...}, "forms":
-    [...references...]}``. What was emitted is stored with the asset once the
-    events are in Airflow's database.
+    [...references...]}``. What was emitted is stored with the asset once the events are in Airflow's
+    database. Airflow 3.3 confirms that to the trigger's stream. Before, the trigger ends after each event,
+    and its restart is the confirmation.
 
     What to poll for, and how often, comes from an ``FsmFormConfigurationTrigger`` and an
     ``FsmFormIntervalTrigger`` through the asset's state store. As arguments of this trigger they would
@@ -167,40 +163,47 @@ class FsmFormEventTrigger(BaseEventTrigger):
             yield TriggerEvent(event)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Refuse to run: without a shared stream the trigger cannot learn which events are stored.
+        """Emit one event; only Airflow before 3.3 calls this."""
+        from fsm_provider.polling.restarts import resume
 
-        :raises RuntimeError: always; only Airflow before 3.3 calls this.
-        """
-        raise RuntimeError(NEEDS_3_3)
-        yield TriggerEvent(None)
+        producer = resume(self.trigger_id, self.asset_name)
+        try:
+            yield TriggerEvent(await producer.next_event())
+            producer.keep()  # the triggerer asks for more only after it has taken the event
+        finally:
+            await producer.close()
 
 
 class FsmFormConfigurationTrigger(BaseEventTrigger):
-    """Pass the configuration, except the interval, to the watcher of an asset; emits no event (Airflow 3.3).
+    """Pass the configuration, except the interval, to the watcher of an asset; emits no event.
 
-    Its parameters are those of :func:`fsm_provider.assets.forms.completed_forms`. Times are in seconds, and
-    every value is plain JSON: otherwise Airflow would take it for a new trigger at each parsing.
+    :param watch: a :class:`fsm_provider.polling.watch.FormWatch` as JSON, the same text for the same
+        configuration: otherwise Airflow would take it for a new trigger at each parsing. Airflow 3.2 damages
+        dictionaries among the arguments.
     """
 
-    def __init__(self, **watch: Unpack[FormWatch]) -> None:
+    def __init__(self, *, watch: str | None = None, **from_earlier_versions: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch = watch
+        self._watch: FormWatch = json.loads(watch) if watch else cast("FormWatch", from_earlier_versions)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._watch)
+        watch = json.dumps(self._watch, sort_keys=True)
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"watch": watch}
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
         from fsm_provider.polling.producer import announce
+        from fsm_provider.polling.restarts import configured
 
-        await announce(self._watch)
-        await asyncio.Event().wait()
+        async with configured(self._watch["asset_name"]):
+            await announce(self._watch)
+            await asyncio.Event().wait()
         yield TriggerEvent(None)
 
 
 class FsmFormIntervalTrigger(BaseEventTrigger):
-    """Pass the interval to the watcher of an asset; emits no event (Airflow 3.3).
+    """Pass the interval to the watcher of an asset; emits no event.
 
     A trigger of its own, so that two DAGs that disagree only about the interval share the configuration.
 
@@ -223,7 +226,9 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
         from fsm_provider.polling.producer import announce_interval
+        from fsm_provider.polling.restarts import configured
 
-        await announce_interval(self.asset_name, self.poll_interval)
-        await asyncio.Event().wait()
+        async with configured(self.asset_name):
+            await announce_interval(self.asset_name, self.poll_interval)
+            await asyncio.Event().wait()
         yield TriggerEvent(None)

@@ -21,7 +21,7 @@ from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, WebhookEndpoint
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService
-from tests.capabilities import SHARED_STREAMS, TASK_SDK
+from tests.capabilities import ASSETS, TASK_SDK
 from tests.pages import DOCS, PAGES, ROOT, blocks
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
@@ -45,7 +45,7 @@ def test_every_block_is_run_or_included():
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_runs_as_it_stands(block):
     if "completed_forms" in block.text:
-        SHARED_STREAMS.require()
+        ASSETS.require()
     if "airflow.sdk" in block.text:
         TASK_SDK.require()
     exec(compile(block.text, block.page.name, "exec"), {})

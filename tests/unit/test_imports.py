@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
-from tests.capabilities import LIGHT_PARSING, RETRY_POLICIES, SHARED_STREAMS, TASK_SDK
+from tests.capabilities import ASSETS, LIGHT_PARSING, RETRY_POLICIES, TASK_SDK
 
 MODULES = [
     "fsm_provider.assets.forms",
@@ -33,9 +33,7 @@ HIDE_AMAZON = "import sys; sys.modules['airflow.providers.amazon.aws'] = None\n"
 """The tests' S3 comes with Airflow's Amazon provider, which loads requests as soon as any asset is made."""
 
 
-WATCHER = (
-    'fsm_provider.assets.forms.completed_forms("forms", form_names="x")' if SHARED_STREAMS.is_there else ""
-)
+WATCHER = 'fsm_provider.assets.forms.completed_forms("forms", form_names="x")' if ASSETS.is_there else ""
 
 
 def python(code: str) -> str:

@@ -13,7 +13,7 @@ import fsm_provider
 from fsm_provider.api import Settings
 from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
-from tests.capabilities import SHARED_STREAMS
+from tests.capabilities import ASSETS
 
 INFO = get_provider_info()
 (CONNECTION_TYPE,) = INFO["connection-types"]
@@ -86,7 +86,7 @@ def test_every_plugin_is_an_entry_point():
     assert "plugins" not in INFO
 
 
-@SHARED_STREAMS.needed
+@ASSETS.needed
 def test_every_asset_of_the_package_has_a_listed_scheme():
     (uris,) = INFO["asset-uris"]
 

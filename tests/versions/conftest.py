@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
-from tests.capabilities import SHARED_STREAMS
+from tests.capabilities import ASSETS
 from tests.system.local_airflow import LocalAirflow
 
 DAGS = Path(__file__).parent / "dags"
@@ -27,7 +27,7 @@ def service() -> Iterator[FakeFieldService]:
 def airflow(service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
     """Airflow's own processes; the token is in nothing that they have written."""
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
-    for name in ("runs.py", *(["watching.py"] if SHARED_STREAMS.is_there else [])):
+    for name in ("runs.py", *(["watching.py"] if ASSETS.is_there else [])):
         (dags / name).symlink_to(DAGS / name)
     with LocalAirflow(dags, home, {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}) as running:
         yield running

@@ -14,7 +14,13 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[2]
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("versions.toml").read_text())
 RESULTS = ROOT / "docs" / "versions.json"
-SUITES = {"unit": "unit tests", "boot": "boot", "examples": "examples", "kills": "tasks that are killed"}
+SUITES = {
+    "unit": "unit tests",
+    "boot": "boot",
+    "examples": "examples",
+    "kills": "tasks that are killed",
+    "watchers": "watchers whose triggerer is killed",
+}
 CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
 MARKERS = "<!-- versions: made by tests/versions/report.py -->", "<!-- /versions -->"
 

@@ -79,7 +79,7 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
     try:
         completed_forms("probed")
     except AirflowOptionalProviderFeatureException:
-        return measured("watcher", False, expected=SHARED_STREAMS.is_there, missing=missing)
+        return measured("watcher", False, expected=ASSETS.is_there, missing=missing)
 
     airflow: LocalAirflow = request.getfixturevalue("airflow")
     airflow.wait_for_dag("watched")
@@ -88,7 +88,7 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
     run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
     emitted = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
-    return measured("watcher", emitted == [form["id"]], expected=SHARED_STREAMS.is_there, missing=missing)
+    return measured("watcher", emitted == [form["id"]], expected=ASSETS.is_there, missing=missing)
 
 
 def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:

@@ -1,21 +1,22 @@
 """An asset of completed forms as a DAG file defines it, and the forms that a run takes from its events."""
 
 import json
-import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
+from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
-from tests.capabilities import SHARED_STREAMS
+from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
+from tests.capabilities import ASSETS
 
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
 def kwargs_for(**arguments):
-    SHARED_STREAMS.require()
+    ASSETS.require()
     _, configuration, _ = completed_forms("records", **arguments).watchers
     classpath, kwargs = configuration.trigger.serialize()
     assert classpath == "fsm_provider.triggers.forms.FsmFormConfigurationTrigger"
@@ -23,7 +24,7 @@ def kwargs_for(**arguments):
 
 
 def test_an_asset_has_its_own_uri_a_watcher_and_its_configuration():
-    SHARED_STREAMS.require()
+    ASSETS.require()
     asset = completed_forms("gas safety/records", fsm_conn_id="fsm_east")
 
     assert asset.uri == "fsm://fsm_east/forms/gas%20safety%2Frecords"
@@ -35,7 +36,7 @@ def test_an_asset_has_its_own_uri_a_watcher_and_its_configuration():
 
 
 def test_the_watchers_trigger_does_not_depend_on_its_configuration():
-    SHARED_STREAMS.require()
+    ASSETS.require()
     arguments = ({}, {"poll_interval": 5}, {"property_id": 7, "start_from": "beginning"})
     watchers = [completed_forms("records", **given).watchers[0] for given in arguments]
     configurations = [completed_forms("records", **given).watchers[1] for given in arguments]
@@ -47,7 +48,7 @@ def test_the_watchers_trigger_does_not_depend_on_its_configuration():
     assert one == with_another_interval != other
 
 
-def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
+def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     arguments = {
         "start_from": datetime(2026, 1, 31, 8, tzinfo=UTC),
         "look_back": timedelta(minutes=5),
@@ -56,9 +57,7 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
         "query_params": {"includeDrafts": "true"},
     }
     kwargs = kwargs_for(**arguments)
-
-    assert json.loads(json.dumps(kwargs)) == kwargs == kwargs_for(**arguments)
-    assert kwargs == {
+    watch = {
         "asset_name": "records",
         "fsm_conn_id": "fsm_default",
         "filters": {"property_id": "7"},
@@ -70,6 +69,15 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
         "reconcile_back": 604800.0,
         "max_forms_per_event": 100,
     }
+
+    assert kwargs == kwargs_for(**arguments)
+    assert {name: json.loads(text) for name, text in kwargs.items()} == {"watch": watch}
+    assert serialized(**kwargs) == serialized(**watch) == kwargs
+
+
+def serialized(**kwargs):
+    """Give the arguments of a stored trigger as it would be stored again; earlier versions had others."""
+    return FsmFormConfigurationTrigger(**kwargs).serialize()[1]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +91,7 @@ def test_the_configuration_is_plain_json_and_the_same_at_each_parsing():
 def test_properties_and_jobs_may_be_lists(arguments, filters):
     kwargs = kwargs_for(**arguments)
 
-    assert kwargs["filters"] == filters
+    assert json.loads(kwargs["watch"])["filters"] == filters
     assert json.loads(json.dumps(kwargs)) == kwargs
 
 
@@ -107,21 +115,21 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
-    SHARED_STREAMS.require()
+    ASSETS.require()
     with pytest.raises(ValueError, match=rf"^{field}: "):
         completed_forms("records", **argument)
 
 
-def test_before_airflow_3_3_it_says_which_version_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "airflow.triggers.shared_stream", None)
+def test_on_airflow_2_it_says_which_version_it_needs(monkeypatch):
+    monkeypatch.setattr(forms, "AIRFLOW_V_3_0_PLUS", False)
 
-    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3 or newer"):
+    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.0 or newer"):
         completed_forms("records")
 
 
 @pytest.mark.parametrize("uri", ["fsm://", "fsm:///forms", "fsm://fsm_default", "fsm://fsm_default/"])
 def test_a_uri_without_a_connection_or_a_path_is_refused(uri):
-    SHARED_STREAMS.require()
+    ASSETS.require()
     from airflow.sdk import Asset
 
     with pytest.raises(ValueError, match="should be fsm://<connection>/"):
@@ -183,7 +191,7 @@ def test_without_events_there_are_no_forms():
 
 
 def test_an_event_of_another_question_logs_an_error_that_names_both(caplog):
-    SHARED_STREAMS.require()
+    ASSETS.require()
     completed_forms("disputed", property_id=7)
     ours, other = ({"asset_name": "disputed", "question": question_for(one)} for one in (7, 8))
 
@@ -206,7 +214,7 @@ def question_for(property_id):
 
 
 def test_two_definitions_in_one_process_log_an_error_that_names_both(caplog):
-    SHARED_STREAMS.require()
+    ASSETS.require()
     completed_forms("defined_once", property_id=7)
     completed_forms("defined_once", property_id=7, poll_interval=5)
     assert caplog.messages == []

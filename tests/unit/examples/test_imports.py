@@ -10,14 +10,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from example_dags import forms_since_watermark as since
 from example_dags import planned_maintenance_jobs as planned
-from tests.capabilities import LIGHT_PARSING, SHARED_STREAMS
+from tests.capabilities import ASSETS, LIGHT_PARSING
 from tests.unit.state_store import MemoryStateStore
 from tests.unit.test_imports import python
 
 EXAMPLES = Path(planned.__file__).parent
 LIST = EXAMPLES / "data" / "planned_maintenance.csv"
-REFUSED = () if SHARED_STREAMS.is_there else ("gas_safety_forms", "forms_beside_webhooks")
-"""Examples that Airflow before 3.3 refuses to import."""
+REFUSED = () if ASSETS.is_there else ("gas_safety_forms", "forms_beside_webhooks")
+"""Examples that Airflow 2 refuses to import."""
 HEAD = "reference,propertyID,due,notes\n"
 
 
@@ -37,7 +37,7 @@ def test_every_example_imports_without_an_http_library():
 
 @pytest.fixture
 def gas_safety():
-    SHARED_STREAMS.require()
+    ASSETS.require()
     from example_dags import gas_safety_forms
 
     return gas_safety_forms

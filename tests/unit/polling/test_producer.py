@@ -314,7 +314,8 @@ async def events_by_hand(watch, *outcomes):
 
 
 def configuration(**settings):
-    return completed_forms(NAME, start_from="beginning", **settings).watchers[1].trigger.serialize()[1]
+    asset = completed_forms(NAME, start_from="beginning", **settings)
+    return json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
 
 
 def test_a_configuration_that_an_earlier_version_has_stored_has_events_of_a_hundred(service, supervisor):

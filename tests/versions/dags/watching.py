@@ -1,4 +1,4 @@
-"""A DAG that completed forms start. Needs Airflow 3.3."""
+"""A DAG that completed forms start. Needs Airflow 3.0."""
 
 from airflow.providers.common.compat.sdk import dag, task
 

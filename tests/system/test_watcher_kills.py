@@ -1,0 +1,302 @@
+"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
+
+Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
+random kills of a test that has failed. With ``FSM_KILLS_POSTGRESQL`` Airflow has a cluster from Debian's
+package, for which psycopg2 and asyncpg have to be installed.
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+from sqlalchemy import create_engine, text
+
+from fsm_provider.testing import FakeFieldService
+from tests.capabilities import ASSETS
+from tests.distributed.backends import postgresql
+from tests.seeds import SEED
+from tests.system.airflow_api import wait_until
+from tests.system.local_airflow import LocalAirflow
+
+ASSETS.require()
+
+DAG_ID = "killed"
+FORM_NAMES = ("Gas Safety Record", "Job Sign-off")
+DAG = """\
+    from airflow.providers.common.compat.sdk import dag, task
+    from fsm_provider.assets.forms import completed_forms, forms_from_events
+
+    @dag(schedule={schedule}, catchup=False, max_active_runs=1)
+    def killed():
+        @task
+        def read(*, triggering_asset_events):
+            return [form["id"] for form in forms_from_events(triggering_asset_events)]
+
+        read()
+
+    killed()
+"""
+ASSET = "completed_forms('killed', poll_interval=1{arguments})"
+ENVIRONMENT = {
+    # A triggerer that is gone is noticed by its silence. Airflow's own defaults are 30 and 5 s.
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+}
+MEAN_PAUSE = 0.4
+"""Seconds between two forms."""
+MAX_LATE = 600.0
+"""Seconds that a form is late, at most: phones sync late."""
+RANDOM_KILLS = 6
+INTERRUPTIONS = 3
+POINTS = ("a poll has found a form", "an event is stored", "a watermark is stored", "another one has begun")
+EMIT_SECONDS = 180.0
+
+
+@dataclass
+class Stage:
+    """An Airflow with a watched asset, and its service."""
+
+    airflow: LocalAirflow
+    service: FakeFieldService
+    dag_file: Path
+    expected: list[int] = field(default_factory=list)
+    interruptions: int = 0
+
+    def __post_init__(self) -> None:
+        self._database = create_engine(self.airflow.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+
+    def events(self) -> list[list[int]]:
+        """The forms of each event, in order."""
+        with self._database.connect() as connection:
+            extras = connection.execute(text("SELECT extra FROM asset_event ORDER BY id")).scalars().all()
+        stored = [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
+        return [[form["id"] for form in extra["payload"]["forms"]] for extra in stored]
+
+    def triggerers(self) -> set[int]:
+        """The triggerers that have the watcher."""
+        with self._database.connect() as connection:
+            return set(connection.execute(text("SELECT triggerer_id FROM trigger")).scalars())
+
+    def polls(self) -> int:
+        return len(self.service.requests_to("GET", "/forms"))
+
+    def until_polled(self, times: int = 3) -> None:
+        before = self.polls()
+        wait_until(lambda: self.polls() >= before + times, EMIT_SECONDS, "the watcher polls")
+
+    def until_silent(self) -> None:
+        """Wait until the watcher is gone."""
+
+        def is_silent() -> bool:
+            return datetime.now(UTC) - self.service.requests[-1].at > timedelta(seconds=6)
+
+        wait_until(is_silent, EMIT_SECONDS, "the watcher polls no more")
+
+    def write_dag(self, schedule: str) -> None:
+        self.dag_file.write_text(dedent(DAG).format(schedule=schedule))
+
+    def add(self, late: float = 0.0, form_name: str = FORM_NAMES[0]) -> int:
+        at = datetime.now(UTC) - timedelta(seconds=late)
+        form = int(self.service.add_form(form_name=form_name, created=at)["id"])
+        self.expected.append(form)
+        return form
+
+    @contextmanager
+    def forms_coming(self, chance: random.Random) -> Iterator[None]:
+        """Add forms at random times, some of them late."""
+        ended = threading.Event()
+
+        def add() -> None:
+            while not ended.wait(chance.expovariate(1 / MEAN_PAUSE)):
+                self.add(chance.choice([0.0, 0.0, 0.0, chance.uniform(0, MAX_LATE)]))
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            adding.join()
+
+    def kill(self) -> None:
+        """Kill the triggerer, and start another one."""
+        self.airflow.kill("triggerer")
+        self.interruptions += 1
+        self.airflow.restart("triggerer")
+
+    def check_emitted(self, what: str) -> None:
+        """Wait until every form is emitted. An interruption repeats the forms of one event at most."""
+        expected, interruptions = set(self.expected), self.interruptions
+        self.expected, self.interruptions = [], 0
+
+        def missing() -> set[int]:
+            return expected - {form for event in self.events() for form in event}
+
+        try:
+            wait_until(lambda: not missing(), EMIT_SECONDS, "every form is emitted")
+        finally:
+            seen: set[int] = set()
+            repeating = 0
+            for event in self.events():
+                repeating += not seen.isdisjoint(expected.intersection(event))
+                seen.update(event)
+            times = Counter(form for event in self.events() for form in event if form in expected)
+            print(
+                f"{what}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} lost, "
+                f"{sum(often > 1 for often in times.values())} repeated in {repeating} events, "
+                f"at most {max(times.values())} times"
+            )
+        assert repeating <= interruptions
+
+
+@contextmanager
+def database() -> Iterator[dict[str, str]]:
+    """Give the environment of the database: SQLite, unless FSM_KILLS_POSTGRESQL is set."""
+    if "FSM_KILLS_POSTGRESQL" not in os.environ:
+        yield {}
+        return
+    with postgresql() as url:
+        yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{url}"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
+    dag_file = dags / f"{DAG_ID}.py"
+    with FakeFieldService() as service:
+        service.seed_forms(30)
+        env = ENVIRONMENT | {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+        with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
+            running = Stage(airflow, service, dag_file)
+            running.write_dag(ASSET.format(arguments=""))
+            airflow.wait_for_dag(DAG_ID)
+            running.until_polled()
+            yield running
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Wait for a point in the life of an event, as precisely as possible."""
+    deadline = time.monotonic() + EMIT_SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def until_point(stage: Stage, point: str) -> None:
+    if point == "another one has begun":
+        stage.until_polled(1)
+        return
+    before = len(stage.events())
+    form = stage.add()
+    if point == "a poll has found a form":
+        polls = stage.polls()
+        until(lambda: stage.polls() > polls)
+        return
+    until(lambda: any(form in event for event in stage.events()[before:]))
+    if point == "a watermark is stored":
+        time.sleep(2.5)  # from an event to its restart: 2 s
+
+
+def test_no_form_is_lost_when_the_triggerer_is_killed(stage: Stage) -> None:
+    chance = random.Random(SEED)
+    with stage.forms_coming(chance):
+        for _ in range(RANDOM_KILLS):
+            stage.until_polled(1)
+            time.sleep(chance.uniform(0, 8))
+            stage.kill()
+        for point in POINTS:
+            if point != "another one has begun":
+                stage.until_polled(2)
+            until_point(stage, point)
+            stage.kill()
+
+    stage.check_emitted(f"seed {SEED}, killed")
+
+
+def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
+    form = stage.add()
+
+    def is_read() -> bool:
+        runs = [run for run in stage.airflow.runs(DAG_ID) if run["state"] == "success"]
+        return any(form in stage.airflow.xcom(DAG_ID, run["dag_run_id"], "read") for run in runs[-3:])
+
+    wait_until(is_read, EMIT_SECONDS, "a run has read the form")
+    stage.check_emitted("not killed")
+
+
+def test_a_paused_dag_gets_the_forms_of_its_pause(stage: Stage) -> None:
+    chance = random.Random(SEED)
+    with stage.forms_coming(chance):
+        for _ in range(INTERRUPTIONS):
+            time.sleep(chance.uniform(0, 3))
+            stage.airflow.pause(DAG_ID, True)
+            stage.interruptions += 1
+            stage.until_silent()
+            stage.airflow.pause(DAG_ID, False)
+            stage.until_polled()
+
+    stage.check_emitted("paused")
+
+
+def test_an_asset_that_is_off_the_schedule_for_a_while(stage: Stage) -> None:
+    chance = random.Random(SEED)
+    with stage.forms_coming(chance):
+        for _ in range(INTERRUPTIONS):
+            time.sleep(chance.uniform(0, 3))
+            stage.write_dag("None")
+            stage.interruptions += 1
+            stage.until_silent()
+            stage.write_dag(ASSET.format(arguments=""))
+            stage.until_polled()
+
+    stage.check_emitted("off the schedule")
+
+
+def test_a_filter_that_changes_loses_no_form_of_either(stage: Stage) -> None:
+    with stage.forms_coming(random.Random(SEED)):
+        stage.write_dag(ASSET.format(arguments=f", form_names={FORM_NAMES!r}"))
+        stage.add(form_name=FORM_NAMES[0])
+        time.sleep(15)
+        stage.add(form_name=FORM_NAMES[1])
+        stage.write_dag(ASSET.format(arguments=""))
+        time.sleep(15)
+
+    stage.check_emitted("filter changed")
+
+
+def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage: Stage) -> None:
+    first = stage.triggerers()
+    stage.airflow.start_another("triggerer", "triggerer-2")
+    stage.interruptions += 1  # in Airflow 3.0 and 3.1, the last one to begin takes over
+    session = psutil.Process(stage.airflow.processes["triggerer"].pid)
+    suspended = [session, *session.children(recursive=True)]
+    with stage.forms_coming(random.Random(SEED)):
+        for process in suspended:
+            process.suspend()
+        stage.interruptions += 1
+        try:
+            wait_until(lambda: not stage.triggerers() & first, EMIT_SECONDS, "another one takes over")
+            stage.until_polled(10)
+        finally:
+            for process in suspended:
+                process.resume()
+        stage.interruptions += 1
+        time.sleep(15)
+        stage.airflow.kill("triggerer-2")
+        stage.interruptions += 1
+        wait_until(lambda: stage.triggerers() == first, EMIT_SECONDS, "the first one has it again")
+        stage.until_polled(10)
+
+    stage.check_emitted("moved to another triggerer and back")
