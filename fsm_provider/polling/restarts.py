@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fsm_provider.polling.producer import FormEventProducer, until_stored
+from fsm_provider.polling.configurations import until_stored
+from fsm_provider.polling.producer import FormEventProducer
 from fsm_provider.state.asset_store import RENEW_INTERVAL, AssetClaimedError, ClaimedAssetStore
 
 logger: logging.Logger = logging.getLogger(__name__)

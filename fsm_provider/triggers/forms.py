@@ -193,7 +193,7 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        from fsm_provider.polling.producer import announce
+        from fsm_provider.polling.configurations import announce
         from fsm_provider.polling.restarts import configured
 
         async with configured(self._watch["asset_name"]):
@@ -225,7 +225,7 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
-        from fsm_provider.polling.producer import announce_interval
+        from fsm_provider.polling.configurations import announce_interval
         from fsm_provider.polling.restarts import configured
 
         async with configured(self.asset_name):

@@ -17,13 +17,12 @@ SHARED_STREAMS.require()
 from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
+from fsm_provider.polling.configurations import announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
     CHECK_INTERVAL,
     CONFIRMATION_DELAY,
     SAVE_INTERVAL,
     FormEventProducer,
-    announce,
-    announce_interval,
 )
 from tests.unit.supervisor import MemorySupervisor, comms, supervised  # noqa: E402
 
