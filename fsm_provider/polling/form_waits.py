@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference
 from fsm_provider.polling.criteria import FormCriteria
-from fsm_provider.polling.shared_forms import FormIndex, PollQuery, PollResult
+from fsm_provider.polling.form_index import FormIndex
+from fsm_provider.polling.polls import PollQuery, PollResult
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """The lower bound of a wait without one."""
+ANYWHERE = ("account", "")
+"""The place of a wait on neither job nor property."""
 MIN_CHECKS = 20
 """Waits that one poll may list by themselves; more only if otherwise not all had their turn in time."""
 ESTIMATE_AGE = 3600.0
@@ -116,7 +119,7 @@ class _Listing:
 
     :param wait: the wait that is listed by itself.
     :param since: the bound since which all forms are listed; neither: recent changes.
-    :param max_pages: see :class:`~fsm_provider.polling.shared_forms.PollQuery`.
+    :param max_pages: see :class:`~fsm_provider.polling.polls.PollQuery`.
     """
 
     wait: FormWait | None = None
@@ -124,32 +127,36 @@ class _Listing:
     max_pages: int | None = None
 
 
-@dataclass(slots=True)
 class _Waits:
     """The waits, by what most of them filter by."""
 
-    all: dict[FormWait, None] = field(default_factory=dict)
-    _by_job: dict[str, dict[FormWait, None]] = field(default_factory=dict)
-    _by_property: dict[str, dict[FormWait, None]] = field(default_factory=dict)
-    _wide: dict[FormWait, None] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.all: dict[FormWait, None] = {}
+        self._by_place: dict[tuple[str, str], dict[FormWait, None]] = {}
 
     def add(self, wait: FormWait) -> None:
-        self.all[wait] = self._room(wait.wanted)[wait] = None
+        self.all[wait] = None
+        self._by_place.setdefault(_place(wait.wanted), {})[wait] = None
 
     def remove(self, wait: FormWait) -> None:
-        self.all.pop(wait, None)
-        self._room(wait.wanted).pop(wait, None)
+        if wait in self.all:
+            del self.all[wait]
+            place = _place(wait.wanted)
+            del self._by_place[place][wait]
+            if not self._by_place[place]:
+                del self._by_place[place]
 
     def concerned_by(self, reference: FormReference) -> list[FormWait]:
-        by_job = self._by_job.get(str(reference["jobID"]), {})
-        return [*by_job, *self._by_property.get(str(reference["propertyID"]), {}), *self._wide]
+        places = ("job", str(reference["jobID"])), ("property", str(reference["propertyID"])), ANYWHERE
+        return [wait for place in places for wait in self._by_place.get(place, ())]
 
-    def _room(self, wanted: FormFilter) -> dict[FormWait, None]:
-        if wanted.job_id is not None:
-            return self._by_job.setdefault(str(wanted.job_id), {})
-        if wanted.property_id is not None:
-            return self._by_property.setdefault(str(wanted.property_id), {})
-        return self._wide
+
+def _place(wanted: FormFilter) -> tuple[str, str]:
+    if wanted.job_id is not None:
+        return "job", str(wanted.job_id)
+    if wanted.property_id is not None:
+        return "property", str(wanted.property_id)
+    return ANYWHERE
 
 
 class SharedForms:

@@ -19,7 +19,7 @@ from fsm_provider.api.form_filter import FormFilter, FormReference, parse_refere
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
-from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.form_filter import FormFilters
     from fsm_provider.api.settings import Settings
     from fsm_provider.polling.form_poll import FormPoll
-    from fsm_provider.polling.shared_forms import PollQuery, PollResult
+    from fsm_provider.polling.polls import PollQuery, PollResult
 
 logger: logging.Logger = logging.getLogger(__name__)
 

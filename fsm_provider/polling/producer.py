@@ -28,7 +28,7 @@ from fsm_provider.state.digest import digest_for
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-    from fsm_provider.polling.shared_forms import PollQuery, PollResult
+    from fsm_provider.polling.polls import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
 else:
     SharedStreamProducer = shared_stream_producer()

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from fsm_provider.api.form_filter import FormFilters, parse_reference_time
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.shared_forms import PollQuery, PollResult
+from fsm_provider.polling.polls import PollQuery, PollResult
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pytest
 
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.new_forms import NewFormTracker
-from fsm_provider.polling.shared_forms import MAX_CLOCK_SKEW, PollQuery, PollResult
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

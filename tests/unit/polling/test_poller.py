@@ -16,7 +16,7 @@ import pytest
 from fsm_provider.api.errors import FsmNotFoundError
 from fsm_provider.api.form_filter import format_time
 from fsm_provider.polling.poller import MAX_PAGE_GAP, FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.shared_forms import PollQuery
+from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.threads import MAX_THREADS, run_in_thread
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import FsmFormTrigger

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.polling.shared_forms import PollQuery
+from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_polls import MAX_SHARED_RANGE, PollMember, shared_polls
 from fsm_provider.testing import faults
 from tests.unit.clocks import run_hurried

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
-from fsm_provider.polling.shared_forms import FormIndex, start_time
+from fsm_provider.polling.form_index import FormIndex
+from fsm_provider.polling.polls import start_time
 from tests.unit.polling.references import NOON, reference
 
 
