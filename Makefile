@@ -65,9 +65,10 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit
 
 # Each of the three has an Airflow of its own.
+# The kills of watchers are part of test-matrix, on each Airflow that has assets.
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
-	@$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile tests/system $(KILLS)
+	@$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --ignore tests/system/test_watcher_kills.py tests/system $(KILLS)
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)
