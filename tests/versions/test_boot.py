@@ -58,7 +58,7 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
     """Also after the triggerer was killed, and for forms that come meanwhile."""
     run_id = airflow.trigger("waiting")
     airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"}, 240)
-    polls = polls_in(service, 2 * MIN_DEFERRAL)
+    polls = polls_in(service, MIN_DEFERRAL)
     airflow.kill("triggerer")
     for job_id in WAITING_JOBS[:-2]:
         service.add_form(job_id=job_id)
@@ -80,6 +80,8 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
 
 
 def polls_in(service: FakeFieldService, seconds: float) -> list[RecordedRequest]:
+    """What is sent in so many seconds, once the triggerer has started all that waits."""
+    time.sleep(MIN_DEFERRAL)
     before = len(service.requests_to("GET", "/forms"))
     time.sleep(seconds)
     return service.requests_to("GET", "/forms")[before:]
