@@ -8,15 +8,15 @@ arrive with old times: in one listing for all whose bounds are near enough, by i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference
+from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_index import FormIndex
-from fsm_provider.polling.polls import PollQuery, PollResult
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """The lower bound of a wait without one."""
@@ -117,12 +117,10 @@ class _Index:
 class _Listing:
     """A listing of a poll.
 
-    :param wait: the wait that is listed by itself.
-    :param since: the bound since which all forms are listed; neither: recent changes.
+    :param since: the bound since which all forms are listed; None: recent changes.
     :param max_pages: see :class:`~fsm_provider.polling.polls.PollQuery`.
     """
 
-    wait: FormWait | None = None
     since: datetime | None = None
     max_pages: int | None = None
 
@@ -174,15 +172,20 @@ class SharedForms:
         self._common = wanted.for_shared_stream()
         self._bound = "updated_since" if wanted.created_since is None else "created_since"
         self._look_back = look_back
-        self._checks_per_wait = interval / check_interval
+        self._interval = interval
         self._check_interval = check_interval
         self._waits = _Waits()
         self._plan: list[_Listing] = []
-        self._has_begun = False
+        self._planned_at: datetime | None = None
+        self._has_read_changes = self._is_abandoned = False
+        self._shares_after = -math.inf
         self._watermark: datetime | None = None
+        self._reads_since = BEGINNING
         self._index: _Index | None = None
         self._length = ListingLength()
         self._shared_pages: tuple[int, float] | None = None
+        self.is_alone = False
+        """Whether it is cheapest that each wait lists its own forms at each poll."""
 
     @property
     def waits(self) -> list[FormWait]:
@@ -190,10 +193,14 @@ class SharedForms:
         return list(self._waits.all)
 
     @property
-    def has_more(self) -> bool:
-        """Whether the poll has further listings."""
-        self._plan = [one for one in self._plan if one.wait is None or one.wait in self._waits.all]
+    def has_listing(self) -> bool:
+        """Whether the poll has further listings for all."""
         return len(self._plan) > 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the poll goes on, by another listing or by another plan."""
+        return self.has_listing or self._is_abandoned
 
     def join(self, wait: FormWait) -> None:
         """Add a wait, and give it the forms that are known."""
@@ -205,83 +212,106 @@ class SharedForms:
         """Remove a wait, if it is still there."""
         self._waits.remove(wait)
 
-    def next_query(self, now: float, clock: datetime) -> PollQuery:
-        """Return the query of the next listing.
+    def plan(self, now: float, clock: datetime, busy: Container[FormWait] = ()) -> list[FormWait]:
+        """Begin a poll; return the waits that are to be listed by themselves.
 
         :param now: seconds of a clock that never goes back.
         :param clock: the time.
+        :param busy: waits that are being listed by themselves.
         """
-        if not self.has_more:
-            self._plan, self._has_begun = self._planned(now, clock), False
+        self._has_read_changes = self._is_abandoned = False
+        free = [wait for wait in self._waits.all if wait not in busy]
+        before, self._planned_at = self._planned_at, clock
+        self._reads_since = self._watermark or (before or clock) - self._look_back - MAX_CLOCK_SKEW
+        self.is_alone = self._is_cheaper_alone()
+        if self.is_alone:
+            self._index = self._watermark = None
+            self._plan = [self._changes()] if self._is_measured_again(now) else []
+            return free
+        self._plan = [] if before is None else [self._changes()]
+        due = [wait for wait in free if self._is_due(wait, now)]
+        since = self._window_for(due, clock) if now >= self._shares_after else None
+        if since is not None:
+            shared = [wait for wait in due if wait.since >= since]
+            self._plan.append(_Listing(since, self._limit(shared)))
+            due = [wait for wait in due if wait.since < since]
+        elif self._index is not None and now - self._index.read_at >= self._check_interval:
+            self._index = None
+        if not self._plan and not due:
+            self._plan = [self._changes()]
+        return self._first_of(due)
+
+    def next_query(self) -> PollQuery:
+        """Return the query of the next listing for all."""
         listing = self._plan[0]
-        if listing.wait is not None:
-            return PollQuery(filters=listing.wait.wanted.as_dict(), full=True)
-        bound = listing.since or min((wait.since for wait in self._waits.all), default=clock)
-        bounds = {self._bound: bound}
-        if listing.since is None and self._watermark is not None:
-            bounds["updated_since"] = max(bounds.get("updated_since", BEGINNING), self._watermark)
-        given = {name: time.isoformat() for name, time in bounds.items() if time != BEGINNING}
-        filters = FormFilters(**self._common.as_dict(), **given)  # type: ignore[typeddict-item]
+        filters = self._common.as_dict()
+        if listing.since is None:
+            filters["updated_since"] = self._reads_since.isoformat()
+        elif listing.since != BEGINNING:
+            filters[self._bound] = listing.since.isoformat()  # type: ignore[literal-required]
         return PollQuery(filters=filters, full=listing.since is not None, max_pages=listing.max_pages)
 
     def ingest(self, result: PollResult, now: float) -> Iterator[FormWait]:
         """Give the waits the forms of the listing of :meth:`next_query`; yield those that it concerns.
 
-        :param now: the value that :meth:`next_query` was given.
+        :param now: seconds of the clock of :meth:`plan`, when the listing began.
         """
         listing = self._plan.pop(0)
-        before = self._watermark
-        if not self._has_begun:
-            self._has_begun, self._watermark = True, result.started - self._look_back
-        if listing.wait is not None:
-            listing.wait.find(result.references, now)
-            yield listing.wait
-        elif listing.since is None:
+        if listing.since is None:
+            self._has_read_changes = True
             self._shared_pages = result.pages, now
-            if before is not None:
-                self._length.learn(result, result.started - before, full=False)
-            yield from self._concerned_by(result.references)
-        else:
-            self._length.learn(result, result.started - listing.since, full=True)
+            self._length.learn(result, result.started - self._reads_since, full=False)
             if result.complete:
-                self._index = _Index(FormIndex(result.references), listing.since, now)
-                yield from self._checked(self._index)
+                self._watermark = result.started - self._look_back
             else:
-                self._plan = self._checks([wait for wait in self._waits.all if self._is_due(wait, now)])
+                self._index, self._is_abandoned = None, not self.is_alone
+            yield from self._concerned_by(result.references)
+            return
+        self._length.learn(result, result.started - listing.since, full=True)
+        if self._watermark is None:
+            self._watermark = result.started - self._look_back
+        if result.complete:
+            self._index = _Index(FormIndex(result.references), listing.since, now)
+            yield from self._checked(self._index)
 
-    def skip(self) -> FormWait | None:
-        """Skip the listing of a wait by itself, which failed, and return the wait; None: it was for all."""
-        wait = self._plan[0].wait if self._plan else None
-        if wait is not None:
+    def skip(self, now: float, *, permanent: bool) -> bool:
+        """Skip a failed listing of all forms since a bound, which may be too much to ask for.
+
+        Its waits are listed by themselves at the next poll.
+
+        :param now: seconds of the clock of :meth:`plan`.
+        :param permanent: it would fail again. If not, it is skipped once the listing of changes has shown
+            that the service is up.
+        :return: whether the failure is that of one listing, not of all.
+        """
+        if not self._plan or self._plan[0].since is None:
+            return False
+        if permanent or self._has_read_changes:
             del self._plan[0]
-            wait.checked_at = None
-        return wait
+            self._shares_after = now + self._check_interval
+            return True
+        self._plan.insert(0, self._changes())
+        return False
 
-    def _planned(self, now: float, clock: datetime) -> list[_Listing]:
-        if self._is_cheaper_alone(now):
-            self._index = None
-            return [_Listing(wait) for wait in self._waits.all]
-        due = [wait for wait in self._waits.all if self._is_due(wait, now)]
-        plan = [] if self._watermark is None else [_Listing()]
-        since = self._window_for(due, clock)
-        if since is not None:
-            shared = [wait for wait in due if wait.since >= since]
-            limit = len(shared) if all(wait.is_narrow for wait in shared) else None
-            plan.append(_Listing(since=since, max_pages=limit))
-            due = [wait for wait in due if wait.since < since]
-        elif self._index is not None and now - self._index.read_at >= self._check_interval:
-            self._index = None
-        return plan + self._checks(due) or [_Listing()]
+    def _changes(self) -> _Listing:
+        return _Listing(max_pages=self._limit(self._waits.all))
 
-    def _is_cheaper_alone(self, now: float) -> bool:
-        waits = self._waits.all
-        pages, measured_at = self._shared_pages or (1, now)
-        if now - measured_at > ESTIMATE_AGE:
-            pages = 1
-        return 0 < len(waits) <= pages and all(wait.is_narrow for wait in waits)
+    @staticmethod
+    def _limit(waits: Collection[FormWait]) -> int | None:
+        """Return how many pages a listing may have to be cheaper than one for each wait, None: any number."""
+        return max(1, len(waits)) if all(wait.is_narrow for wait in waits) else None
 
     def _is_due(self, wait: FormWait, now: float) -> bool:
         return wait.checked_at is None or now - wait.checked_at >= self._check_interval
+
+    def _is_cheaper_alone(self) -> bool:
+        waits, (pages, _) = self._waits.all, self._shared_pages or (1, 0.0)
+        return 0 < len(waits) <= pages and all(wait.is_narrow for wait in waits)
+
+    def _is_measured_again(self, now: float) -> bool:
+        """Whether it is time to see if a listing of changes has become shorter."""
+        measured_at = now if self._shared_pages is None else self._shared_pages[1]
+        return len(self._waits.all) > 1 and now - measured_at >= max(ESTIMATE_AGE, 10 * self._interval)
 
     def _window_for(self, due: list[FormWait], clock: datetime) -> datetime | None:
         """Return the bound since which one listing costs fewer requests than one for each wait, if any."""
@@ -296,10 +326,11 @@ class SharedForms:
                 best, cheapest = since, cost
         return best
 
-    def _checks(self, due: list[FormWait]) -> list[_Listing]:
-        limit = max(MIN_CHECKS, round(2 * self._checks_per_wait * len(self._waits.all)))
+    def _first_of(self, due: list[FormWait]) -> list[FormWait]:
+        """Return the waits whose turn it is, so that all have had theirs after a check interval."""
+        share = 2 * self._interval / self._check_interval * len(self._waits.all)
         oldest_first = sorted(due, key=lambda wait: -1.0 if wait.checked_at is None else wait.checked_at)
-        return [_Listing(wait) for wait in oldest_first[:limit]]
+        return oldest_first[: max(MIN_CHECKS, round(share))]
 
     def _concerned_by(self, references: list[FormReference]) -> Iterator[FormWait]:
         holders: dict[int, list[FormWait]] = {}

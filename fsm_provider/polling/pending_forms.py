@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -62,7 +63,8 @@ class PendingForms:
 
         :param watermark: where the next poll begins.
         """
-        poll = _Poll(watermark, {form.id: form for form in forms})
+        oldest_first = sorted(forms, key=_update)
+        poll = _Poll(watermark, {form.id: form for form in oldest_first})
         for identifier in poll.forms:
             if replaced := self._poll_by_id.get(identifier):
                 del replaced.forms[identifier]
@@ -71,9 +73,12 @@ class PendingForms:
         self._move_watermark()
 
     def next_event(self, max_forms: int) -> list[NewForm]:
-        """Return the forms to emit next: in turn those of the oldest polls, and those of the newest."""
-        polls = reversed(self._polls) if self._newest_first else self._polls
-        return list(islice(chain.from_iterable(poll.forms.values() for poll in polls), max_forms))
+        """Return the forms to emit next: in turn the oldest of the first poll, and the newest of the last."""
+        if self._newest_first:
+            forms = chain.from_iterable(reversed(poll.forms.values()) for poll in reversed(self._polls))
+        else:
+            forms = chain.from_iterable(poll.forms.values() for poll in self._polls)
+        return list(islice(forms, max_forms))
 
     def remove(self, event: list[NewForm]) -> None:
         """Drop forms that were emitted; a form of which a newer version has come stays."""
@@ -99,3 +104,7 @@ class PendingForms:
             else:
                 self.watermark = poll.watermark
         self._polls = polls
+
+
+def _update(form: NewForm) -> float:
+    return math.inf if form.updated is None else form.updated.timestamp()

@@ -69,10 +69,14 @@ class FormPoller:
 
     :param fsm_conn_id: the Airflow connection.
     :param query_params: query parameters that the specification does not document.
+    :param is_check: it reads for one wait of many, and so has no thread that shared polls need.
     """
 
-    def __init__(self, fsm_conn_id: str, query_params: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, fsm_conn_id: str, query_params: Mapping[str, Any] | None = None, *, is_check: bool = False
+    ) -> None:
         self.fsm_conn_id = fsm_conn_id
+        self._threads = f"{fsm_conn_id} (checks)" if is_check else fsm_conn_id
         self._query_params = query_params
         self._client: FsmClient | None = None
         self._settings_before: Settings | None = None
@@ -151,7 +155,7 @@ class FormPoller:
             self._is_resumed = False
         result = None
         while result is None:
-            result = await run_in_thread(self.fsm_conn_id, self._poll.read_page, client)
+            result = await run_in_thread(self._threads, self._poll.read_page, client)
             self._last_page_at = clock()
         self._poll = None
         if result.others and not self._warned:

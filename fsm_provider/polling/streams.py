@@ -19,20 +19,18 @@ from weakref import WeakKeyDictionary
 from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
-    FsmRateLimitedError,
     FsmUnauthorisedError,
 )
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.polling.form_waits import FormWait, SharedForms
 from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
+from fsm_provider.polling.polls import PollQuery
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 LOOK_BACK = timedelta(hours=1)
 CHECK_INTERVAL = 900.0
 """Seconds, at least, between two checks of a wait against all forms since its bound."""
-ANY_LISTING = (FsmConnectionError, FsmRateLimitedError, FsmUnauthorisedError)
-"""Errors that are not about one listing, but about all of a connection."""
 SLICE = 200
 """Waits that are called before the event loop may do other work."""
 
@@ -68,9 +66,9 @@ async def wait_for_forms(
     key = json.dumps(parts, sort_keys=True, default=str)
     stream = streams.get(key)
     if stream is None:
-        stream = streams[key] = FormStream(wait, FormPoller(fsm_conn_id, query_params), interval, first_after)
+        stream = streams[key] = FormStream(wait, fsm_conn_id, query_params, interval, first_after)
     try:
-        return await stream.result_for(wait, FailureTolerance(failure_tolerance), log)
+        return await stream.result_for(wait, failure_tolerance, log)
     finally:
         if stream.is_idle and streams.get(key) is stream:
             del streams[key]
@@ -79,25 +77,37 @@ async def wait_for_forms(
 class FormStream:
     """Polls for its waits until the last one has left.
 
+    What a wait lists by itself has a task of its own: its failures and its slowness are its own.
+
     :param first: the first wait; the others have the same filters, apart from what a reference shows.
-    :param poller: reads the listings.
+    :param fsm_conn_id: the Airflow connection.
+    :param query_params: query parameters that the specification does not document.
     :param interval: seconds between two polls.
     :param first_after: seconds until the first.
     """
 
-    def __init__(self, first: FormWait, poller: FormPoller, interval: float, first_after: float) -> None:
+    def __init__(
+        self,
+        first: FormWait,
+        fsm_conn_id: str,
+        query_params: Mapping[str, Any] | None,
+        interval: float,
+        first_after: float,
+    ) -> None:
         self._forms = SharedForms(
             first.wanted,
             look_back=LOOK_BACK,
             interval=interval,
             check_interval=max(CHECK_INTERVAL, 10 * interval),
         )
-        self._poller = poller
+        self._fsm_conn_id = fsm_conn_id
+        self._query_params = query_params
         self._interval = interval
         self._first_after = first_after
         self._calls: dict[FormWait, _Call] = {}
-        self._all_failed = False
-        # An empty context, or what the polls log would be in the log of the first wait's task.
+        self._checks: dict[FormWait, asyncio.Task[None]] = {}
+        self._failed = False
+        # Empty contexts, or what the polls log would be in the log of the first wait's task.
         self._task = asyncio.create_task(self._run(), name="fsm form stream", context=Context())
 
     @property
@@ -105,12 +115,12 @@ class FormStream:
         """Whether there is no wait."""
         return not self._calls
 
-    async def result_for(self, wait: FormWait, tolerance: FailureTolerance, log: Any) -> list[FormReference]:
+    async def result_for(self, wait: FormWait, failure_tolerance: float, log: Any) -> list[FormReference]:
         """Return the forms of a wait once they are enough.
 
         :raises FsmError: if polls fail for longer than tolerated, or with a permanent error.
         """
-        call = self._calls[wait] = _Call(tolerance, log)
+        call = self._calls[wait] = _Call(failure_tolerance, log)
         try:
             self._forms.join(wait)
             call.give(wait)
@@ -118,69 +128,107 @@ class FormStream:
         finally:
             self._forms.leave(wait)
             del self._calls[wait]
+            if check := self._checks.pop(wait, None):
+                check.cancel()
+            if call.poller is not None:
+                call.poller.close()
             if self.is_idle:
                 self._task.cancel()
 
     async def _run(self) -> None:
+        poller = FormPoller(self._fsm_conn_id, self._query_params)
         try:
             while True:
                 try:
-                    await self._poll()
+                    await self._poll(poller)
                 except Exception as error:
-                    logger.exception("The polls for forms of '%s' start again", self._poller.fsm_conn_id)
+                    logger.exception("The polls for forms of '%s' start again", self._fsm_conn_id)
                     message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
-                    await self._fail(self._forms.waits, FsmConnectionError(message))
+                    await self._fail_all(FsmConnectionError(message))
                 self._first_after = self._interval
         finally:
-            self._poller.close()
+            poller.close()
             for call in self._calls.values():
                 call.result.cancel()
 
-    async def _poll(self) -> None:
+    async def _poll(self, poller: FormPoller) -> None:
         polls = poll_forever(
-            self._poller,
-            next_query=lambda now: self._forms.next_query(now, datetime.now(UTC)),
+            poller,
+            next_query=lambda now: self._forms.next_query(),
             ingest=lambda _, result, now: self._forms.ingest(result, now),
             interval=self._interval,
             first_after=self._first_after,
             has_more=lambda: self._forms.has_more,
+            sleep=self._until_due,
         )
-        concerned: list[FormWait] = []
+        is_skipped = False
         async with aclosing(polls):
             async for polled in polls:
                 if isinstance(polled, PollFailure):
                     if not polled.reminder:
-                        concerned, self._all_failed = self._concerned_by(polled.error)
-                    # A listing of one wait does not resume, so pages of it are no progress.
-                    await self._fail(
-                        concerned, polled.error, progressed=polled.progressed and self._all_failed
-                    )
+                        is_skipped = self._skip(polled.error, poller)
+                    if not is_skipped:
+                        await self._fail_all(polled.error, progressed=polled.progressed)
                     continue
-                if self._all_failed:
-                    self._all_failed = False
-                    for failed in self._calls.values():
-                        failed.reset()
+                if self._failed:
+                    self._failed = False
+                    for call in self._calls.values():
+                        call.tolerance.reset()
                 async for wait in _in_slices(polled):
-                    if call := self._calls.get(wait):
-                        call.reset()
-                        if call.give(wait):
-                            self._forms.leave(wait)
+                    self._give(wait)
 
-    def _concerned_by(self, error: FsmError) -> tuple[list[FormWait], bool]:
-        """Return the waits that a failed listing concerns, and whether it concerns all.
+    def _skip(self, error: FsmError, poller: FormPoller) -> bool:
+        """Return whether a failed listing is skipped, because it may be the only one that fails."""
+        permanent = error.permanent and not isinstance(error, FsmUnauthorisedError)
+        is_skipped = self._forms.skip(asyncio.get_running_loop().time(), permanent=permanent)
+        if is_skipped:
+            poller.abandon()
+        return is_skipped
 
-        The listing of one wait is skipped, so that the others do not have to wait for it.
-        """
-        wait = self._forms.skip()
-        if wait is not None:
-            self._poller.abandon()
-            if not isinstance(error, ANY_LISTING):
-                return [wait], False
-        return self._forms.waits, True
+    async def _until_due(self, seconds: float) -> None:
+        """Wait for the next listing for all; begin a poll if there is none left of the last."""
+        await asyncio.sleep(seconds)
+        while not self._forms.has_listing:
+            for wait in self._forms.plan(asyncio.get_running_loop().time(), datetime.now(UTC), self._checks):
+                self._checks[wait] = asyncio.create_task(self._check(wait), context=Context())
+            if not self._forms.has_listing:
+                await asyncio.sleep(self._interval)
 
-    async def _fail(self, waits: Iterable[FormWait], error: FsmError, *, progressed: bool = False) -> None:
-        async for wait in _in_slices(waits):
-            if (call := self._calls.get(wait)) and call.fail(error, progressed=progressed):
+    async def _check(self, wait: FormWait) -> None:
+        """List all forms of one wait, until that has succeeded or its tolerance is used up."""
+        call, clock = self._calls[wait], asyncio.get_running_loop().time
+        tolerance = FailureTolerance(call.tolerance.seconds)
+        if call.poller is None:
+            call.poller = FormPoller(self._fsm_conn_id, self._query_params, is_check=True)
+        polls = poll_forever(
+            call.poller,
+            next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
+            ingest=lambda _, result, now: wait.find(result.references, clock()),
+            interval=self._interval,
+            first_after=0.0,
+        )
+        try:
+            async with aclosing(polls):
+                async for failure in polls:
+                    if failure is None:
+                        self._give(wait)
+                        return
+                    if call.fail(failure.error, tolerance, progressed=failure.progressed):
+                        self._forms.leave(wait)
+                        return
+        finally:
+            self._checks.pop(wait, None)
+            if not self._forms.is_alone:
+                call.poller.close()
+
+    def _give(self, wait: FormWait) -> None:
+        if (call := self._calls.get(wait)) and call.give(wait):
+            self._forms.leave(wait)
+
+    async def _fail_all(self, error: FsmError, *, progressed: bool = False) -> None:
+        self._failed = True
+        async for wait in _in_slices(self._forms.waits):
+            if (call := self._calls.get(wait)) and call.fail(error, call.tolerance, progressed=progressed):
                 self._forms.leave(wait)
 
 
@@ -190,9 +238,10 @@ class _Call:
     Its functions log in the context of the trigger that waits.
     """
 
-    def __init__(self, tolerance: FailureTolerance, log: Any) -> None:
+    def __init__(self, failure_tolerance: float, log: Any) -> None:
         self.result: asyncio.Future[list[FormReference]] = asyncio.get_running_loop().create_future()
-        self._tolerance = tolerance
+        self.poller: FormPoller | None = None
+        self.tolerance = FailureTolerance(failure_tolerance)
         self._log = log
         self._context = copy_context()
 
@@ -203,26 +252,22 @@ class _Call:
             self.result.set_result(forms)
         return self.result.done()
 
-    def fail(self, error: FsmError, *, progressed: bool) -> bool:
+    def fail(self, error: FsmError, tolerance: FailureTolerance, *, progressed: bool) -> bool:
         """Return whether the wait is done, after a poll has failed."""
-        was_failing = self._tolerance.is_failing
+        was_failing = tolerance.is_failing
         if progressed:
-            self._tolerance.reset()
-        if not self._tolerance.tolerates(error, asyncio.get_running_loop().time()):
+            tolerance.reset()
+        if not tolerance.tolerates(error, asyncio.get_running_loop().time()):
             if not self.result.done():
                 self.result.set_exception(error)
         elif not was_failing:
             self._context.run(
                 self._log.warning,
                 "Polling for forms failed, and goes on for up to %g s: %s",
-                self._tolerance.seconds,
+                tolerance.seconds,
                 error,
             )
         return self.result.done()
-
-    def reset(self) -> None:
-        """Record that a poll succeeded."""
-        self._tolerance.reset()
 
 
 async def _in_slices(waits: Iterable[FormWait]) -> AsyncIterator[FormWait]:

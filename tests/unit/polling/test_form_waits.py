@@ -61,15 +61,25 @@ class Stream:
         self.forms.join(made)
         return made
 
-    def poll(self, after=INTERVAL):
-        """Poll once, ``after`` seconds; return the queries and the waits that they concerned."""
+    def poll(self, after=INTERVAL, *, skip=False):
+        """Poll once, ``after`` seconds; return the queries, single waits' last, and who is concerned."""
         self.seconds += after
         self.service.now += timedelta(seconds=after)
         queries, concerned = [], []
-        while not queries or self.forms.has_more:
-            query = self.forms.next_query(self.seconds, self.service.now)
-            queries.append(query)
-            concerned += self.forms.ingest(self.service.answer(query), self.seconds)
+        goes_on, alone = True, []
+        while goes_on:
+            if not self.forms.has_listing:
+                alone += self.forms.plan(self.seconds, self.service.now)
+            if skip:
+                self.forms.skip(self.seconds, permanent=True)
+            if self.forms.has_listing:
+                queries.append(self.forms.next_query())
+                concerned += self.forms.ingest(self.service.answer(queries[-1]), self.seconds)
+            goes_on = self.forms.has_more
+        for waiting in alone:
+            queries.append(PollQuery(filters=waiting.wanted.as_dict(), full=True))
+            waiting.find(self.service.answer(queries[-1]).references, self.seconds)
+            concerned.append(waiting)
         return queries, concerned
 
 
@@ -111,9 +121,7 @@ def test_a_single_wait_lists_its_own_forms_at_each_poll(service):
 
 def test_many_waits_have_one_listing_at_first_and_then_one_of_what_changed(stream):
     assert filters(stream.poll()[0]) == [{"created_since": DAY.isoformat()}]
-    assert filters(stream.poll()[0]) == [
-        {"created_since": DAY.isoformat(), "updated_since": (NOON + timedelta(seconds=60) - HOUR).isoformat()}
-    ]
+    assert filters(stream.poll()[0]) == [{"updated_since": (NOON + timedelta(seconds=60) - HOUR).isoformat()}]
 
 
 def test_a_listing_starts_at_the_oldest_bound(service):
@@ -135,15 +143,6 @@ def test_waits_by_the_time_of_the_update_share_as_well(service):
     assert len(queries) == 1
     assert concerned == [waits[2]]
     assert ids(waits[2]) == [1]
-
-
-def test_no_poll_goes_back_before_a_bound_on_the_update(service):
-    stream = Stream(service, updated_since=NOON)
-    for number in range(3):
-        stream.join(FormWait(FormFilter(updated_since=NOON, job_id=number), FormCriteria()))
-    stream.poll()
-
-    assert filters(stream.poll()[0]) == [{"updated_since": NOON.isoformat()}]
 
 
 def test_waits_without_a_bound_list_everything(service):
@@ -274,37 +273,87 @@ def test_a_wait_that_has_left_is_neither_called_nor_listed(service, stream):
     stream.forms.leave(gone)
     service.put(reference(1, updated=service.now))
 
-    queries, concerned = stream.poll()
+    assert stream.poll()[1] == []
+    stream.poll(after=CHECK_INTERVAL)
+    queries, _ = stream.poll(after=CHECK_INTERVAL)
+    assert filters(queries)[1] == {"created_since": DAY.isoformat()}
 
-    assert concerned == []
-    assert filters(queries)[0]["created_since"] == DAY.isoformat()
 
-
-def test_a_failed_listing_of_one_wait_is_skipped_and_comes_again(service, stream):
+def test_a_wait_that_is_being_listed_is_not_listed_again(service, stream):
     stream.poll()
     late = stream.join(job_id=21, created_since=DAY - timedelta(days=9))
-    stream.forms.ingest(service.answer(stream.forms.next_query(60.0, service.now)), 60.0).close()
-    list(stream.forms.ingest(service.answer(stream.forms.next_query(60.0, service.now)), 60.0))
-    assert stream.forms.next_query(60.0, service.now).filters["job_id"] == "21"
 
-    assert stream.forms.skip() is late
+    assert stream.forms.plan(60.0, service.now, busy=[late]) == []
+    assert stream.forms.plan(120.0, service.now) == [late]
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+def test_a_listing_since_a_bound_that_fails_is_skipped_and_its_waits_are_listed_alone(
+    service, stream, permanent
+):
+    assert stream.forms.plan(0.0, service.now) == []
+    assert stream.forms.next_query().full
+    if not permanent:
+        assert not stream.forms.skip(0.0, permanent=False), "the service may be down"
+        changes = stream.forms.next_query()
+        assert not changes.full
+        list(stream.forms.ingest(service.answer(changes), 0.0))
+
+    assert stream.forms.skip(0.0, permanent=permanent)
     assert not stream.forms.has_more
-    assert [query.filters.get("job_id") for query in stream.poll()[0]] == [None, "21"]
+    queries, _ = stream.poll()
+    assert [query.filters.get("job_id") for query in queries] == [None, "901", "902", "903"]
+    stream.poll()
+    assert "created_since" in stream.poll(after=CHECK_INTERVAL)[0][1].filters, "it is tried again later"
 
 
-def test_a_failed_listing_for_all_is_not_skipped(service, stream):
-    query = stream.forms.next_query(0.0, service.now)
+def test_a_failed_listing_of_changes_is_not_skipped(service, stream):
+    stream.poll()
+    stream.forms.plan(60.0, service.now)
+    query = stream.forms.next_query()
 
-    assert stream.forms.skip() is None
-    assert stream.forms.next_query(1.0, service.now) == query
+    assert not stream.forms.skip(60.0, permanent=True)
+    assert stream.forms.next_query() == query
+
+
+def test_changes_that_are_too_many_pages_are_not_read_to_the_end(service):
+    stream = Stream(service)
+    for number in range(3):
+        stream.join(job_id=number)
+    stream.poll()
+    fill(service, per_day=24 * 4_000, during=1)
+    before = service.requests
+
+    queries, _ = stream.poll()
+
+    assert [query.filters.get("job_id") for query in queries] == [None, "0", "1", "2"]
+    assert service.requests - before == 6
+    assert [query.filters["job_id"] for query in stream.poll()[0]] == ["0", "1", "2"]
 
 
 def test_the_watermark_moves_only_with_a_listing_that_was_read(service, stream):
     stream.poll()
-    before = stream.forms.next_query(120.0, service.now)
-    stream.forms.skip()
+    stream.forms.plan(120.0, service.now)
+    before = stream.forms.next_query()
 
-    assert stream.forms.next_query(99_999.0, service.now + 24 * HOUR) == before
+    assert stream.forms.next_query() == before
+
+
+def test_a_wait_that_joins_late_does_not_get_a_form_that_has_moved(service):
+    """Also where those have left whose bound was as old as the form."""
+    stream, old = Stream(service), NOON - timedelta(days=60)
+    leaving = [stream.join(job_id=number, created_since=old) for number in range(3)]
+    for number in range(3):
+        stream.join(job_id=900 + number)
+    service.put(reference(1, job=50, created=NOON - timedelta(days=30)))
+    stream.poll()
+    for waiting in leaving:
+        stream.forms.leave(waiting)
+    service.put(reference(1, job=51, created=NOON - timedelta(days=30), updated=service.now))
+    stream.poll()
+
+    assert ids(stream.join(job_id=50, created_since=old)) is None
+    assert ids(stream.join(job_id=51, created_since=old)) == [1]
 
 
 # What it costs
@@ -426,6 +475,31 @@ def test_a_single_wait_on_the_entire_account_lists_what_changed(service):
     assert "updated_since" in stream.poll()[0][0].filters
 
 
+@pytest.mark.parametrize("interval", [60, 300, 900, 3600])
+@pytest.mark.parametrize(("waits", "pages_an_hour"), [(2, 40), (3, 400)])
+def test_sharing_on_a_busy_account_costs_little_more_than_not_sharing(waits, pages_an_hour, interval):
+    """More by a listing of changes that is abandoned after as many pages as there are waits, once an hour."""
+    service = Service(page_size=1)
+    fill(service, per_day=24 * pages_an_hour, during=1)
+    stream = Stream(service)
+    stream.forms = SharedForms(
+        FormFilter(created_since=DAY),
+        look_back=HOUR,
+        interval=interval,
+        check_interval=max(CHECK_INTERVAL, 10 * interval),
+    )
+    for number in range(waits):
+        stream.join(job_id=number, created_since=NOON - HOUR)
+    for number in range(24 * 3600 // interval):
+        service.put(reference(number, job=-1, created=service.now, updated=service.now))
+        for one in range(pages_an_hour * interval // 3600):
+            service.put(reference(10**6 * (one + 1) + number, job=-1, created=service.now))
+        stream.poll(after=interval)
+
+    alone = waits * 24 * 3600 / interval
+    assert service.requests <= alone + waits * (24 * 3600 / max(3600, 10 * interval) + 4)
+
+
 def test_a_wait_on_the_entire_account_is_listed_with_the_others(service):
     fill(service, per_day=1_000, during=3)
     stream = Stream(service)
@@ -496,10 +570,8 @@ def test_every_wait_finds_what_a_listing_of_its_own_would(number):
             draw_wait()
         if len(waits) > 1 and chance.random() < 0.1:
             stream.forms.leave(waits.pop(chance.randrange(len(waits))))
-        if chance.random() < 0.2:
-            stream.forms.next_query(stream.seconds, service.now)
-            stream.forms.skip()
-        stream.poll(after=chance.choice([INTERVAL, INTERVAL, 2 * HOUR.total_seconds()]))
+        after = chance.choice([INTERVAL, INTERVAL, 2 * HOUR.total_seconds()])
+        stream.poll(after, skip=chance.random() < 0.2)
         for waiting in waits:
             if waiting.checked_at is None:
                 continue  # its turn comes with a later poll

@@ -146,6 +146,7 @@ def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service)
             tasks = [waits.start(trigger(job_id=number)) for number in range(200)]
             await until(service, lambda: len(service.requests) >= 8)
             assert {"jobID" in dict(request.query) for request in service.requests} == {False}
+            assert len({request.connection for request in service.requests}) == 1
             forms = {number: service.add_form(job_id=number)["id"] for number in range(1, 200)}
             found = await asyncio.gather(*tasks[1:])
             assert not tasks[0].done()
@@ -154,7 +155,6 @@ def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service)
     forms, found, requests = run_hurried(run())
 
     assert [[form["id"] for form in event["forms"]] for event in found] == [[forms[n]] for n in range(1, 200)]
-    assert len({request.connection for request in requests}) == 1
     # 199 new forms are 20 pages here; apart from these every poll was one request.
     assert len([request for request in requests if "cursor" not in dict(request.query)]) < 60
 
@@ -288,6 +288,105 @@ def test_a_failing_listing_of_one_wait_is_its_own(service, page):
     assert not others_ended
 
 
+@pytest.mark.parametrize("fault", [faults.Status(401), faults.Status(429), faults.Stall()])
+def test_no_other_wait_suffers_from_what_one_lists_by_itself(service, connect, fault):
+    """A refused token, a rate limit or a hanging response, for one job only."""
+    connect(service, max_retries=0, timeout=1)
+
+    async def run():
+        async with triggerer() as waits:
+            clock = asyncio.get_running_loop().time
+            others = [waits.start(trigger(job_id=number)) for number in range(3)]
+            await until(service, lambda: len(service.requests) >= 2)
+            service.fail("GET", "/forms", FailsForJob("7", fault=fault), every=True)
+            old = (TODAY - timedelta(days=40)).isoformat()
+            failing = [
+                waits.start(trigger(job_id=7, created_since=old, failure_tolerance=200.0)) for _ in range(12)
+            ]
+            await asyncio.sleep(60)
+            service.add_form(job_id=1, id=900)
+            began = clock()
+            found = await others[1]
+            took = clock() - began
+            healthy = waits.start(trigger(job_id=8, created_since=old))
+            service.add_form(job_id=8, id=901, created=TODAY - timedelta(days=39))
+            return found, took, await healthy, [await one for one in failing], others[0].done()
+
+    found, took, healthy, errors, others_ended = run_hurried(run(), hurry=30.0)
+
+    assert [form["id"] for form in found["forms"]] == [900]
+    assert took < 30
+    assert [form["id"] for form in healthy["forms"]] == [901]
+    assert all("error" in event for event in errors)
+    assert not others_ended
+
+
+def test_a_listing_of_one_wait_goes_on_at_the_page_at_which_it_was_refused(service):
+    for number in range(100):
+        service.add_form(job_id=1, form_name="Other", id=number + 1)
+    service.add_form(job_id=1, form_name="Gas", id=900)
+    service.fail("GET", "/forms", faults.Status(429, retry_after=60), calls=range(4, 1000, 5))
+
+    async def run():
+        async with triggerer() as waits:
+            return await waits.start(trigger(job_id=1, form_names=["Gas"], failure_tolerance=100.0))
+
+    assert [form["id"] for form in run_hurried(run(), hurry=60.0)["forms"]] == [900]
+    assert len([request for request in service.requests if "cursor" not in dict(request.query)]) == 1
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_bound_that_the_service_refuses_is_the_failure_of_its_wait_alone(service, status):
+    old = (TODAY - timedelta(days=400)).isoformat()
+    service.fail("GET", "/forms", RefusesBefore(TODAY - timedelta(days=365), status), every=True)
+
+    async def run():
+        async with triggerer() as waits:
+            refused = waits.start(trigger(job_id=1, created_since=old, failure_tolerance=100.0))
+            others = [waits.start(trigger(job_id=number, failure_tolerance=100.0)) for number in range(2, 7)]
+            error = await refused
+            await asyncio.sleep(200)
+            service.add_form(job_id=6, id=900)
+            return error, await others[-1], [other.done() for other in others[:-1]]
+
+    error, found, others_ended = run_hurried(run(), hurry=60.0)
+
+    assert error["error"]["status"] == status
+    assert [form["id"] for form in found["forms"]] == [900]
+    assert others_ended == [False] * 4
+
+
+class RefusesBefore:
+    """A fault of listings that go back further."""
+
+    def __init__(self, oldest, status):
+        self.oldest, self.status = oldest, status
+
+    async def play(self, exchange):
+        since = exchange.request.query_params.get("createdOnDateTime[gte]")
+        if since and datetime.fromisoformat(since) < self.oldest:
+            await faults.Status(self.status).play(exchange)
+        else:
+            await exchange.respond(await exchange.handle())
+
+
+def test_a_failing_check_does_not_hurry_the_polls(service):
+    service.fail("GET", "/forms", FailsForJob("7"), every=True)
+
+    async def run():
+        async with triggerer() as waits:
+            old = (TODAY - timedelta(days=40)).isoformat()
+            for number in range(3):
+                waits.start(trigger(job_id=number, poll_interval=60.0))
+            await asyncio.sleep(30)
+            waits.start(trigger(job_id=7, created_since=old, poll_interval=60.0, failure_tolerance=5_000.0))
+            await asyncio.sleep(1_200)
+
+    run_hurried(run(), hurry=120.0)
+
+    assert len([request for request in service.requests if "jobID" not in dict(request.query)]) <= 25
+
+
 @pytest.mark.parametrize("of", ["all", "one"])
 def test_a_success_ends_the_failures_that_a_tolerance_counts(service, of):
     """The listing of one wait comes every 900 s; it fails 300 s, twice."""
@@ -316,13 +415,13 @@ def test_a_success_ends_the_failures_that_a_tolerance_counts(service, of):
 class FailsForJob:
     """A fault of the listing of one job."""
 
-    def __init__(self, job, page=1):
-        self.job, self.page = job, page
+    def __init__(self, job, page=1, fault=None):
+        self.job, self.page, self.fault = job, page, fault or faults.Status(500)
 
     async def play(self, exchange):
         params = exchange.request.query_params
         if params.get("jobID") == self.job and ("cursor" in params) == (self.page > 1):
-            await faults.Status(500).play(exchange)
+            await self.fault.play(exchange)
         else:
             await exchange.respond(await exchange.handle())
 
