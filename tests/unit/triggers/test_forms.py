@@ -300,6 +300,8 @@ def test_no_other_wait_suffers_from_what_one_lists_by_itself(service, connect, f
             await until(service, lambda: len(service.requests) >= 2)
             service.fail("GET", "/forms", FailsForJob("7", fault=fault), every=True)
             old = (TODAY - timedelta(days=40)).isoformat()
+            for _ in range(200):  # 20 pages: a listing for all since then is dearer than one for each
+                service.add_form(job_id=99, created=TODAY - timedelta(days=39))
             failing = [
                 waits.start(trigger(job_id=7, created_since=old, failure_tolerance=200.0)) for _ in range(12)
             ]
