@@ -202,6 +202,11 @@ class SharedForms:
         """Whether the poll goes on, by another listing or by another plan."""
         return self.has_listing or self._is_abandoned
 
+    @property
+    def lists_since_bound(self) -> bool:
+        """Whether the next listing has all forms since a bound, not only recent changes."""
+        return self.has_listing and self._plan[0].since is not None
+
     def join(self, wait: FormWait) -> None:
         """Add a wait, and give it the forms that are known."""
         self._waits.add(wait)
@@ -275,23 +280,19 @@ class SharedForms:
             yield from self._checked(self._index)
 
     def skip(self, now: float, *, permanent: bool) -> bool:
-        """Skip a failed listing of all forms since a bound, which may be too much to ask for.
-
-        Its waits are listed by themselves at the next poll.
+        """Skip a failed listing since a bound, which may be too much to ask for; its waits are listed alone.
 
         :param now: seconds of the clock of :meth:`plan`.
         :param permanent: it would fail again. If not, it is skipped once the listing of changes has shown
-            that the service is up.
-        :return: whether the failure is that of one listing, not of all.
+            that the service is up, which comes next.
+        :return: whether it is skipped.
         """
-        if not self._plan or self._plan[0].since is None:
+        if not (permanent or self._has_read_changes):
+            self._plan.insert(0, self._changes())
             return False
-        if permanent or self._has_read_changes:
-            del self._plan[0]
-            self._shares_after = now + self._check_interval
-            return True
-        self._plan.insert(0, self._changes())
-        return False
+        del self._plan[0]
+        self._shares_after = now + self._check_interval
+        return True
 
     def _changes(self) -> _Listing:
         return _Listing(max_pages=self._limit(self._waits.all))

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
+    FsmRateLimitedError,
     FsmUnauthorisedError,
 )
 from fsm_provider.api.form_filter import FormReference
@@ -31,6 +32,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 LOOK_BACK = timedelta(hours=1)
 CHECK_INTERVAL = 900.0
 """Seconds, at least, between two checks of a wait against all forms since its bound."""
+ANY_LISTING = (FsmConnectionError, FsmRateLimitedError, FsmUnauthorisedError)
+"""Errors that are not about one listing, but about all of a connection."""
 SLICE = 200
 """Waits that are called before the event loop may do other work."""
 
@@ -179,11 +182,10 @@ class FormStream:
 
     def _skip(self, error: FsmError, poller: FormPoller) -> bool:
         """Return whether a failed listing is skipped, because it may be the only one that fails."""
-        permanent = error.permanent and not isinstance(error, FsmUnauthorisedError)
-        is_skipped = self._forms.skip(asyncio.get_running_loop().time(), permanent=permanent)
-        if is_skipped:
-            poller.abandon()
-        return is_skipped
+        if isinstance(error, ANY_LISTING) or not self._forms.lists_since_bound:
+            return False
+        poller.abandon()
+        return self._forms.skip(asyncio.get_running_loop().time(), permanent=error.permanent)
 
     async def _until_due(self, seconds: float) -> None:
         """Wait for the next listing for all; begin a poll if there is none left of the last."""

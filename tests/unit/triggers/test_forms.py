@@ -358,6 +358,28 @@ def test_a_bound_that_the_service_refuses_is_the_failure_of_its_wait_alone(servi
     assert others_ended == [False] * 4
 
 
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_listing_for_all_that_fails_at_a_page_gives_each_its_forms(service, status):
+    """A rate limit only makes it wait; after another error recent changes come first."""
+    for number in range(60):
+        service.add_form(job_id=number, id=number + 1)
+    service.fail("GET", "/forms", faults.Status(status, retry_after=30), call=4)
+
+    async def run():
+        async with triggerer() as waits:
+            return await asyncio.gather(*[waits.start(trigger(job_id=number)) for number in range(60)])
+
+    found = run_hurried(run())
+
+    assert [[form["id"] for form in event["forms"]] for event in found] == [[n + 1] for n in range(60)]
+    first_pages = [
+        request
+        for request in service.requests
+        if not {"cursor", "lastUpdatedOnDateTime[gte]"} & dict(request.query).keys()
+    ]
+    assert len(first_pages) == 1
+
+
 class RefusesBefore:
     """A fault of listings that go back further."""
 
