@@ -232,7 +232,7 @@ def test_the_last_wait_ends_the_polls_and_the_next_one_begins_anew(service):
         assert tasks_of_streams() == []
         service.clear_requests()
         async with triggerer() as waits:
-            waits.start(trigger(job_id=1))
+            waits.start(trigger(job_id=9))
             await until(service, lambda: len(service.requests) >= 1)
             assert len(tasks_of_streams()) == 1
         await asyncio.sleep(0)
