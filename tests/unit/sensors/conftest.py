@@ -91,6 +91,8 @@ async def outcome_from(deferral, *, shared):
         for companion in companions:
             companion.cancel()
         await asyncio.gather(*companions, return_exceptions=True)
+        for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
+            reading.join()
     return deferral.method_name, {**deferral.kwargs, "event": event.payload}
 
 
