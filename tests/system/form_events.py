@@ -11,9 +11,8 @@ from itertools import count
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
-from tests.system.dags.watched import POKE_INTERVAL, WATCHED_NAME
+from tests.system.dags.watched import LOOK_BACK, POKE_INTERVAL, RECONCILE_BACK, WATCHED_NAME
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import is_from_sensors
 
 DAG_ID = "watched_records"
 WAITS_ID = "many_waits"
@@ -48,6 +47,15 @@ def until_emitted(airflow: LocalAirflow, forms: Collection[int], dag_id: str = D
 
 def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
     return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
+
+
+def is_from_sensors(request: RecordedRequest) -> bool:
+    """Whether a request to the watched service is not from a watcher, by how far it goes back."""
+    query = dict(request.query)
+    if "createdOnDateTime[gte]" in query:
+        return True
+    gone_back = request.at - datetime.fromisoformat(query["lastUpdatedOnDateTime[gte]"])
+    return 10 * LOOK_BACK < gone_back < RECONCILE_BACK / 2
 
 
 def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:

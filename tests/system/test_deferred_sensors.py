@@ -20,13 +20,13 @@ from tests.system.form_events import (
     Waits,
     add,
     are_one_a_poll,
+    is_from_sensors,
     listings,
     mismatches,
     times_emitted,
     until_emitted,
 )
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import is_from_sensors
 
 WAITS = 100
 SHORT_WAITS = 52

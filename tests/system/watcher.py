@@ -9,12 +9,9 @@ from tests.system.airflow_api import AirflowApi
 
 
 def polls(service: FakeFieldService) -> list[RecordedRequest]:
-    """The watcher's requests."""
-    return [request for request in service.requests_to("GET", "/forms") if not is_from_sensors(request)]
-
-
-def is_from_sensors(request: RecordedRequest) -> bool:
-    return "createdOnDateTime[gte]" in dict(request.query)
+    """The watcher's requests, where no deferred sensors share a poll."""
+    requests = service.requests_to("GET", "/forms")
+    return [request for request in requests if "createdOnDateTime[gte]" not in dict(request.query)]
 
 
 def until_polled(service: FakeFieldService, times: int = 3, timeout: float = 120.0) -> None:
