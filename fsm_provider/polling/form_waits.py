@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.criteria import FormCriteria
@@ -242,8 +243,6 @@ class SharedForms:
             due = [wait for wait in due if wait.since < since]
         elif self._index is not None and now - self._index.read_at >= self._check_interval:
             self._index = None
-        if not self._plan and not due:
-            self._plan = [self._changes()]
         return self._first_of(due)
 
     def next_query(self) -> PollQuery:
@@ -316,11 +315,11 @@ class SharedForms:
 
     def _window_for(self, due: list[FormWait], clock: datetime) -> datetime | None:
         """Return the bound since which one listing costs fewer requests than one for each wait, if any."""
-        newest_first = sorted(due, key=_since, reverse=True)
+        newest_first = sorted(due, key=attrgetter("since"), reverse=True)
         oldest_wide = min((wait.since for wait in due if not wait.is_narrow), default=None)
         alone = sum(wait.is_narrow for wait in due)
         best, cheapest = None, math.inf if oldest_wide else float(alone)
-        for since, waits in groupby(newest_first, key=_since):
+        for since, waits in groupby(newest_first, key=attrgetter("since")):
             alone -= sum(wait.is_narrow for wait in waits)
             cost = alone + self._length.pages(clock - since)
             if cost < cheapest and (oldest_wide is None or since <= oldest_wide):
@@ -351,7 +350,3 @@ class SharedForms:
         for wait in self.waits:
             if wait in self._waits.all and wait.checked_at != index.read_at and index.search(wait):
                 yield wait
-
-
-def _since(wait: FormWait) -> datetime:
-    return wait.since

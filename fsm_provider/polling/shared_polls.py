@@ -22,7 +22,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 ReturnT = TypeVar("ReturnT")
 
 MAX_SHARED_RANGE = timedelta(days=8)
-"""How far the common listing goes back, at most: a reconciliation of a week, and a short outage.
+"""How far the common listing goes back, at most: a reconciliation of a week, and a day without polls.
 
 A query that goes back further has a listing of its own at the same time, so that the others do not wait for
 it. Such listings are shared too, by queries of the same moment whose ranges differ by less than a factor of

@@ -411,13 +411,19 @@ def test_a_listing_for_all_is_abandoned_once_it_costs_more_than_one_for_each():
     assert service.requests <= 5 + 5 + 2 + 1 + 5, "the length is known now"
 
 
-def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
+def few_waits(service):
+    """Three waits of a busy account, after two polls."""
     fill(service, per_day=24 * 500, during=1)
     stream = Stream(service)
     for number in range(3):
         stream.join(job_id=number)
     stream.poll()
     stream.poll()
+    return stream
+
+
+def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
+    stream = few_waits(service)
 
     queries, _ = stream.poll()
 
@@ -428,12 +434,7 @@ def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
 
 
 def test_waits_that_poll_alone_measure_anew_what_a_shared_poll_costs(service):
-    fill(service, per_day=24 * 500, during=1)
-    stream = Stream(service)
-    for number in range(3):
-        stream.join(job_id=number)
-    stream.poll()
-    stream.poll()
+    stream = few_waits(service)
     service.forms.clear()
     assert "job_id" in stream.poll()[0][0].filters
 

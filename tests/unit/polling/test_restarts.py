@@ -106,6 +106,20 @@ def begun(service):
     return wait
 
 
+@pytest.fixture
+def unstored(service, begun):
+    """Complete a form, and wait until the triggerer has its event, which the database does not take."""
+
+    async def complete(watcher):
+        await begun(watcher)
+        watcher.stored.clear()
+        form = service.add_form()["id"]
+        await watcher.until(lambda: watcher.events)
+        return form
+
+    return complete
+
+
 def polls(service):
     return len([request for request in service.requests if request.status == 200])
 
@@ -150,13 +164,10 @@ def test_many_forms_are_events_of_a_hundred_with_a_pause(service):
     assert min(second - first, third - second) >= EVENT_INTERVAL
 
 
-def test_killed_before_the_restart_it_emits_the_event_again(service, begun):
+def test_killed_before_the_restart_it_emits_the_event_again(unstored):
     async def run():
         async with triggerer() as watcher:
-            await begun(watcher)
-            watcher.stored.clear()
-            form = service.add_form()["id"]
-            await watcher.until(lambda: watcher.events)
+            form = await unstored(watcher)
             await killed(watcher)
         async with triggerer() as watcher:
             await watcher.until(lambda: watcher.events)
@@ -206,13 +217,10 @@ def test_cancelled_before_the_triggerer_has_taken_the_event_it_emits_it_again(se
 
 
 @pytest.mark.parametrize(("delay", "times"), [(MAX_RESTART_DELAY / 2, 1), (MAX_RESTART_DELAY + 5, 2)])
-def test_a_late_restart_confirms_nothing(service, begun, delay, times):
+def test_a_late_restart_confirms_nothing(begun, unstored, delay, times):
     async def run():
         async with triggerer() as watcher:
-            await begun(watcher)
-            watcher.stored.clear()
-            form = service.add_form()["id"]
-            await watcher.until(lambda: watcher.events)
+            form = await unstored(watcher)
             await asyncio.sleep(delay)
             watcher.stored.set()
             await begun(watcher)
@@ -244,13 +252,10 @@ def test_each_event_has_its_own_time_to_be_confirmed(service, begun):
     assert forms == added
 
 
-def test_another_trigger_confirms_nothing(service, begun):
+def test_another_trigger_confirms_nothing(unstored):
     async def run():
         async with triggerer(1) as watcher:
-            await begun(watcher)
-            watcher.stored.clear()
-            form = service.add_form()["id"]
-            await watcher.until(lambda: watcher.events)
+            form = await unstored(watcher)
         async with triggerer(2) as watcher:
             await watcher.until(lambda: watcher.events)
             return watcher.events, form
@@ -260,15 +265,12 @@ def test_another_trigger_confirms_nothing(service, begun):
     assert events == [[form]]
 
 
-def test_a_restart_after_airflow_has_dropped_the_watchers_confirms_nothing(service, begun):
+def test_a_restart_after_airflow_has_dropped_the_watchers_confirms_nothing(unstored):
     """The event was dropped, too, and SQLite gives the new trigger the ID of the old one."""
 
     async def run():
         async with triggerer() as watcher:
-            await begun(watcher)
-            watcher.stored.clear()
-            form = service.add_form()["id"]
-            await watcher.until(lambda: watcher.events)
+            form = await unstored(watcher)
         async with triggerer() as watcher:
             await watcher.until(lambda: watcher.events)
             return watcher.events, form
@@ -278,13 +280,10 @@ def test_a_restart_after_airflow_has_dropped_the_watchers_confirms_nothing(servi
     assert events == [[form]]
 
 
-def test_another_configuration_leaves_the_confirmation_alone(service, begun):
+def test_another_configuration_leaves_the_confirmation_alone(begun, unstored):
     async def run():
         async with triggerer() as watcher:
-            await begun(watcher)
-            watcher.stored.clear()
-            form = service.add_form()["id"]
-            await watcher.until(lambda: watcher.events)
+            form = await unstored(watcher)
             edited = completed_forms(NAME, poll_interval=1, look_back=7200).watchers[1].trigger
             cancelled = asyncio.create_task(watcher.cancel(watcher.configuration))
             await asyncio.sleep(0.1)

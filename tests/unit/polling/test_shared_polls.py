@@ -155,8 +155,8 @@ def test_a_member_whose_query_goes_back_far_does_not_delay_the_others(service):
 
 
 def test_members_whose_queries_go_back_equally_far_share_their_listing(service):
-    outage = MAX_SHARED_RANGE + DAY
-    members = [Member(back=outage), Member(back=outage + DAY), Member(back=None), Member(back=None), Member()]
+    far = MAX_SHARED_RANGE + DAY
+    members = [Member(back=far), Member(back=far + DAY), Member(back=None), Member(back=None), Member()]
 
     async def run():
         async with AsyncExitStack() as stack:
