@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -28,6 +28,10 @@ A query that goes back further has a listing of its own at the same time, so tha
 it. Such listings are shared too, by queries of the same moment whose ranges differ by less than a factor of
 two.
 """
+DEAR_SECONDS = 3600.0
+"""Seconds until members share a listing again that had more pages than one for each would have."""
+DEAR_SHARE = 0.9
+"""Queries that go back this share as far are taken to be as dear: like queries differ a little in age."""
 JOIN_DELAY = 1.0
 """Seconds from an asset's joining to its first poll, so that assets that join together share it."""
 SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
@@ -66,6 +70,7 @@ class SharedPolls:
         self._apart: dict[asyncio.Task[None], list[PollMember]] = {}
         self._joined = asyncio.Event()
         self._is_failing = False
+        self._dear_from, self._dear_until = timedelta.max, 0.0
         self._task = _start(self._poll())
 
     @property
@@ -110,7 +115,7 @@ class SharedPolls:
             self._poller.close()
 
     async def _poll_apart(self, members: list[PollMember]) -> None:
-        """Read one listing for members whose queries go back far."""
+        """Read a listing for members whose queries go back far, or for one as long as it is better alone."""
         poller = self._new_poller()
         polls = poll_forever(
             poller,
@@ -123,7 +128,7 @@ class SharedPolls:
             async with aclosing(polls):
                 async for polled in polls:
                     self._notify(members, polled)
-                    if polled is None:
+                    if polled is False:
                         return
         finally:
             poller.close()
@@ -134,12 +139,22 @@ class SharedPolls:
 
     def _ingest(
         self, members: Iterable[PollMember], query: PollQuery, result: PollResult, now: float
-    ) -> None:
+    ) -> bool:
+        """Give members a listing; return whether the next one like it is to be theirs alone, too."""
+        if not result.complete:
+            self._dear_from, self._dear_until = DEAR_SHARE * _age(query), now + DEAR_SECONDS
+            self._joined.set()
+            return False
         for member in self._present(members):
             self._call(member, member.ingest, query, result, now)
+        return self._is_dear(query, now)
 
-    def _notify(self, members: Iterable[PollMember], polled: PollFailure | None) -> None:
-        if polled is not None:
+    def _is_dear(self, query: PollQuery, now: float) -> bool:
+        """Whether a query costs less alone than in a listing for several members."""
+        return now < self._dear_until and _is_narrow(query) and _age(query) >= self._dear_from
+
+    def _notify(self, members: Iterable[PollMember], polled: PollFailure | bool) -> None:
+        if isinstance(polled, PollFailure):
             for member in self._present(members):
                 self._call(member, member.fail, polled)
 
@@ -163,23 +178,24 @@ class SharedPolls:
             await asyncio.sleep(JOIN_DELAY)
 
     def _choose_batch(self) -> bool:
-        """Choose the members of the common listing, and start listings for those whose queries go far back.
+        """Choose the members of the common listing, and start listings for those that are better apart.
 
         :return: whether the common listing has members.
         """
         busy = {member for members in self._apart.values() for member in members}
         free = [member for member in self._members if member not in busy]
-        far: dict[int | None, list[PollMember]] = {}
+        now = asyncio.get_running_loop().time()
+        apart: dict[object, list[PollMember]] = {}
         self._batch = {}
-        for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
-            since = _since(query)
-            age = None if since is None else datetime.now(UTC) - since
-            if age is not None and age <= MAX_SHARED_RANGE:
+        for member, query in self._queries(free, now).items():
+            age = _age(query)
+            if self._is_dear(query, now):
+                apart[member] = [member]
+            elif age <= MAX_SHARED_RANGE:
                 self._batch[member] = query
             else:
-                size = None if age is None else (age // MAX_SHARED_RANGE).bit_length()
-                far.setdefault(size, []).append(member)
-        for members in far.values():
+                apart.setdefault((age // MAX_SHARED_RANGE).bit_length(), []).append(member)
+        for members in apart.values():
             task = _start(self._poll_apart(members))
             self._apart[task] = members
             task.add_done_callback(self._end_apart)
@@ -244,20 +260,35 @@ async def shared_polls(
             await asyncio.wait(unneeded)
 
 
-def _combined(queries: Iterable[PollQuery]) -> PollQuery:
-    """Return a query that includes the forms of all: of several, none is asked for one property or job."""
+def _combined(queries: Collection[PollQuery]) -> PollQuery:
+    """Return a query that includes the forms of all: of several, none is asked for one property or job.
+
+    It is abandoned once it has more pages than one listing for each would have.
+    """
     first, *others = queries
     if not others:
         return first
-    bounds = [_since(query) for query in (first, *others)]
+    bounds = [_since(query) for query in queries]
     filters: dict[str, Any] = {n: value for n, value in first.filters.items() if n not in SHOWN_FILTERS}
     if None not in bounds:
         filters["updated_since"] = min(filter(None, bounds)).isoformat()
-    return PollQuery(filters=cast(FormFilters, filters), full=True)
+    max_pages = len(queries) if all(map(_is_narrow, queries)) else None
+    return PollQuery(filters=cast(FormFilters, filters), full=True, max_pages=max_pages)
+
+
+def _is_narrow(query: PollQuery) -> bool:
+    """Whether it asks for the forms of one property or job, which fit on one page."""
+    return "property_id" in query.filters or "job_id" in query.filters
 
 
 def _since(query: PollQuery) -> datetime | None:
     return parse_reference_time(query.filters.get("updated_since"))
+
+
+def _age(query: PollQuery) -> timedelta:
+    """Return how far a query goes back."""
+    since = _since(query)
+    return timedelta.max if since is None else datetime.now(UTC) - since
 
 
 def _start(coroutine: Any) -> asyncio.Task[None]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling.polls import PollQuery
-from fsm_provider.polling.shared_polls import MAX_SHARED_RANGE, PollMember, shared_polls
+from fsm_provider.polling.shared_polls import DEAR_SECONDS, MAX_SHARED_RANGE, PollMember, shared_polls
 from fsm_provider.testing import faults
 from tests.unit.clocks import run_hurried
 
@@ -49,7 +49,7 @@ class Member:
         member = PollMember(self.next_query, self.ingest, self.failures.append)
         return shared_polls(member, fsm_conn_id="fsm_default", **self.sharing)
 
-    async def until(self, listings, seconds=300.0):
+    async def until(self, listings, seconds=3600.0):
         async with asyncio.timeout(seconds):
             while len(self.listings) < listings:
                 await asyncio.sleep(0.05)
@@ -166,6 +166,125 @@ def test_members_whose_queries_go_back_equally_far_share_their_listing(service):
     run_hurried(run())
 
     assert len(service.requests) == 3
+
+
+@pytest.fixture
+def narrow(service):
+    """Members on a property each."""
+    service.settings.page_size = 5
+    members = [Member(property_id=number, interval=60.0) for number in (1, 2)]
+    for number in (1, 2):
+        service.add_form(property_id=number)
+    return members
+
+
+def run_until(members, listings):
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            await asyncio.gather(*(member.until(listings) for member in members))
+
+    run_hurried(run(), hurry=300.0)
+
+
+def test_a_listing_that_costs_more_than_one_for_each_is_abandoned(service, narrow):
+    add_others(service)
+
+    run_until(narrow, 10)
+
+    assert len(service.requests) <= 2 + 2 * (10 + 1)
+    assert len({request.connection for request in service.requests}) <= 3
+    assert all(filters["property_id"] == one.property_id for one in narrow for filters, _ in one.listings)
+    assert {count for one in narrow for _, count in one.listings} == {1}
+
+
+def test_only_queries_as_far_back_as_the_abandoned_one_are_alone(service, narrow):
+    add_others(service, created=datetime.now(UTC) - 3 * DAY)
+    for member in narrow:
+        member.back = 7 * DAY
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.gather(*(member.until(1) for member in narrow))
+            for member in narrow:
+                member.back = HOUR
+            await asyncio.gather(*(member.until(3) for member in narrow))
+            before = len(service.requests)
+            await narrow[0].until(13)
+            return len(service.requests) - before
+
+    assert run_hurried(run(), hurry=300.0) <= 11
+
+
+def test_members_that_are_better_alone_go_together_again_once_little_is_new(service, narrow):
+    add_others(service)
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.gather(*(member.until(2) for member in narrow))
+            service.settings.page_size = 100
+            await asyncio.sleep(DEAR_SECONDS + 120)
+            before = len(service.requests)
+            await narrow[0].until(len(narrow[0].listings) + 10)
+            return len(service.requests) - before
+
+    assert run_hurried(run(), hurry=300.0) <= 11
+
+
+def test_an_abandoned_listing_delays_nobody(service, narrow):
+    add_others(service)
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.gather(*(member.until(1, seconds=50) for member in narrow))
+
+    run_hurried(run())
+
+
+def test_members_that_list_all_share_beside_those_that_are_better_alone(service, narrow):
+    add_others(service)
+    others = [Member(interval=60.0, back=2 * HOUR) for _ in range(2)]
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.gather(*(member.until(1) for member in narrow))
+            before = len(service.requests)
+            await together(stack, *others)
+            await asyncio.gather(*(member.until(1) for member in others))
+            return [dict(request.query) for request in service.requests[before:]]
+
+    queries = run_hurried(run(), hurry=60.0)
+
+    assert len([query for query in queries if "propertyID" not in query and "cursor" not in query]) == 1
+
+
+def test_one_property_is_not_listed_alone_beside_a_member_that_lists_all(service, narrow):
+    add_others(service)
+    everything = Member(interval=60.0)
+
+    run_until([*narrow, everything], 5)
+
+    assert all("property_id" not in filters for one in narrow for filters, _ in one.listings)
+
+
+def test_a_far_listing_that_costs_more_than_one_for_each_is_abandoned(service, narrow):
+    add_others(service)
+    for member in narrow:
+        member.back = None
+
+    run_until(narrow, 3)
+
+    assert len(service.requests) <= 2 + 2 * (3 + 1)
+    assert {count for one in narrow for _, count in one.listings} == {1}
+
+
+def add_others(service, **fields):
+    for _ in range(30):
+        service.add_form(property_id=99, **fields)
 
 
 def test_a_members_exception_is_its_own(service, caplog):
