@@ -37,7 +37,7 @@ DAG = """\
     from airflow.providers.common.compat.sdk import dag, task
     from fsm_provider.assets.forms import completed_forms, forms_from_events
 
-    @dag(schedule={schedule}, catchup=False, max_active_runs=1)
+    @dag(dag_id="{dag_id}", schedule={schedule}, catchup=False, max_active_runs=1)
     def killed():
         @task
         def read(*, triggering_asset_events):
@@ -47,7 +47,9 @@ DAG = """\
 
     killed()
 """
-ASSET = "completed_forms('killed', poll_interval=1{arguments})"
+ASSET = "completed_forms('killed', {arguments})"
+DEFAULTS = "poll_interval=1"
+OTHERS = {"interval": "poll_interval=2", "filter": f"poll_interval=1, form_names={FORM_NAMES!r}"}
 ENVIRONMENT = {
     # A triggerer that is gone is noticed by its silence. Airflow's own defaults are 30 and 5 s.
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
@@ -70,7 +72,7 @@ class Stage:
 
     airflow: LocalAirflow
     service: FakeFieldService
-    dag_file: Path
+    dags: Path
     expected: list[int] = field(default_factory=list)
     interruptions: int = 0
 
@@ -104,8 +106,9 @@ class Stage:
 
         wait_until(is_silent, EMIT_SECONDS, "the watcher polls no more")
 
-    def write_dag(self, schedule: str) -> None:
-        self.dag_file.write_text(dedent(DAG).format(schedule=schedule))
+    def write_dag(self, schedule: str = ASSET.format(arguments=DEFAULTS), dag_id: str = DAG_ID) -> None:
+        file = self.dags / f"{dag_id}.py"
+        file.write_text(dedent(DAG).format(schedule=schedule, dag_id=dag_id))
 
     def add(self, late: float = 0.0, form_name: str = FORM_NAMES[0]) -> int:
         at = datetime.now(UTC) - timedelta(seconds=late)
@@ -174,13 +177,12 @@ def database() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
-    dag_file = dags / f"{DAG_ID}.py"
     with FakeFieldService() as service:
         service.seed_forms(30)
         env = ENVIRONMENT | {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
         with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
-            running = Stage(airflow, service, dag_file)
-            running.write_dag(ASSET.format(arguments=""))
+            running = Stage(airflow, service, dags)
+            running.write_dag()
             airflow.wait_for_dag(DAG_ID)
             running.until_polled()
             yield running
@@ -258,22 +260,36 @@ def test_an_asset_that_is_off_the_schedule_for_a_while(stage: Stage) -> None:
             stage.write_dag("None")
             stage.interruptions += 1
             stage.until_silent()
-            stage.write_dag(ASSET.format(arguments=""))
+            stage.write_dag()
             stage.until_polled()
 
     stage.check_emitted("off the schedule")
 
 
-def test_a_filter_that_changes_loses_no_form_of_either(stage: Stage) -> None:
+@pytest.mark.parametrize("changed", OTHERS)
+def test_a_watcher_that_changes_loses_no_form_of_either(stage: Stage, changed: str) -> None:
     with stage.forms_coming(random.Random(SEED)):
-        stage.write_dag(ASSET.format(arguments=f", form_names={FORM_NAMES!r}"))
+        stage.write_dag(ASSET.format(arguments=OTHERS[changed]))
         stage.add(form_name=FORM_NAMES[0])
         time.sleep(15)
         stage.add(form_name=FORM_NAMES[1])
-        stage.write_dag(ASSET.format(arguments=""))
+        stage.write_dag()
         time.sleep(15)
 
-    stage.check_emitted("filter changed")
+    stage.check_emitted(f"{changed} changed")
+
+
+@pytest.mark.parametrize("disputed", OTHERS)
+def test_two_dags_that_disagree_about_an_asset_lose_no_form(stage: Stage, disputed: str) -> None:
+    other = f"another_{disputed}"
+    with stage.forms_coming(random.Random(SEED)):
+        stage.write_dag(ASSET.format(arguments=OTHERS[disputed]), other)
+        stage.airflow.wait_for_dag(other)
+        time.sleep(30)
+        stage.write_dag("None", other)
+        time.sleep(15)
+
+    stage.check_emitted(f"two DAGs, {disputed} disputed")
 
 
 def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage: Stage) -> None:
