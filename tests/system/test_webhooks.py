@@ -147,7 +147,7 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
         wait_until_some_are_delivered(service, jobs, len(jobs) - JOBS_DURING_KILLS // 4)
         airflow.kill("api-server")
         airflow.restart("api-server")
-    wait_until_delivered(service, jobs, timeout=90)
+    wait_until_delivered(service, jobs)
 
     events = events_by_job(airflow)
     attempts = service.deliveries[first:]
@@ -213,10 +213,10 @@ def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], som
     def some_are() -> bool:
         return len({one.job_id for one in service.deliveries if one.status == 200} & jobs) >= some
 
-    service.wait_for(some_are, 60)
+    service.wait_for(some_are, 240)
 
 
-def wait_until_delivered(service: FakeFieldService, jobs, timeout: float = 60) -> None:
+def wait_until_delivered(service: FakeFieldService, jobs, timeout: float = 240) -> None:
     """Return once each job was delivered, and its duplicate too."""
 
     def all_are() -> bool:
