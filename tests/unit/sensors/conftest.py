@@ -109,13 +109,15 @@ def elsewhere(arguments, job):
 
 
 @pytest.fixture(params=MODES)
-def run(request):
-    return Run(request.param)
-
-
-@pytest.fixture(params=MODES)
 def mode(request):
+    if request.param == "reschedule":
+        RESCHEDULES.require()
     return request.param
+
+
+@pytest.fixture
+def run(mode):
+    return Run(mode)
 
 
 @pytest.fixture(params=[mode for mode in MODES if mode != "poke"])

@@ -43,7 +43,9 @@ def shift(service, change, calls):
 
 
 def warnings(caplog):
-    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    """What this package warns of; Airflow 2 warns of an operator that no task executes."""
+    ours = [record for record in caplog.records if "fsm_provider" in record.pathname]
+    return [record.message for record in ours if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("change", [move_to_the_end, delete])
