@@ -28,10 +28,11 @@ A query that goes back further has a listing of its own at the same time, so tha
 it. Such listings are shared too, by queries of the same moment whose ranges differ by less than a factor of
 two.
 """
-DEAR_SECONDS = 3600.0
-"""Seconds until members share a listing again that had more pages than one for each would have."""
-DEAR_SHARE = 0.9
-"""Queries that go back this share as far are taken to be as dear: like queries differ a little in age."""
+DEAR_SECONDS, DEAR_INTERVALS = 3600.0, 10
+"""Members share a listing again that had more pages than one for each would have after these seconds, or
+these intervals if they are longer."""
+DEAR_SHARE = 0.5
+"""Queries that go back this share as far as an abandoned listing are taken to be as dear."""
 JOIN_DELAY = 1.0
 """Seconds from an asset's joining to its first poll, so that assets that join together share it."""
 SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
@@ -52,6 +53,10 @@ class PollMember:
     ingest: Callable[[PollQuery, PollResult, float], object]
     fail: Callable[[PollFailure], object]
     context: Context = field(default_factory=copy_context)
+
+
+class _NoQueryError(Exception):
+    """No member knows what to ask for."""
 
 
 class SharedPolls:
@@ -115,43 +120,56 @@ class SharedPolls:
             self._poller.close()
 
     async def _poll_apart(self, members: list[PollMember]) -> None:
-        """Read a listing for members whose queries go back far, or for one as long as it is better alone."""
+        """Read one listing for members that are better apart, or listings as long as they are."""
+        batch: dict[PollMember, PollQuery] = {}
+
+        def next_query(now: float) -> PollQuery:
+            nonlocal batch
+            if batch := self._queries(members, now):
+                return _combined(batch.values())
+            raise _NoQueryError
+
         poller = self._new_poller()
         polls = poll_forever(
             poller,
-            next_query=lambda now: _combined(self._queries(members, now).values()),
-            ingest=lambda *polled: self._ingest(members, *polled),
+            next_query=next_query,
+            ingest=lambda *polled: self._ingest(batch, *polled),
             interval=self._interval,
             first_after=0.0,
         )
         try:
-            async with aclosing(polls):
-                async for polled in polls:
-                    self._notify(members, polled)
-                    if polled is False:
-                        return
+            with suppress(_NoQueryError):
+                async with aclosing(polls):
+                    async for polled in polls:
+                        self._notify(batch, polled)
+                        if polled is False:
+                            return
         finally:
             poller.close()
-
-    def _end_apart(self, task: asyncio.Task[None]) -> None:
-        del self._apart[task]
-        self._joined.set()
 
     def _ingest(
         self, members: Iterable[PollMember], query: PollQuery, result: PollResult, now: float
     ) -> bool:
         """Give members a listing; return whether the next one like it is to be theirs alone, too."""
         if not result.complete:
-            self._dear_from, self._dear_until = DEAR_SHARE * _age(query), now + DEAR_SECONDS
-            self._joined.set()
+            self._abandon(query)
             return False
         for member in self._present(members):
             self._call(member, member.ingest, query, result, now)
-        return self._is_dear(query, now)
+        return self._is_dear(query)
 
-    def _is_dear(self, query: PollQuery, now: float) -> bool:
+    def _abandon(self, query: PollQuery) -> None:
+        """Let members that ask for one property or job be apart for a while, if they go back about as far."""
+        now = asyncio.get_running_loop().time()
+        dear_before = self._dear_from if now < self._dear_until else timedelta.max
+        self._dear_from = min(dear_before, DEAR_SHARE * _age(query))
+        self._dear_until = now + max(DEAR_SECONDS, DEAR_INTERVALS * self._interval)
+        self._joined.set()
+
+    def _is_dear(self, query: PollQuery) -> bool:
         """Whether a query costs less alone than in a listing for several members."""
-        return now < self._dear_until and _is_narrow(query) and _age(query) >= self._dear_from
+        is_known = asyncio.get_running_loop().time() < self._dear_until
+        return is_known and _is_narrow(query) and _age(query) >= self._dear_from
 
     def _notify(self, members: Iterable[PollMember], polled: PollFailure | bool) -> None:
         if isinstance(polled, PollFailure):
@@ -184,13 +202,12 @@ class SharedPolls:
         """
         busy = {member for members in self._apart.values() for member in members}
         free = [member for member in self._members if member not in busy]
-        now = asyncio.get_running_loop().time()
         apart: dict[object, list[PollMember]] = {}
         self._batch = {}
-        for member, query in self._queries(free, now).items():
+        for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
             age = _age(query)
-            if self._is_dear(query, now):
-                apart[member] = [member]
+            if self._is_dear(query):
+                apart.setdefault(_place(query), []).append(member)
             elif age <= MAX_SHARED_RANGE:
                 self._batch[member] = query
             else:
@@ -198,7 +215,7 @@ class SharedPolls:
         for members in apart.values():
             task = _start(self._poll_apart(members))
             self._apart[task] = members
-            task.add_done_callback(self._end_apart)
+            task.add_done_callback(self._apart.pop)
         return bool(self._batch)
 
     def _queries(self, members: Iterable[PollMember], now: float) -> dict[PollMember, PollQuery]:
@@ -261,24 +278,34 @@ async def shared_polls(
 
 
 def _combined(queries: Collection[PollQuery]) -> PollQuery:
-    """Return a query that includes the forms of all: of several, none is asked for one property or job.
+    """Return a query that includes the forms of all: for one property or job only if all ask for the same.
 
-    It is abandoned once it has more pages than one listing for each would have.
+    If each asks for one, it is abandoned once it has more pages than a listing for each place would have.
     """
     first, *others = queries
     if not others:
         return first
     bounds = [_since(query) for query in queries]
-    filters: dict[str, Any] = {n: value for n, value in first.filters.items() if n not in SHOWN_FILTERS}
+    filters: dict[str, Any] = {
+        name: value
+        for name, value in first.filters.items()
+        if name != "updated_since" and all(other.filters.get(name) == value for other in others)
+    }
     if None not in bounds:
         filters["updated_since"] = min(filter(None, bounds)).isoformat()
-    max_pages = len(queries) if all(map(_is_narrow, queries)) else None
+    places = set(map(_place, queries))
+    max_pages = len(places) if len(places) > 1 and all(map(_is_narrow, queries)) else None
     return PollQuery(filters=cast(FormFilters, filters), full=True, max_pages=max_pages)
+
+
+def _place(query: PollQuery) -> tuple[object, object]:
+    """Return the property and the job that it asks for."""
+    return query.filters.get("property_id"), query.filters.get("job_id")
 
 
 def _is_narrow(query: PollQuery) -> bool:
     """Whether it asks for the forms of one property or job, which fit on one page."""
-    return "property_id" in query.filters or "job_id" in query.filters
+    return _place(query) != (None, None)
 
 
 def _since(query: PollQuery) -> datetime | None:
@@ -286,9 +313,9 @@ def _since(query: PollQuery) -> datetime | None:
 
 
 def _age(query: PollQuery) -> timedelta:
-    """Return how far a query goes back."""
+    """Return how far a query goes back; a bound may be in the future, as by the clock of the service."""
     since = _since(query)
-    return timedelta.max if since is None else datetime.now(UTC) - since
+    return timedelta.max if since is None else max(timedelta(0), datetime.now(UTC) - since)
 
 
 def _start(coroutine: Any) -> asyncio.Task[None]:

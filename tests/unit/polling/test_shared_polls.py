@@ -244,6 +244,98 @@ def test_an_abandoned_listing_delays_nobody(service, narrow):
     run_hurried(run())
 
 
+def test_a_bound_in_the_future_is_no_reason_to_try_again_at_once(service, narrow):
+    """As if the service's clock is ahead of ours."""
+    add_others(service, created=datetime.now(UTC) + HOUR)
+    for member in narrow:
+        member.back = -timedelta(minutes=2)
+
+    run_until(narrow, 5)
+
+    assert len(service.requests) <= 2 + 2 * (5 + 1)
+
+
+def test_an_abandoned_listing_that_took_long_is_abandoned_all_the_same(service, narrow):
+    add_others(service)
+    service.fail("GET", "/forms", faults.Delay(0.5), every=True)  # 50 min
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.gather(*(member.until(1, seconds=40_000) for member in narrow))
+
+    run_hurried(run(), hurry=6000.0)
+
+    assert len(service.requests) <= 2 + 2 * 2
+
+
+def test_members_of_one_property_share_where_others_are_better_alone(service, narrow):
+    add_others(service)
+    members = [*narrow, *(Member(property_id=1, interval=60.0) for _ in range(3))]
+
+    run_until(members, 10)
+
+    assert len(service.requests) <= 2 + 2 * (10 + 1)
+
+
+def test_long_intervals_cost_little_more_than_alone(service, narrow):
+    add_others(service)
+    for member in narrow:
+        member.sharing["interval"] = 3600.0
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *narrow)
+            await asyncio.sleep(20 * 3600.0 + 60)
+
+    run_hurried(run(), hurry=20_000.0)
+
+    assert 2 * 15 <= len(service.requests) <= 2 * 20 * 1.4
+
+
+@pytest.mark.parametrize("back", [HOUR, None])
+def test_a_query_that_cannot_be_made_apart_takes_no_part(service, narrow, back, caplog):
+    add_others(service)
+    broken, other = narrow
+    for member in narrow:
+        member.back = back
+    calls = []
+
+    def next_query(now):
+        calls.append(now)
+        if len(calls) == 3:
+            raise RuntimeError("no query")
+        return Member.next_query(broken, now)
+
+    broken.next_query = next_query
+
+    run_until(narrow, 4)
+
+    assert "could not be handled" in caplog.text
+    assert "never retrieved" not in caplog.text
+    assert {filters["property_id"] for filters, _ in broken.listings} == {broken.property_id}
+    assert {filters["property_id"] for filters, _ in other.listings} == {other.property_id}
+
+
+def test_a_far_listing_is_given_to_those_who_asked_for_it(service, narrow):
+    """The second one knows no query as the listing begins; the first one's is not restricted for it."""
+    first, second = narrow
+    first.back = second.back = None
+    calls = []
+
+    def next_query(now):
+        calls.append(now)
+        if len(calls) == 2:
+            raise RuntimeError("no query")
+        return Member.next_query(second, now)
+
+    second.next_query = next_query
+
+    run_until(narrow, 1)
+
+    assert all(filters.get("property_id") in (None, 2) for filters, _ in second.listings)
+
+
 def test_members_that_list_all_share_beside_those_that_are_better_alone(service, narrow):
     add_others(service)
     others = [Member(interval=60.0, back=2 * HOUR) for _ in range(2)]
