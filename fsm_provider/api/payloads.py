@@ -272,3 +272,19 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
     if problems:
         raise FsmInputError("\n".join(problems))
     return requests
+
+
+def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
+    """Check that no two jobs without keys are equal: whether one or both are wanted is not known.
+
+    :raises FsmInputError: naming the jobs, a pair per line.
+    """
+    first_indexes: dict[str, int] = {}
+    problems: list[str] = []
+    for index, request in enumerate(requests):
+        if request.key is None:
+            first = first_indexes.setdefault(request.model_dump_json(exclude_unset=True), index)
+            if first != index:
+                problems.append(f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys")
+    if problems:
+        raise FsmInputError("\n".join(problems))
