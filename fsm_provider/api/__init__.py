@@ -35,6 +35,7 @@ from fsm_provider.api.errors import (
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.job_rows import jobs_from_rows
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
     from fsm_provider.api.settings import Settings
@@ -71,6 +72,7 @@ __all__ = [
     "Settings",
     "Webhook",
     "WebhookCreate",
+    "jobs_from_rows",
 ]
 
 
@@ -79,6 +81,7 @@ _MODULES = {
     "JobCreate": "payloads",
     "Settings": "settings",
     "WebhookCreate": "payloads",
+    "jobs_from_rows": "job_rows",
 }
 
 

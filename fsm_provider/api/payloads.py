@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -224,21 +224,27 @@ _MESSAGES = {
 }
 
 
-def check(model: type[PayloadT], payload: PayloadT | dict[str, Any], what: str) -> PayloadT:
+def check(
+    model: type[PayloadT],
+    payload: PayloadT | dict[str, Any],
+    what: str,
+    names: Mapping[Any, str] | None = None,
+) -> PayloadT:
     """Validate ``payload`` as a ``model``.
 
     :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be empty.
+    :param names: the caller's names for fields, by their location in the model.
     :raises FsmInputError: naming every invalid field, without its value.
     """
+
+    def name_for(location: tuple[int | str, ...]) -> str:
+        place = (names[location],) if names and location in names else location
+        return dotted_name((what, *place) if what else place)
+
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        place = (what,) if what else ()
-        raise FsmInputError(
-            describe_invalid_fields(
-                error, name_for=lambda location: dotted_name((*place, *location)), messages=_MESSAGES
-            )
-        ) from None
+        raise FsmInputError(describe_invalid_fields(error, name_for=name_for, messages=_MESSAGES)) from None
 
 
 def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
@@ -266,3 +272,19 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
     if problems:
         raise FsmInputError("\n".join(problems))
     return requests
+
+
+def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
+    """Check that no two jobs without keys are equal: whether one or both are wanted is not known.
+
+    :raises FsmInputError: naming the jobs, a pair per line.
+    """
+    first_indexes: dict[str, int] = {}
+    problems: list[str] = []
+    for index, request in enumerate(requests):
+        if request.key is None:
+            first = first_indexes.setdefault(request.model_dump_json(exclude_unset=True), index)
+            if first != index:
+                problems.append(f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys")
+    if problems:
+        raise FsmInputError("\n".join(problems))

@@ -20,13 +20,14 @@ MAX_PDF_SECONDS = 600
 """Default limit of the total time of its requests: 175 kB/s for the largest."""
 MAX_IDENTIFIER = 255
 """Characters."""
+NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
+"""How Python, JSON, pandas and JavaScript write a missing value."""
+INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
+"""As pandas writes an integer of a column with gaps."""
 
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
-_INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
-_NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
-"""How Python, JSON, pandas and JavaScript write a missing value."""
 _MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
 
 
@@ -65,7 +66,7 @@ def parse_text(name: str, value: Any) -> int | str:
     text = str(value).strip()
     if not text:
         raise FsmInputError(f"{name}: is empty")
-    if text in _NOTHING:
+    if text in NOTHING:
         raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
@@ -81,7 +82,7 @@ def parse_identifier(name: str, value: Any) -> int | str:
     """
     identifier = parse_text(name, value)
     text = str(identifier)
-    if _INTEGER_AS_FLOAT.fullmatch(text):
+    if INTEGER_AS_FLOAT.fullmatch(text):
         raise FsmInputError(
             f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
         )

@@ -153,11 +153,13 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
-        is as in :class:`FsmCreateJobOperator`. ``key`` is optional; inputs with the same key, or without
-        one but with the same property and payload, are one job.
+        is as in :class:`FsmCreateJobOperator`. ``key`` is optional; inputs with the same key are one
+        job, and equal ones without a key are refused. See :func:`~fsm_provider.api.job_rows.jobs_from_rows`.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
-    :param max_jobs: maximum jobs in one run; more fail the task before the first is sent (templated).
-    :param dry_run: check all jobs and log them as a table, send nothing (templated).
+    :param max_jobs: maximum jobs that an attempt may create, without those that exist already; more fail the
+        task before the first is sent (templated).
+    :param dry_run: check all jobs and log them as a table, with what the ledger knows of each; send nothing
+        (templated).
     :param on_error: after a job that is rejected or uncertain, send the others (``fail_at_end``) or nothing
         more (``fail_fast``) (templated).
     :param existing_jobs: ids by key of uncertain jobs that a person has found in the service. They are not
@@ -210,12 +212,13 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""
-        from fsm_provider.api.payloads import check_job_requests
+        from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
         from fsm_provider.writes.bulk import BulkJobCreator, is_complete
 
         with permanent_errors_fail_the_task():
             options = self.options()
             requests = check_job_requests(_parse_jobs(self.jobs))
+            refuse_equal_jobs(requests)
             self._creator = creator = BulkJobCreator(
                 requests,
                 fsm_conn_id=self.fsm_conn_id,
@@ -227,7 +230,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             try:
                 with self.ledger(context) as ledger:
                     creator.load_outcomes(ledger)
-                    _check_max_jobs(options["max_jobs"], requests)
+                    _check_max_jobs(options["max_jobs"], creator.to_send)
                     if options["dry_run_only"]:
                         creator.dry_run()
                     else:
@@ -275,8 +278,8 @@ def _parse_jobs(jobs: Any) -> list[Any]:
     return list(jobs)
 
 
-def _check_max_jobs(max_jobs: int | None, requests: list[JobRequest]) -> None:
-    if max_jobs is not None and len(requests) > max_jobs:
+def _check_max_jobs(max_jobs: int | None, to_send: int) -> None:
+    if max_jobs is not None and to_send > max_jobs:
         raise FsmInputError(
-            f"max_jobs: {len(requests)} jobs are given, and one run may create {max_jobs}. None was sent"
+            f"max_jobs: {to_send} jobs are to be created, one attempt may create {max_jobs}. None was sent"
         )

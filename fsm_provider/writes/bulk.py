@@ -167,18 +167,38 @@ class BulkJobCreator:
         """Check the connection and log the jobs as a table; send nothing."""
         _ = FsmHook(self._fsm_conn_id).client
         rows = [
-            (str(index), str(request.property_id), json.dumps(request.job.body(), ensure_ascii=False))
-            for index, request in enumerate(self._requests)
+            (
+                str(index),
+                str(request.property_id),
+                self._known_of(self._by_key[write.key]),
+                json.dumps(request.job.body(), ensure_ascii=False),
+            )
+            for index, (request, write) in enumerate(zip(self._requests, self._writes, strict=True))
         ]
-        head = ("job", "property", "payload")
-        widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1)]
+        head = ("job", "property", "known", "payload")
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1, 2)]
         table = [
-            f"{job:>{widths[0]}}  {place:<{widths[1]}}  {payload}" for job, place, payload in (head, *rows)
+            f"{job:>{widths[0]}}  {place:<{widths[1]}}  {known:<{widths[2]}}  {payload}"
+            for job, place, known, payload in (head, *rows)
         ]
-        logger.info("Dry run: %s jobs are valid, none was sent\n%s", len(rows), "\n".join(table))
+        logger.info(
+            "Dry run: %s jobs are valid, %s of them to be created, none was sent\n%s",
+            *(len(rows), self.to_send, "\n".join(table)),
+        )
         for outcome in self._by_key.values():
             if outcome["outcome"] == self._unsent:
                 outcome["outcome"] = "valid"
+
+    def _known_of(self, outcome: JobOutcome) -> str:
+        """Describe what the ledger knows of a job."""
+        if outcome["outcome"] == self._unsent:
+            return "new"
+        return f"job {outcome['jobID']}" if outcome["jobID"] else outcome["outcome"]
+
+    @property
+    def to_send(self) -> int:
+        """The number of jobs that are to be created."""
+        return len(self._to_send)
 
     def interrupt(self) -> None:
         """Send nothing more; requests in flight are finished and recorded."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from datetime import timedelta
 
 from airflow.providers.common.compat.sdk import dag, task
 
+from fsm_provider.api import jobs_from_rows
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
@@ -17,13 +19,19 @@ from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 
 @dag(schedule=None, params={"folder": ""}, default_args={"fsm_conn_id": "fsm_howto"})
 def howto():
+    # [START howto_rows]
+    @task
+    def planned_jobs():
+        rows = csv.DictReader(["reference,property,amount", "PM-1,7,99.50", "PM-2,8.0,"])
+        fields = {"customerReference": "reference", "quotedAmount": "amount"}
+        return jobs_from_rows(rows, key="reference", property_id="property", map=fields)
+
+    # [END howto_rows]
+
     # [START howto_bulk]
     create_jobs = FsmCreateJobsOperator(
         task_id="create_jobs",
-        jobs=[
-            {"property_id": 7, "job": {"customerReference": "PM-1"}, "key": "PM-1"},
-            {"property_id": 8, "job": {"customerReference": "PM-2"}, "key": "PM-2"},
-        ],
+        jobs=planned_jobs(),
         max_concurrency=4,
         max_jobs=200,
     )

@@ -173,7 +173,7 @@ def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connec
     outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=2))
 
     assert statuses(outcomes) == ["not_created"] * 3
-    assert "max_jobs: 3 jobs are given, and one run may create 2" in str(error)
+    assert "max_jobs: 3 jobs are to be created, one attempt may create 2. None was sent" in str(error)
     assert isinstance(error, AirflowFailException)
     assert service.requests == []
 
@@ -185,8 +185,54 @@ def test_a_dry_run_logs_a_table_and_sends_nothing(service, connect, attempt, cap
     outcomes, _ = attempt(create([request(1), request(22)], dry_run=True))
 
     assert statuses(outcomes) == ["valid", "valid"]
-    assert '1  22        {"customerReference": "PM-22"}' in caplog.text
+    assert "2 jobs are valid, 2 of them to be created, none was sent" in caplog.text
+    assert '1  22        new    {"customerReference": "PM-22"}' in caplog.text
     assert service.requests == []
+
+
+def test_a_dry_run_shows_what_the_ledger_knows(service, connect, attempt, caplog):
+    connect(service)
+    caplog.set_level(logging.INFO)
+    service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
+    attempt(create([request(1), request(2)]))
+
+    outcomes, _ = attempt(create([request(1), request(2), request(3)], dry_run=True))
+
+    assert statuses(outcomes) == ["existing", "uncertain", "valid"]
+    assert "3 jobs are valid, 1 of them to be created, none was sent" in caplog.text
+    table = [line.split()[:3] for line in caplog.text.split("payload\n")[-1].split("\n")[:3]]
+    assert [row[0] for row in table] == ["0", "1", "2"]
+    assert f"job {outcomes[0]['jobID']}" in caplog.text
+    assert [row[2] for row in table] == ["job", "uncertain", "new"]
+
+
+def test_max_jobs_counts_only_jobs_that_are_to_be_created(service, connect, attempt):
+    connect(service)
+    attempt(create([request(1), request(2)]))
+
+    outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=1))
+
+    assert (statuses(outcomes), error) == (["existing", "existing", "created"], None)
+
+
+def test_equal_jobs_without_keys_are_refused(service, connect, attempt):
+    connect(service)
+    same = {name: value for name, value in request(1).items() if name != "key"}
+
+    _, error = attempt(create([same, request(2), same, {**same, "key": "a"}]))
+
+    assert str(error) == "jobs[2]: is equal to jobs[0]: leave one out, or give both keys"
+    assert isinstance(error, AirflowFailException)
+    assert service.requests == []
+
+
+def test_templates_that_look_equal_are_no_equal_jobs(service, connect, attempt):
+    connect(service)
+    same = {"property_id": 1, "job": {"notes": "{{ params.note }}"}}
+    operator = create([same, {**same, "job": {"notes": "{{ params.other }}"}}])
+    operator.render_template_fields({"params": {"note": "a", "other": "b"}})
+
+    assert statuses(attempt(operator)[0]) == ["created", "created"]
 
 
 def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connect, attempt):

@@ -76,7 +76,7 @@ def service_down(service, connect, monkeypatch, store):
 
 
 def too_many(service, connect, monkeypatch, store):
-    return {"max_jobs": 2}
+    return {"max_jobs": 1}
 
 
 def store_unwritable(service, connect, monkeypatch, store):
@@ -123,12 +123,14 @@ def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
 ):
     options = prepare(service, connect, monkeypatch, store)
     entries = store.entries
+    jobs = [*JOBS, request(4)]
 
-    outcomes, error = attempt(store, cleared=cleared, if_uncertain=if_uncertain, **options)
+    outcomes, error = attempt(store, jobs, cleared=cleared, if_uncertain=if_uncertain, **options)
 
     assert error is not None
     second_is_sent_first = if_uncertain == "create"
-    assert statuses(outcomes) == ["existing", "uncertain", "not_created" if second_is_sent_first else third]
+    expected = ["existing", "uncertain", "not_created" if second_is_sent_first else third, "not_created"]
+    assert statuses(outcomes) == expected
     assert outcomes[0]["jobID"] == half_done[0]["jobID"]
     assert "no complete response arrived" in outcomes[1]["error"]
     assert store.entries == entries
@@ -187,7 +189,7 @@ def test_a_conflict_stays_known_wherever_a_later_attempt_ends(
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 404, 409, 422, 429])
-def test_a_later_refusal_does_not_hide_a_conflict(service, store, in_conflict, status):
+def test_a_later_refusal_does_not_hide_a_conflict(service, monkeypatch, store, in_conflict, status):
     service.fail("POST", "/properties/1/jobs", faults.Status(status))
 
     outcomes, _ = attempt(store, try_number=2)
@@ -195,7 +197,8 @@ def test_a_later_refusal_does_not_hide_a_conflict(service, store, in_conflict, s
     assert statuses(outcomes)[:2] == ["rejected", "existing"]
     assert outcomes[0]["error"].startswith("POST /properties/1/jobs returned HTTP 409")
     assert outcomes[0]["error"].count(f"returned HTTP {status}") == 1
-    outcomes, _ = attempt(store, try_number=3, max_jobs=1)
+    connection_missing(service, None, monkeypatch, store)
+    outcomes, _ = attempt(store, try_number=3)
     assert outcomes[0]["error"].startswith("POST /properties/1/jobs returned HTTP 409")
 
 
