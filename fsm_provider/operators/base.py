@@ -74,16 +74,22 @@ class FsmOneWriteOperator(FsmOptionsOperator):
     def _stopping(self) -> Event:
         return Event()
 
-    def write_once(self, ledger: Ledger, write: Write, send: Callable[[FsmHook], Any]) -> Any:
+    def write_once(
+        self,
+        ledger: Ledger,
+        write: Write,
+        send: Callable[[FsmHook], Any],
+        keep: Callable[[Any], Any] = lambda result: result,
+    ) -> Any:
         """Return the result of a write; send it unless the ledger knows its result.
 
-        The connection is read before the intent is stored.
+        The connection is read before the intent is stored. See :meth:`Ledger.run_once`.
         """
         from fsm_provider.hooks.fsm import FsmHook
 
         hook = FsmHook(self.fsm_conn_id, sleep=partial(ledger.wait, stopping=self._stopping))
         ledger.expect([write])
-        return ledger.run_once(write, lambda: send(hook), prepare=lambda: hook.client)
+        return ledger.run_once(write, lambda: send(hook), prepare=lambda: hook.client, keep=keep)
 
     def on_kill(self) -> None:
         """End a wait before a request; a request in flight is finished and recorded."""

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from fsm_provider.writes.bulk import BulkJobCreator
 
 
+KEPT_FIELDS = ("id", "createdOnDateTime", "lastUpdatedOnDateTime", "propertyID", "customerReference", "links")
+"""The fields of a created job that the ledger keeps."""
+
+
 class FsmJobOperator(FsmOneWriteOperator):
     """Base of the operators that create jobs, each once.
 
@@ -94,7 +98,8 @@ class FsmCreateJobOperator(FsmJobOperator):
     :param key: identifies the job for a retry or a cleared task even if the payload has changed; default:
         property and payload identify it (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names, as it was when it was created.
+    :return: the job under the service's own names, as it was when it was created. If an earlier attempt
+        created it, only the fields of :data:`KEPT_FIELDS`: the ledger has no names or telephone numbers.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -129,7 +134,7 @@ class FsmCreateJobOperator(FsmJobOperator):
             request = check(JobRequest, self._request(), "")
             with self.ledger(context) as ledger:
                 job: dict[str, Any] = self.write_once(
-                    ledger, write_for(request), lambda hook: self._create(hook, request)
+                    ledger, write_for(request), lambda hook: self._create(hook, request), keep=_without_people
                 )
         return job
 
@@ -256,6 +261,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
         if self._creator:
             self._creator.interrupt()
+
+
+def _without_people(job: dict[str, Any]) -> dict[str, Any]:
+    return {name: job[name] for name in KEPT_FIELDS if name in job}
 
 
 def _known_part(request: Any) -> Any:

@@ -198,7 +198,12 @@ class Ledger:
         return WriteOutcome(error=_error_from(entry), repeat=self._repeats(entry))
 
     def run_once(
-        self, write: Write, send: Callable[[], Any], *, prepare: Callable[[], Any] = lambda: None
+        self,
+        write: Write,
+        send: Callable[[], Any],
+        *,
+        prepare: Callable[[], Any] = lambda: None,
+        keep: Callable[[Any], Any] = lambda result: result,
     ) -> Any:
         """Send a write, or return the result of an earlier attempt that sent it.
 
@@ -206,6 +211,7 @@ class Ledger:
 
         :param send: returns the result, JSON and not None.
         :param prepare: called before the intent is stored, if there is something to send.
+        :param keep: returns the part of the result that is stored, and that later attempts return.
         :raises FsmUncertainWriteError: if an earlier attempt sent it without learning the outcome; also if it
             was then sent again and refused.
         :raises FsmError: what ``send`` raises.
@@ -213,7 +219,7 @@ class Ledger:
         known = self.get(write)
         if known is None or known.repeat:
             prepare()
-            return self._send(write, send, known.error if known else None)
+            return self._send(write, send, keep, known.error if known else None)
         if known.error:
             raise known.error
         logger.info("%s %s was sent by an earlier attempt; its result is reused", write.method, write.path)
@@ -242,7 +248,9 @@ class Ledger:
         if withdrawn:
             self._store_intent(*withdrawn)
 
-    def _send(self, write: Write, send: Callable[[], Any], uncertain: FsmError | None) -> Any:
+    def _send(
+        self, write: Write, send: Callable[[], Any], keep: Callable[[Any], Any], uncertain: FsmError | None
+    ) -> Any:
         before = self._entries.get(write.key)
         self._store_intent(write, before)
         self._sending.write = write, before
@@ -266,7 +274,7 @@ class Ledger:
             raise
         finally:
             self._sending.write = None
-        self._entries.put(write.key, {**self._sent(write), "result": result})
+        self._entries.put(write.key, {**self._sent(write), "result": keep(result)})
         return result
 
     def _store_intent(self, write: Write, before: Entry | None) -> None:

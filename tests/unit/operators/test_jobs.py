@@ -1,12 +1,13 @@
 """Creating one job, from the DAG file to the request."""
 
+import json
 from decimal import Decimal
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
-from fsm_provider.operators.jobs import FsmCreateJobOperator
+from fsm_provider.operators.jobs import KEPT_FIELDS, FsmCreateJobOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import MemoryStateStore, context_for
 
@@ -146,7 +147,27 @@ def test_a_retry_and_a_cleared_task_return_the_job_of_the_first_attempt(service,
 
     (stored,) = service.jobs
     assert jobs[0]["id"] == stored["id"]
-    assert jobs == [jobs[0]] * 3
+    kept = {name: value for name, value in jobs[0].items() if name in KEPT_FIELDS}
+    assert jobs == [jobs[0], kept, kept]
+    assert kept["links"]["self"] == stored["links"]["self"]
+
+
+def test_the_ledger_holds_nobodys_name_telephone_number_or_notes(service, connect):
+    connect(service)
+    store = MemoryStateStore()
+    canaries = {
+        "notes": "canary: ring the tenant",
+        "customerContact": {"fullName": "canary", "mobile": "canary", "email": "canary@example.com"},
+        "createdByUser": "canary",
+    }
+    rewrite = faults.Rewrite(lambda body: {**body, **canaries})
+    service.fail("POST", "/properties/7/jobs", rewrite)
+
+    job = create().execute(context_for(store))
+
+    assert job["customerContact"]["fullName"] == "canary"
+    assert str(job["id"]) in json.dumps(store.entries)
+    assert "canary" not in json.dumps(store.entries)
 
 
 def test_an_uncertain_job_stays_uncertain_until_if_uncertain_is_set(service, connect):
