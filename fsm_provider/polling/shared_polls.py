@@ -28,11 +28,11 @@ A query that goes back further has a listing of its own at the same time, so tha
 it. Such listings are shared too, by queries of the same moment whose ranges differ by less than a factor of
 two.
 """
-DEAR_SECONDS, DEAR_INTERVALS = 3600.0, 10
+ALONE_SECONDS, ALONE_INTERVALS = 3600.0, 10
 """Members share a listing again that had more pages than one for each would have after these seconds, or
 these intervals if they are longer."""
-DEAR_SHARE = 0.5
-"""Queries that go back this share as far as an abandoned listing are taken to be as dear."""
+ALONE_SHARE = 0.5
+"""Queries that go back at least this share as far as an abandoned listing are taken to be cheaper alone."""
 JOIN_DELAY = 1.0
 """Seconds from an asset's joining to its first poll, so that assets that join together share it."""
 SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
@@ -75,7 +75,7 @@ class SharedPolls:
         self._apart: dict[asyncio.Task[None], list[PollMember]] = {}
         self._joined = asyncio.Event()
         self._is_failing = False
-        self._dear_from, self._dear_until = timedelta.max, 0.0
+        self._alone_from, self._alone_until = timedelta.max, 0.0
         self._task = _start(self._poll())
 
     @property
@@ -156,20 +156,20 @@ class SharedPolls:
             return False
         for member in self._present(members):
             self._call(member, member.ingest, query, result, now)
-        return self._is_dear(query)
+        return self._is_cheaper_alone(query)
 
     def _abandon(self, query: PollQuery) -> None:
-        """Let members that ask for one property or job be apart for a while, if they go back about as far."""
+        """Let members that ask for one property or job poll alone for a while."""
         now = asyncio.get_running_loop().time()
-        dear_before = self._dear_from if now < self._dear_until else timedelta.max
-        self._dear_from = min(dear_before, DEAR_SHARE * _age(query))
-        self._dear_until = now + max(DEAR_SECONDS, DEAR_INTERVALS * self._interval)
+        alone_before = self._alone_from if now < self._alone_until else timedelta.max
+        self._alone_from = min(alone_before, ALONE_SHARE * _age(query))
+        self._alone_until = now + max(ALONE_SECONDS, ALONE_INTERVALS * self._interval)
         self._joined.set()
 
-    def _is_dear(self, query: PollQuery) -> bool:
+    def _is_cheaper_alone(self, query: PollQuery) -> bool:
         """Whether a query costs less alone than in a listing for several members."""
-        is_known = asyncio.get_running_loop().time() < self._dear_until
-        return is_known and _is_narrow(query) and _age(query) >= self._dear_from
+        is_known = asyncio.get_running_loop().time() < self._alone_until
+        return is_known and _is_narrow(query) and _age(query) >= self._alone_from
 
     def _notify(self, members: Iterable[PollMember], polled: PollFailure | bool) -> None:
         if isinstance(polled, PollFailure):
@@ -206,7 +206,7 @@ class SharedPolls:
         self._batch = {}
         for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
             age = _age(query)
-            if self._is_dear(query):
+            if self._is_cheaper_alone(query):
                 apart.setdefault(_place(query), []).append(member)
             elif age <= MAX_SHARED_RANGE:
                 self._batch[member] = query

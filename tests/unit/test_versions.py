@@ -29,8 +29,12 @@ def test_each_run_of_the_matrix_was_measured_and_no_other_is_shown():
         (airflow, python, suite)
         for airflow, version in VERSIONS.items()
         for python in version["pythons"]
-        for suite in [*version["suites"], *(["kills"] if python == "3.11" else [])]
+        for suite in [*version["suites"], *(kills_on(airflow) if python == "3.11" else [])]
     }
+
+
+def kills_on(airflow):
+    return ["kills"] if airflow.startswith("2.") else ["kills", "watchers"]
 
 
 def test_no_example_is_left_out():

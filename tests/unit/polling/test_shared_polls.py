@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling.polls import PollQuery
-from fsm_provider.polling.shared_polls import DEAR_SECONDS, MAX_SHARED_RANGE, PollMember, shared_polls
+from fsm_provider.polling.shared_polls import ALONE_SECONDS, MAX_SHARED_RANGE, PollMember, shared_polls
 from fsm_provider.testing import faults
 from tests.unit.clocks import run_hurried
 
@@ -225,7 +225,7 @@ def test_members_that_are_better_alone_go_together_again_once_little_is_new(serv
             await together(stack, *narrow)
             await asyncio.gather(*(member.until(2) for member in narrow))
             service.settings.page_size = 100
-            await asyncio.sleep(DEAR_SECONDS + 120)
+            await asyncio.sleep(ALONE_SECONDS + 120)
             before = len(service.requests)
             await narrow[0].until(len(narrow[0].listings) + 10)
             return len(service.requests) - before
