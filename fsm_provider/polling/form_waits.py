@@ -8,7 +8,7 @@ arrive with old times: in one listing for all whose bounds are near enough, by i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -25,6 +25,8 @@ ANYWHERE = ("account", "")
 """The place of a wait on neither job nor property."""
 MIN_CHECKS = 20
 """Waits that one poll may list by themselves; more only if otherwise not all had their turn in time."""
+SHARED_PAGE = 1.1
+"""What a page of a listing for all counts, beside one of a wait's own, which delays no listing of changes."""
 ESTIMATE_AGE = 3600.0
 """Seconds after which the length of a shared poll is measured again."""
 
@@ -176,6 +178,7 @@ class SharedForms:
         self._interval = interval
         self._check_interval = check_interval
         self._waits = _Waits()
+        self._checking: dict[FormWait, dict[int, FormReference]] = {}
         self._plan: list[_Listing] = []
         self._planned_at: datetime | None = None
         self._has_read_changes = self._is_abandoned = False
@@ -217,16 +220,28 @@ class SharedForms:
     def leave(self, wait: FormWait) -> None:
         """Remove a wait, if it is still there."""
         self._waits.remove(wait)
+        self._checking.pop(wait, None)
 
-    def plan(self, now: float, clock: datetime, busy: Container[FormWait] = ()) -> list[FormWait]:
-        """Begin a poll; return the waits that are to be listed by themselves.
+    def plan(self, now: float, clock: datetime) -> list[FormWait]:
+        """Begin a poll; return the waits that are to be listed by themselves, until :meth:`checked`.
 
         :param now: seconds of a clock that never goes back.
         :param clock: the time.
-        :param busy: waits that are being listed by themselves.
         """
+        alone = self._plan_poll(now, clock)
+        self._checking |= {wait: {} for wait in alone}
+        return alone
+
+    def checked(self, wait: FormWait, references: Iterable[FormReference], now: float) -> None:
+        """Give a wait the forms of a listing of its own; what was listed for all meanwhile is newer.
+
+        :param now: seconds of the clock of :meth:`plan`, when the listing began.
+        """
+        wait.find([*references, *self._checking.pop(wait, {}).values()], now)
+
+    def _plan_poll(self, now: float, clock: datetime) -> list[FormWait]:
         self._has_read_changes = self._is_abandoned = False
-        free = [wait for wait in self._waits.all if wait not in busy]
+        free = [wait for wait in self._waits.all if wait not in self._checking]
         before, self._planned_at = self._planned_at, clock
         self._reads_since = self._watermark or (before or clock) - self._look_back - MAX_CLOCK_SKEW
         self.is_alone = self._is_cheaper_alone()
@@ -261,6 +276,8 @@ class SharedForms:
         :param now: seconds of the clock of :meth:`plan`, when the listing began.
         """
         listing = self._plan.pop(0)
+        for newer in self._checking.values():
+            newer.update((reference["id"], reference) for reference in result.references)
         if listing.since is None:
             self._has_read_changes = True
             self._shared_pages = result.pages, now
@@ -314,15 +331,23 @@ class SharedForms:
         return len(self._waits.all) > 1 and now - measured_at >= max(ESTIMATE_AGE, 10 * self._interval)
 
     def _window_for(self, due: list[FormWait], clock: datetime) -> datetime | None:
-        """Return the bound since which one listing costs fewer requests than one for each wait, if any."""
+        """Return the bound since which one listing costs less than one for each wait, if any.
+
+        A single wait on the entire account has that listing: it delays no other wait.
+        """
+
+        def cost_alone(wait: FormWait) -> float:
+            return 1.0 if wait.is_narrow else self._length.pages(clock - wait.since)
+
+        if len(self._waits.all) == 1:
+            return next((wait.since for wait in due if not wait.is_narrow), None)
         newest_first = sorted(due, key=attrgetter("since"), reverse=True)
-        oldest_wide = min((wait.since for wait in due if not wait.is_narrow), default=None)
-        alone = sum(wait.is_narrow for wait in due)
-        best, cheapest = None, math.inf if oldest_wide else float(alone)
+        alone = sum(map(cost_alone, due))
+        best, cheapest = None, alone
         for since, waits in groupby(newest_first, key=attrgetter("since")):
-            alone -= sum(wait.is_narrow for wait in waits)
-            cost = alone + self._length.pages(clock - since)
-            if cost < cheapest and (oldest_wide is None or since <= oldest_wide):
+            alone -= sum(map(cost_alone, waits))
+            cost = alone + SHARED_PAGE * self._length.pages(clock - since)
+            if cost < cheapest:
                 best, cheapest = since, cost
         return best
 
@@ -338,7 +363,7 @@ class SharedForms:
             for identifier in wait.found:
                 holders.setdefault(identifier, []).append(wait)
         concerned: dict[FormWait, None] = {}
-        for reference in references:
+        for reference in {one["id"]: one for one in references}.values():
             for wait in [*self._waits.concerned_by(reference), *holders.get(reference["id"], ())]:
                 if wait.add(reference):
                     concerned[wait] = None

@@ -191,21 +191,21 @@ class FormStream:
         """Wait for the next listing for all; begin a poll if there is none left of the last."""
         await asyncio.sleep(seconds)
         while not self._forms.has_listing:
-            for wait in self._forms.plan(asyncio.get_running_loop().time(), datetime.now(UTC), self._checks):
+            for wait in self._forms.plan(asyncio.get_running_loop().time(), datetime.now(UTC)):
                 self._checks[wait] = asyncio.create_task(self._check(wait), context=Context())
             if not self._forms.has_listing:
                 await asyncio.sleep(self._interval)
 
     async def _check(self, wait: FormWait) -> None:
         """List all forms of one wait, until that has succeeded or its tolerance is used up."""
-        call, clock = self._calls[wait], asyncio.get_running_loop().time
+        call = self._calls[wait]
         tolerance = FailureTolerance(call.tolerance.seconds)
         if call.poller is None:
             call.poller = FormPoller(self._fsm_conn_id, self._query_params, is_check=True)
         polls = poll_forever(
             call.poller,
             next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
-            ingest=lambda _, result, now: wait.find(result.references, clock()),
+            ingest=lambda _, result, now: self._forms.checked(wait, result.references, now),
             interval=self._interval,
             first_after=0.0,
         )

@@ -78,7 +78,7 @@ class Stream:
             goes_on = self.forms.has_more
         for waiting in alone:
             queries.append(PollQuery(filters=waiting.wanted.as_dict(), full=True))
-            waiting.find(self.service.answer(queries[-1]).references, self.seconds)
+            self.forms.checked(waiting, self.service.answer(queries[-1]).references, self.seconds)
             concerned.append(waiting)
         return queries, concerned
 
@@ -283,8 +283,68 @@ def test_a_wait_that_is_being_listed_is_not_listed_again(service, stream):
     stream.poll()
     late = stream.join(job_id=21, created_since=DAY - timedelta(days=9))
 
-    assert stream.forms.plan(60.0, service.now, busy=[late]) == []
-    assert stream.forms.plan(120.0, service.now) == [late]
+    assert stream.forms.plan(60.0, service.now) == [late]
+    assert stream.forms.plan(120.0, service.now) == []
+    stream.forms.checked(late, [], 60.0)
+    assert late.checked_at == 60.0
+
+
+@pytest.mark.parametrize(("before", "now", "found"), [(21, 22, None), (22, 21, [1])])
+def test_a_listing_for_all_is_newer_than_what_a_wait_listed_meanwhile(service, stream, before, now, found):
+    """The form moves between two jobs while the wait lists the first one's forms."""
+    stream.poll()
+    late = stream.join(job_id=21, created_since=DAY - timedelta(days=9))
+    assert stream.forms.plan(60.0, service.now) == [late]
+    listed = [form for form in [reference(1, job=before)] if before == 21]
+    moved = reference(1, job=now, updated=service.now)
+
+    list(stream.forms.ingest(PollResult(references=[moved], started=service.now), 60.0))
+    stream.forms.checked(late, listed, 60.0)
+
+    assert ids(late) == found
+
+
+def test_a_form_that_moves_while_it_is_listed_is_where_it_was_seen_last(service, stream):
+    before, after = stream.join(job_id=21), stream.join(job_id=22)
+    stream.poll()
+    stream.forms.plan(60.0, service.now)
+    pages = [reference(1, job=21), reference(2, job=99), reference(1, job=22, updated=service.now)]
+
+    concerned = list(stream.forms.ingest(PollResult(references=pages, started=service.now), 60.0))
+
+    assert concerned == [after]
+    assert (ids(before), ids(after)) == (None, [1])
+
+
+@pytest.mark.parametrize("days", [90, None])
+def test_one_wait_that_goes_back_far_does_not_hold_up_the_listing_of_changes(service, days):
+    fill(service, per_day=200, during=30)
+    stream = Stream(service)
+    narrow = [stream.join(job_id=number) for number in range(3)]
+    stream.poll()
+    wide = stream.join(created_since=None if days is None else DAY - timedelta(days=days), form_names=["X"])
+
+    queries, _ = stream.poll(after=CHECK_INTERVAL)
+
+    bounds = [query.filters.get("created_since") for query in queries if query.full]
+    assert bounds[0] == narrow[0].since.isoformat()
+    assert bounds[1:] == [None if days is None else wide.since.isoformat()]
+    assert wide.checked_at is not None
+
+
+def test_waits_that_go_back_far_together_share_a_listing(service):
+    fill(service, per_day=200, during=30)
+    stream = Stream(service)
+    far = DAY - timedelta(days=90)
+    for number in range(3):
+        stream.join(job_id=number)
+    stream.poll()
+    for name in ("X", "Y"):
+        stream.join(created_since=far, form_names=[name])
+
+    queries, _ = stream.poll(after=CHECK_INTERVAL)
+
+    assert [query.filters.get("created_since") for query in queries if query.full] == [far.isoformat()]
 
 
 @pytest.mark.parametrize("permanent", [True, False])
