@@ -109,10 +109,17 @@ def run_number(path: str) -> int:
     return int(path.split("/")[-2]) // 1000
 
 
+PROCESS_LOOKS = 10
+"""How often to look for the process behind a connection: one look may miss a process that forks."""
+
+
 def process_behind(client: tuple[str, int]) -> int:
     """Give the process on this machine that a connection is of."""
-    connections = psutil.net_connections("tcp4")
-    pids = {found.pid for found in connections if found.laddr == client and found.pid}
+    pids: set[int] = set()
+    for _ in range(PROCESS_LOOKS):
+        connections = psutil.net_connections("tcp4")
+        if pids := {found.pid for found in connections if found.laddr == client and found.pid}:
+            break
     [pid] = {pid for pid in pids if psutil.Process(pid).ppid() not in pids}  # a child holds it for a while
     return pid
 
