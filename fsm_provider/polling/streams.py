@@ -23,9 +23,10 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.api.form_filter import FormReference
-from fsm_provider.polling.form_waits import FormWait, SharedForms
+from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
+from fsm_provider.polling.shared_forms import SharedForms
 
 logger: logging.Logger = logging.getLogger(__name__)
 

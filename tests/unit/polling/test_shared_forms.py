@@ -7,8 +7,9 @@ import pytest
 
 from fsm_provider.api.form_filter import FormFilter, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
-from fsm_provider.polling.form_waits import ESTIMATE_AGE, MIN_CHECKS, FormWait, SharedForms
+from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.polls import PollQuery, PollResult
+from fsm_provider.polling.shared_forms import ESTIMATE_AGE, MIN_CHECKS, SharedForms
 from tests.seeds import SEED
 from tests.unit.polling.references import DAY, NOON, reference
 
