@@ -94,8 +94,8 @@ def test_a_dry_run_shows_what_it_would_send_and_leaves_nothing(
     assert state == "success"
     assert airflow.task_states(DAG_ID, run_id)["create_jobs"] == "skipped"
     log = airflow.task_log(DAG_ID, run_id, "check_jobs")
-    assert "Dry run: 1 jobs are valid, none was sent" in log
-    assert '9101      {"notes": "Boiler service", "customerReference": "DRY-1"}' in log
+    assert "Dry run: 1 jobs are valid, 1 of them to be created, none was sent" in log
+    assert '9101      new    {"notes": "Boiler service", "customerReference": "DRY-1"}' in log
     assert posts_to(service, 9101, 9102) == 0
     assert list(due_list.parent.iterdir()) == [due_list]
 
@@ -108,7 +108,8 @@ def test_more_than_max_jobs_are_refused_before_anything_is_claimed(
     run_id, state = run(airflow, due_list, max_jobs=1)
 
     assert state == "failed"
-    assert "2 jobs are given, and one run may create 1" in airflow.task_log(DAG_ID, run_id, "check_jobs")
+    log = airflow.task_log(DAG_ID, run_id, "check_jobs")
+    assert "2 jobs are to be created, one attempt may create 1" in log
     assert posts_to(service, 9201, 9202) == 0
     assert list(due_list.parent.iterdir()) == [due_list]
 
