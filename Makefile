@@ -112,15 +112,15 @@ clean: ## Remove .venv and everything else that was made
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS)
-	$(call INSTALL,.venv,-c $(CONSTRAINTS) -e .[parquet$(COMMA)testing] --group dev)
+	$(call INSTALL,.venv,-c $(CONSTRAINTS) -e .[parquet$(COMMA)sql$(COMMA)testing] --group dev)
 
 .venv/.demo-installed: pyproject.toml $(CONSTRAINTS)
-	$(call INSTALL,.venv,-c $(CONSTRAINTS) -e .[testing])
+	$(call INSTALL,.venv,-c $(CONSTRAINTS) -e .[sql$(COMMA)testing])
 
 # What tests, benchmarks and pages of one kind need besides: the dependency group of that name, with its constraints
 # where it has any.
 build/%-venv/.installed: pyproject.toml $(wildcard constraints/*.txt)
-	$(call INSTALL,build/$*-venv,-c $(CONSTRAINTS) $(addprefix -c ,$(wildcard constraints/$*.txt)) -e .[parquet$(COMMA)testing] --group $*)
+	$(call INSTALL,build/$*-venv,-c $(CONSTRAINTS) $(addprefix -c ,$(wildcard constraints/$*.txt)) -e .[parquet$(COMMA)sql$(COMMA)testing] --group $*)
 
 # The tools alone, without the package.
 $(RELEASE)/.installed: pyproject.toml

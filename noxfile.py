@@ -14,7 +14,7 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["airflow", "kills", "tables"]
 
-EXTRAS = ".[parquet,testing]"
+EXTRAS = ".[parquet,sql,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
 RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
 # `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest Python.

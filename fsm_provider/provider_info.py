@@ -98,6 +98,12 @@ def get_provider_info() -> dict[str, Any]:
                         "Path of a file or folder of certificates to check the service's against.",
                         type=["string", "null"],
                     ),
+                    "state_conn_id": _field(
+                        "Ledger's connection",
+                        "The connection of a SQL database that records what is sent: once across runs, DAGs "
+                        "and Airflows. Empty: Airflow records it, for each run.",
+                        type=["string", "null"],
+                    ),
                     "allow_http": _field(
                         "Allow http",
                         "Send the token in the clear to a host that is not this machine.",

@@ -49,6 +49,7 @@ class Settings(BaseModel):
     :param max_requests_per_second: limit of this process for one ``base_url``.
     :param verify_ssl: whether the service's certificate is checked.
     :param ca_bundle: path of a file or folder of certificates to check it against.
+    :param state_conn_id: the Airflow connection of the SQL database that holds the ledger.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -67,6 +68,7 @@ class Settings(BaseModel):
     max_requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     verify_ssl: bool = True
     ca_bundle: str | None = None
+    state_conn_id: Name | None = None
 
     @field_validator("base_url")
     @classmethod

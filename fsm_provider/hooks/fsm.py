@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook
 from pydantic_core import from_json
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
     from fsm_provider.storage.atomic_files import StoredFile
 
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
 class FsmHook(BaseHook):
     """The service behind an Airflow connection. The connection is read on first use.
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.Settings`.
-    :param sleep: waits the given number of seconds between attempts of a request.
+    :param sleep: waits the given number of seconds between attempts of a request. It may be replaced.
     """
 
     conn_name_attr = "fsm_conn_id"
@@ -49,7 +53,7 @@ class FsmHook(BaseHook):
     ) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
-        self._sleep = sleep
+        self.sleep = sleep
 
     @cached_property
     def client(self) -> FsmClient:
@@ -57,17 +61,47 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
-        return FsmClient(self._settings(), reload_token=lambda: self._settings().token, sleep=self._sleep)
+        return FsmClient(
+            settings_from(self._connection),
+            reload_token=lambda: settings_from(self._read_connection()).token,
+            sleep=lambda seconds: self.sleep(seconds),
+        )
 
     def get_conn(self) -> FsmClient:
         """Return :attr:`client`, under Airflow's usual name."""
         return self.client
 
-    def _settings(self) -> Settings:
+    @property
+    def state_conn_id(self) -> str | None:
+        """The connection of the database that holds the ledger, None if Airflow does.
+
+        :raises FsmInputError: if it cannot be told; other fields of the connection may be invalid.
+        """
+        conn_id = _extra(self._connection).get("state_conn_id")
+        return str(conn_id) if conn_id else None
+
+    @property
+    def service(self) -> str:
+        """The base URL, the same for each way to write it; other fields of the connection may be invalid.
+
+        :raises FsmInputError: if it cannot be told.
+        """
+        parts = urlsplit(_url_and_token(self._connection)["base_url"].rstrip("/"))
+        try:
+            port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+        except ValueError as error:
+            raise FsmInputError(f"connection '{self.fsm_conn_id}': host: {error}") from None
+        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+
+    @cached_property
+    def _connection(self) -> Connection:
+        return self._read_connection()
+
+    def _read_connection(self) -> Connection:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
         with SUPERVISOR_LOCK:
-            return settings_from(self.get_connection(self.fsm_conn_id))
+            return self.get_connection(self.fsm_conn_id)
 
     def list_forms(
         self,

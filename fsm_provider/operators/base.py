@@ -17,9 +17,12 @@ from fsm_provider.api.validation import parse_choice
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
     from fsm_provider.api.forms import FormsXCom
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import Ledger, Write
+    from fsm_provider.writes.ledger import Ledger
+    from fsm_provider.writes.write import Write
 
 MAX_SHOWN_FAILURES = 20
 
@@ -67,8 +70,73 @@ class FsmOptionsOperator(FsmBaseOperator):
         }
 
 
+def once_options(again: str) -> OptionParsers:
+    """Return the parsers of the options of :class:`FsmOneWriteOperator`.
+
+    :param again: what the options call to send a write again.
+    """
+    return {
+        "once_per": partial(parse_choice, choices=("run", "key")),
+        "if_uncertain": partial(parse_choice, choices=("fail", again)),
+        "if_already_done": partial(parse_choice, choices=("reuse", again)),
+    }
+
+
 class FsmOneWriteOperator(FsmOptionsOperator):
-    """Base of operators that send one or more writes to the service, each once."""
+    """Base of operators that send one or more writes to the service, each once.
+
+    The ledger is in Airflow, for each task instance of each run; or, if the connection has ``state_conn_id``,
+    in a SQL database, which mapped tasks of a run share.
+
+    :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
+        Airflow asks, which needs the database, and a key for each write (templated).
+    :param if_uncertain: what to do if a write was sent without learning the outcome.
+    :param if_already_done: what to do if a write was done before the task was cleared.
+    """
+
+    def __init__(
+        self,
+        *,
+        once_per: str = "run",
+        if_uncertain: str = "fail",
+        if_already_done: str = "reuse",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.once_per = once_per
+        self.if_uncertain = if_uncertain
+        self.if_already_done = if_already_done
+
+    def options(self, *, only_known: bool = False) -> dict[str, Any]:
+        """Parse the options; see :meth:`FsmOptionsOperator.options`."""
+        options = super().options(only_known=only_known)
+        if options.get("once_per") == "key" and options.get("if_already_done", "reuse") != "reuse":
+            raise FsmInputError(
+                "if_already_done: should be 'reuse' with once_per='key', where nothing is sent again"
+            )
+        return options
+
+    def check_keys(self, keys: Mapping[str, Any]) -> None:
+        """Check that each write has a key, if it is sent once for each.
+
+        :param keys: by the name of the argument.
+        :raises FsmInputError: naming each that is missing.
+        """
+        if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
+            raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
+
+    def ledger(self, context: Context) -> Ledger:
+        """Open the task's ledger."""
+        from fsm_provider.writes.ledgers import open_ledger
+
+        options = self.options()
+        return open_ledger(
+            context,
+            self.hook,
+            once_per=options["once_per"],
+            repeat_uncertain=options["if_uncertain"] != "fail",
+            repeat_done=options["if_already_done"] != "reuse",
+        )
 
     @cached_property
     def _stopping(self) -> Event:
@@ -85,11 +153,13 @@ class FsmOneWriteOperator(FsmOptionsOperator):
 
         The connection is read before the intent is stored. See :meth:`Ledger.run_once`.
         """
-        from fsm_provider.hooks.fsm import FsmHook
-
-        hook = FsmHook(self.fsm_conn_id, sleep=partial(ledger.wait, stopping=self._stopping))
+        hook = self.hook
+        hook.sleep = partial(ledger.wait, stopping=self._stopping)
+        ledger.load([write])
         ledger.expect([write])
-        return ledger.run_once(write, lambda: send(hook), prepare=lambda: hook.client, keep=keep)
+        return ledger.run_once(
+            write, lambda: send(hook), prepare=lambda: hook.client, keep=keep, stopping=self._stopping
+        )
 
     def on_kill(self) -> None:
         """End a wait before a request; a request in flight is finished and recorded."""

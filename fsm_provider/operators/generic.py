@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.validation import parse_choice
@@ -12,9 +11,10 @@ from fsm_provider.operators.base import (
     OptionParsers,
     bad_arguments_are_refused,
     is_known,
+    once_options,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.writes.ledger import Ledger, Write
+from fsm_provider.writes.write import Write
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -36,6 +36,10 @@ class FsmRequestOperator(FsmOneWriteOperator):
     :param query_params: query parameters (templated).
     :param json: the body, JSON values (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
+    :param key: identifies the write even if its content has changed; default: path, query, body and headers
+        identify it (templated).
+    :param once_per: what sends the write once: each ``run`` of the task; or each ``key``, whatever run, DAG
+        or Airflow asks, for which the connection has to name a database as ``state_conn_id`` (templated).
     :param if_uncertain: what to do if an earlier attempt sent the write without learning the outcome:
         ``fail`` without a retry, or ``send`` it again (templated).
     :param if_already_done: what to do if the write succeeded before the task was cleared: ``reuse`` the
@@ -45,14 +49,11 @@ class FsmRequestOperator(FsmOneWriteOperator):
     """
 
     template_fields: tuple[str, ...] = (
-        *("fsm_conn_id", "path", "query_params", "json", "headers"),
-        *("if_uncertain", "if_already_done"),
+        *("fsm_conn_id", "path", "query_params", "json", "headers", "key"),
+        *("once_per", "if_uncertain", "if_already_done"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
-    option_parsers: ClassVar[OptionParsers] = {
-        "if_uncertain": partial(parse_choice, choices=("fail", "send")),
-        "if_already_done": partial(parse_choice, choices=("reuse", "send")),
-    }
+    option_parsers: ClassVar[OptionParsers] = once_options("send")
 
     def __init__(
         self,
@@ -62,8 +63,7 @@ class FsmRequestOperator(FsmOneWriteOperator):
         query_params: dict[str, Any] | None = None,
         json: Any = None,
         headers: dict[str, str] | None = None,
-        if_uncertain: str = "fail",
-        if_already_done: str = "reuse",
+        key: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -72,26 +72,22 @@ class FsmRequestOperator(FsmOneWriteOperator):
         self.query_params = query_params
         self.json = json
         self.headers = headers
-        self.if_uncertain = if_uncertain
-        self.if_already_done = if_already_done
+        self.key = key
         with bad_arguments_are_refused():
             self.options(only_known=True)
             parse_choice("method", method.upper(), METHODS)
+            self.check_keys({"key": key})
             _check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         """Send the request."""
         with permanent_errors_fail_the_task():
-            options = self.options()
             if self.method.upper() == "GET":
                 return self._send(self.hook)["answer"]
             content = {"params": self.query_params, "json": self.json, "headers": self.headers}
-            write = Write(self.method.upper(), self.path, content)
-            with Ledger.from_context(
-                context,
-                repeat_uncertain=options["if_uncertain"] == "send",
-                repeat_done=options["if_already_done"] == "send",
-            ) as ledger:
+            self.check_keys({"key": self.key})
+            write = Write(self.method.upper(), self.path, content, given_key=self.key)
+            with self.ledger(context) as ledger:
                 return self.write_once(ledger, write, self._send)["answer"]
 
     def _send(self, hook: FsmHook) -> dict[str, Any]:

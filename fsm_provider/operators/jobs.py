@@ -21,9 +21,9 @@ from fsm_provider.operators.base import (
     bad_arguments_are_refused,
     fail_in_part,
     is_known,
+    once_options,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.writes.ledger import Ledger
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 
 if TYPE_CHECKING:
@@ -46,22 +46,16 @@ class FsmJobOperator(FsmOneWriteOperator):
     the intent, it reports that the job may exist. Another property or payload makes another job, unless it
     has the same ``key``. A cleared task fails if its new job may be an earlier one, changed.
 
-    :param if_uncertain: what to do if an earlier attempt sent the job without learning the outcome: ``fail``
-        without a retry, or ``create`` it again, at the risk of two (templated).
+    :param once_per: what creates a job once: each ``run`` of the task; or each ``key``, whatever run, DAG or
+        Airflow asks, for which the connection has to name a database as ``state_conn_id`` (templated).
+    :param if_uncertain: what to do if the job was sent without learning the outcome: ``fail`` without a
+        retry, or ``create`` it again, at the risk of two (templated).
     :param if_already_done: what to do if the job was created before the task was cleared: ``reuse`` it, or
         ``create`` another (templated). A retry always reuses it.
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "if_uncertain", "if_already_done")
-    option_parsers: ClassVar[OptionParsers] = {
-        "if_uncertain": partial(parse_choice, choices=("fail", "create")),
-        "if_already_done": partial(parse_choice, choices=("reuse", "create")),
-    }
-
-    def __init__(self, *, if_uncertain: str = "fail", if_already_done: str = "reuse", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.if_uncertain = if_uncertain
-        self.if_already_done = if_already_done
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain", "if_already_done")
+    option_parsers: ClassVar[OptionParsers] = once_options("create")
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -73,15 +67,6 @@ class FsmJobOperator(FsmOneWriteOperator):
         if isinstance(content, JobCreate | JobRequest) and id(content) not in (seen_oids or ()):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
-
-    def ledger(self, context: Context) -> Ledger:
-        """Open the task's ledger."""
-        options = self.options()
-        return Ledger.from_context(
-            context,
-            repeat_uncertain=options["if_uncertain"] == "create",
-            repeat_done=options["if_already_done"] == "create",
-        )
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -123,6 +108,7 @@ class FsmCreateJobOperator(FsmJobOperator):
 
         with bad_arguments_are_refused():
             self.options(only_known=True)
+            self.check_keys({"key": key})
             check(JobRequest, _known_part(self._request()), "")
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -132,6 +118,7 @@ class FsmCreateJobOperator(FsmJobOperator):
 
         with permanent_errors_fail_the_task():
             request = check(JobRequest, self._request(), "")
+            self.check_keys({"key": request.key})
             with self.ledger(context) as ledger:
                 job: dict[str, Any] = self.write_once(
                     ledger, write_for(request), lambda hook: self._create(hook, request), keep=_without_people
@@ -224,9 +211,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
             options = self.options()
             requests = check_job_requests(_parse_jobs(self.jobs))
             refuse_equal_jobs(requests)
+            self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
             self._creator = creator = BulkJobCreator(
                 requests,
-                fsm_conn_id=self.fsm_conn_id,
+                hook=self.hook,
                 concurrency=options["max_concurrency"],
                 fail_fast=options["on_error"] == "fail_fast",
                 existing_jobs=options["existing_jobs"],

@@ -21,8 +21,10 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.state.variables import read_variable
-from fsm_provider.writes.ledger import Ledger, NothingSentError, Write
+from fsm_provider.writes.ledger import Ledger, NothingSentError
+from fsm_provider.writes.ledgers import open_ledger
 from fsm_provider.writes.secret_stores import FunctionSecretStore, SecretStoreError, VariableSecretStore
+from fsm_provider.writes.write import Write
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -113,12 +115,13 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Register the webhooks that are not registered yet."""
-        from fsm_provider.writes.registrations import Holder, Registrations
+        from fsm_provider.state.task import Task
+        from fsm_provider.writes.registrations import Registrations
 
         with permanent_errors_fail_the_task():
             options = self.options()
             webhook = self._payload(self.target_url or self._receiver_url())
-            registrations = Registrations(self.fsm_conn_id, Holder.from_context(context))
+            registrations = Registrations(self.fsm_conn_id, Task.from_context(context))
             style = self.hook.client.settings.event_types_style
             pending = [
                 _Pending(self, request, style, registrations, force=options["force"])
@@ -129,8 +132,9 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
                 return [one.saved() for one in pending]
             with (
                 registrations.exclusive(),
-                Ledger.from_context(
+                open_ledger(
                     context,
+                    self.hook,
                     repeat_uncertain=options["if_uncertain"] == "create",
                     repeat_done=options["force"],
                 ) as ledger,

@@ -22,13 +22,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import count, product, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.sdk import AirflowFailException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import task_state_store
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task_store import StateStore
+from fsm_provider.state.entries import superseded
+from fsm_provider.state.task import Task, attempt_id
+from fsm_provider.state.task_store import StateStore, page_key
 from fsm_provider.state.variables import (
     delete_variable,
     read_stored_variable,
@@ -54,10 +56,6 @@ MAX_DELETIONS = 50
 LIST_ATTEMPTS = 3
 """How often an item is added to a list that another task changes at the same time."""
 DESCRIPTION = "Runs whose ledger is in Variables, so that it can be deleted one day"
-
-
-class SupersededError(AirflowException):
-    """A later attempt of this task has begun; this one must not send anything any more."""
 
 
 class LedgerDamagedError(AirflowFailException):
@@ -88,6 +86,21 @@ def state_store_for(context: Context) -> StateStore:
     return VariableStateStore.from_context(context)
 
 
+def has_state(context: Context) -> bool:
+    """Return whether an attempt of the running task has recorded writes in Airflow."""
+    if "ti" not in context:
+        return False
+    store = task_state_store(context)
+    if store is not None:
+        return store.get(page_key(0)) is not None
+    if AIRFLOW_V_3_3_PLUS:
+        return False
+    variables = _TaskVariables.from_task(Task.from_context(context))
+    slot = variables.slot(1)
+    attempts = [slot.attempt, *slot.earlier] if slot else []
+    return any(page_key(0) in variables.keys(attempt) for attempt in attempts)
+
+
 class NoStateStore:
     """Stores nothing."""
 
@@ -99,18 +112,10 @@ class NoStateStore:
         """Do nothing."""
 
 
-def attempt_id(context: Context) -> str:
-    """Return what identifies an attempt, and sorts after all attempts that were begun before."""
-    if AIRFLOW_V_3_0_PLUS:
-        return str(context["ti"].id)  # a UUID that begins with the time
-    dag_run: Any = context["dag_run"]
-    return f"{dag_run.id:012}.{context['ti'].try_number:06}"
-
-
 class VariableStateStore:
     """The state of a task instance as one of its attempts sees it.
 
-    :param task: the DAG's, the run's and the task's ID, and the map index.
+    :param task: the task.
     :param try_number: which no other attempt of the run has.
     :param attempt: sorts after all attempts that were begun before.
     :raises SupersededError: if a later attempt has begun; by each :meth:`set`, too.
@@ -118,22 +123,18 @@ class VariableStateStore:
     :raises LedgerDamagedError: if some were deleted or changed, where that can be seen; by both, too.
     """
 
-    def __init__(self, task: tuple[str, str, str, int], try_number: int, attempt: str) -> None:
-        dag_id, run_id, task_id, map_index = task
-        description = f"What task {task_id} of DAG {dag_id} has sent in run {run_id}. Do not edit"
-        self._variables = _TaskVariables(digest_for(task, DIGITS), description)
+    def __init__(self, task: Task, try_number: int, attempt: str) -> None:
+        self._variables = _TaskVariables.from_task(task)
         self._try_number = try_number
         self._attempt = attempt
-        _RunList(dag_id, task_id, map_index).add(self._variables)
+        _RunList(task).add(self._variables)
         attempts = [attempt, *self._take_slots()]
         self._keys: dict[str, list[str]] = {name: self._variables.keys(name) for name in attempts}
 
     @classmethod
     def from_context(cls, context: Context) -> Self:
         """Return the store of the running task."""
-        ti = context["ti"]
-        map_index = -1 if ti.map_index is None else ti.map_index
-        store = cls((ti.dag_id, ti.run_id, ti.task_id, map_index), ti.try_number, attempt_id(context))
+        store = cls(Task.from_context(context), context["ti"].try_number, attempt_id(context))
         logger.info(
             "Before Airflow 3.3 a task has no state store. What it sends is recorded in the Variables %s.*",
             store.prefix,
@@ -168,7 +169,7 @@ class VariableStateStore:
                 "recorded any more. Look in the service before you run it again"
             )
         if slot.attempt != self._attempt:
-            raise _superseded(self._try_number)
+            raise superseded(f"attempt {self._try_number}")
 
     def _take_slots(self) -> list[str]:
         """Take the slots of all attempts, and return the attempts that held them, latest first."""
@@ -178,7 +179,7 @@ class VariableStateStore:
         for row, number in product(ROWS, range(last, 0, -1)):
             slot = self._variables.slot(number, row)
             if slot and slot.attempt > self._attempt:
-                raise _superseded(self._try_number)
+                raise superseded(f"attempt {self._try_number}")
             held = {slot.attempt, *slot.earlier} - {self._attempt} if slot else set()
             earlier |= held
             now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -186,7 +187,7 @@ class VariableStateStore:
         # A later attempt that had not found this one has taken the next slot before.
         next_slot = self._variables.slot(self._try_number + 1)
         if next_slot and next_slot.attempt != self._attempt:
-            raise _superseded(self._try_number)
+            raise superseded(f"attempt {self._try_number}")
         return sorted(earlier, reverse=True)
 
 
@@ -200,6 +201,15 @@ class _TaskVariables:
         self.digest = digest
         self.prefix = f"{PREFIX}.{digest}"
         self._description = description
+
+    @classmethod
+    def from_task(cls, task: Task) -> Self:
+        """Return those of a task."""
+        digest = digest_for((task.dag_id, task.run_id, task.task_id, task.map_index), DIGITS)
+        description = (
+            f"What task {task.task_id} of DAG {task.dag_id} has sent in run {task.run_id}. Do not edit"
+        )
+        return cls(digest, description)
 
     def slot(self, number: int, row: str = ROWS[0]) -> Slot | None:
         name = self._name(f"{number}{row}")
@@ -246,8 +256,8 @@ class _TaskVariables:
 class _RunList:
     """The runs of a task that have Variables, by week, so that they can be deleted one day."""
 
-    def __init__(self, dag_id: str, task_id: str, map_index: int) -> None:
-        self._digest = digest_for((dag_id, task_id, map_index), DIGITS)
+    def __init__(self, task: Task) -> None:
+        self._digest = digest_for((task.dag_id, task.task_id, task.map_index), DIGITS)
 
     def add(self, variables: _TaskVariables) -> None:
         """Add a run, and delete some whose time has come."""
@@ -310,13 +320,6 @@ def _damaged(name: str) -> LedgerDamagedError:
     return LedgerDamagedError(
         f"Variable {name} was deleted or changed, so what this task has sent is not known. Look in the "
         "service, and start another run for what is missing"
-    )
-
-
-def _superseded(try_number: int) -> SupersededError:
-    return SupersededError(
-        f"another attempt of this task has begun since attempt {try_number}, which sends nothing more; "
-        "the other one knows what was sent"
     )
 
 

@@ -23,12 +23,14 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.models import job_url
-from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.writes.ledger import Ledger, NothingSentError, Write, WriteOutcome, still_uncertain
-from fsm_provider.writes.outcomes import JobOutcome
+from fsm_provider.state.task import Task
+from fsm_provider.writes.ledger import Ledger, NothingSentError
+from fsm_provider.writes.outcomes import JobOutcome, id_and_link
+from fsm_provider.writes.write import Write, WriteOutcome, still_uncertain
 
 if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobRequest
+    from fsm_provider.hooks.fsm import FsmHook
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ def is_complete(outcome: JobOutcome) -> bool:
 
 def write_for(request: JobRequest) -> Write:
     """Return the ledger's description of the creation of a job."""
-    return Write(CREATE_JOB.method, request.path, request.job.body(), request.subject, request.key)
+    body, kind = request.job.body(), f"{CREATE_JOB.method} {CREATE_JOB.path}"
+    return Write(CREATE_JOB.method, request.path, body, request.subject, request.key, kind)
 
 
 def _unknown(index: int, request: JobRequest, key: str) -> JobOutcome:
@@ -55,6 +58,7 @@ def _unknown(index: int, request: JobRequest, key: str) -> JobOutcome:
         outcome="unknown",
         jobID=None,
         link=None,
+        by=None,
         error=None,
     )
 
@@ -75,7 +79,7 @@ class BulkJobCreator:
         self,
         requests: list[JobRequest],
         *,
-        fsm_conn_id: str,
+        hook: FsmHook,
         concurrency: int,
         fail_fast: bool,
         existing_jobs: Mapping[str, int] | None = None,
@@ -94,8 +98,9 @@ class BulkJobCreator:
             raise FsmInputError(f"existing_jobs: {', '.join(sorted(unmatched))}: no job has this key")
         self._to_send: list[int] = []
         self._waiting = iter(self._to_send)
+        self._created: set[str] = set()
         self._unsent: Literal["not_created", "unknown"] = "unknown"
-        self._fsm_conn_id = fsm_conn_id
+        self._hook = hook
         self._concurrency = concurrency
         self._fail_fast = fail_fast
         self._slots = BoundedSemaphore(concurrency)
@@ -113,9 +118,10 @@ class BulkJobCreator:
         :raises FsmInputError: if the ledger knows another id for one of the existing jobs, or as
             ``Ledger.expect`` does; jobs that the ledger does not know are then ``unknown``.
         """
+        ledger.load(self._writes)
         for key, outcome in self._by_key.items():
             known = self._update(self._writes[outcome["index"]], ledger)
-            if key not in self._existing_jobs and (known is None or known.repeat):
+            if key not in self._existing_jobs and (known is None or known.repeat or known.under_way):
                 self._to_send.append(outcome["index"])
         for key, job_id in self._existing_jobs.items():
             outcome = self._by_key[key]
@@ -149,13 +155,13 @@ class BulkJobCreator:
         logger.info(self.summary)
 
     def _send_all(self, ledger: Ledger) -> None:
-        hook = FsmHook(self._fsm_conn_id, sleep=partial(ledger.wait, stopping=self._stopping))
-        _ = hook.client  # created once, before threads share it and before any intent
+        self._hook.sleep = partial(ledger.wait, stopping=self._stopping)
+        _ = self._hook.client  # created once, before threads share it and before any intent
         self._waiting = iter(self._to_send)
         # While some are sent, the intents of the next are stored. With a concurrency of 1 they go in order.
         threads = self._concurrency + self._concurrency // 2
         with ThreadPoolExecutor(threads, thread_name_prefix="fsm-job") as pool:
-            workers = [pool.submit(self._work, ledger, hook) for _ in range(min(threads, len(self._to_send)))]
+            workers = [pool.submit(self._work, ledger) for _ in range(min(threads, len(self._to_send)))]
             try:
                 for worker in workers:
                     worker.result()
@@ -165,7 +171,7 @@ class BulkJobCreator:
 
     def dry_run(self) -> None:
         """Check the connection and log the jobs as a table; send nothing."""
-        _ = FsmHook(self._fsm_conn_id).client
+        _ = self._hook.client
         rows = [
             (
                 str(index),
@@ -242,22 +248,22 @@ class BulkJobCreator:
             outcome["error"] = reason + earlier * (outcome["outcome"] == "unknown")
         return outcome
 
-    def _work(self, ledger: Ledger, hook: FsmHook) -> None:
+    def _work(self, ledger: Ledger) -> None:
         try:
             while not self._stopping.is_set() and (index := next(self._waiting, None)) is not None:
-                self._create(self._requests[index], self._writes[index], ledger, hook)
+                self._create(self._requests[index], self._writes[index], ledger)
         except BaseException:
             self.interrupt()
             raise
         finally:
             ledger.store()
 
-    def _create(self, request: JobRequest, write: Write, ledger: Ledger, hook: FsmHook) -> None:
+    def _create(self, request: JobRequest, write: Write, ledger: Ledger) -> None:
         outcome = self._by_key[write.key]
         try:
-            created = ledger.run_once(write, lambda: self._send(request, hook))
+            ledger.run_once(write, lambda: self._send(request, write), stopping=self._stopping)
         except NothingSentError:
-            return
+            self._update(write, ledger)
         except FsmError as error:
             self._update(write, ledger, error)
             if not error.permanent:
@@ -268,8 +274,9 @@ class BulkJobCreator:
             self._update(write, ledger)
             raise
         else:
-            outcome["outcome"], outcome["error"] = "created", None
-            outcome["jobID"], outcome["link"] = created["jobID"], created["link"]
+            self._update(write, ledger)
+            if write.key in self._created:
+                outcome["outcome"], outcome["by"] = "created", None
             self._report(outcome)
 
     def _update(self, write: Write, ledger: Ledger, error: FsmError | None = None) -> WriteOutcome | None:
@@ -288,26 +295,29 @@ class BulkJobCreator:
             outcome["outcome"], outcome["error"] = "uncertain", str(error or known.error)
         else:
             outcome["outcome"] = "existing"
-            outcome["jobID"], outcome["link"] = known.result["jobID"], known.result["link"]
+            outcome["jobID"], outcome["link"] = id_and_link(known.result)
             outcome["error"] = f"another was not created: {error}" if error else None
+        outcome["by"] = known.by.as_dict() if known and known.by else None
         return known
 
-    def _send(self, request: JobRequest, hook: FsmHook) -> dict[str, int | str | None]:
+    def _send(self, request: JobRequest, write: Write) -> dict[str, int | str | None]:
         with self._slots:
             if self._stopping.is_set():
                 raise NothingSentError
             try:
-                job = hook.client.send_job(request)
+                job = self._hook.client.send_job(request)
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
                 self._stop_if_others_would_fail(error)  # before another job takes this slot
                 raise
         self._uncertain_in_a_row = 0
+        self._created.add(write.key)
         return {"jobID": job.id, "link": job_url(job.as_json())}
 
     def _report(self, outcome: JobOutcome, level: int = logging.INFO) -> None:
         request, progress = self._requests[outcome["index"]], f"{next(self._reported)} of {len(self._by_key)}"
-        details = outcome["error"] or f"job {outcome['jobID']}"
+        by = f", by {Task(**outcome['by'])}" if outcome["by"] else ""
+        details = outcome["error"] or f"job {outcome['jobID']}{by}"
         logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
 
     def _stop_if_others_would_fail(self, error: FsmError) -> None:

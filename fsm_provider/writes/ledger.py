@@ -1,135 +1,88 @@
-"""The writes of a task and their results, in the task's state store, so that each is sent once.
+"""The writes of a task and their results, so that each is sent once.
 
 Before a write is sent, its entry is stored as uncertain. Afterwards the entry holds the result; if nothing
 was written, the previous entry is restored. A conflict (409) is recorded but does not block another attempt.
 A retry, a cleared task or a restarted worker reads the entry and knows what its predecessors knew. The key of
 an entry comes from what is written, not from its position in the input.
+
+In a database, other tasks may write to the same entries: see :mod:`fsm_provider.state.sql_entries`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import cached_property
+from datetime import UTC, datetime, timedelta
 from threading import Event, local
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from fsm_provider.api.errors import (
-    FsmConflictError,
-    FsmError,
-    FsmInputError,
-    FsmUncertainWriteError,
-    describe,
-    error_from_dict,
+from fsm_provider.api.errors import FsmConflictError, FsmError, FsmInputError, FsmUncertainWriteError
+from fsm_provider.state.entries import Entry, LedgerEntries, is_intent
+from fsm_provider.state.task import Task
+from fsm_provider.writes.write import (
+    Write,
+    WriteOutcome,
+    describe_entry,
+    describe_first,
+    error_from,
+    is_conflict,
+    still_uncertain,
+    task_of,
 )
-from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task_store import Entry, LedgerStore, StateStore
-from fsm_provider.state.variable_store import NoStateStore, state_store_for
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 LONG_WAIT = 1.0
 """Seconds. Before a wait this long the withdrawal of an intent is stored, so that a kill leaves no doubt."""
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks at what another task is sending."""
 
 
 class NothingSentError(Exception):
     """Raised by ``send`` when it stops before it sends anything."""
 
 
-@dataclass(frozen=True)
-class Write:
-    """One write, to be sent once.
-
-    :param content: what is written, as JSON values. Method, path and content identify the write.
-    :param subject: what it is about, so that a person can look it up in the service.
-    :param given_key: identifies the write instead, whatever its content.
-    """
-
-    method: str
-    path: str
-    content: Any
-    subject: dict[str, Any] = field(default_factory=dict)
-    given_key: str | None = None
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of method, path and content."""
-        return digest_for([self.method, self.path, self.content], 32)
-
-    @property
-    def key(self) -> str:
-        """The key of its entry."""
-        return self.given_key or self.digest
-
-    def __str__(self) -> str:
-        return _describe(self.method, self.path, self.subject)
-
-
-@dataclass(frozen=True)
-class WriteOutcome:
-    """What the ledger knows of a write that was sent, or was about to be.
-
-    :param result: its result; None if unknown.
-    :param error: why the result is unknown, or the conflict (409) that the service returned.
-    :param repeat: whether to send it again nevertheless.
-    """
-
-    result: Any = None
-    error: FsmError | None = None
-    repeat: bool = False
+class _ClaimedError(NothingSentError):
+    """Another task has claimed the write meanwhile."""
 
 
 class Ledger:
     """The writes of one task instance: a context manager, thread-safe.
 
-    :param store: where the entries are stored.
+    :param entries: what is known, and where it is stored.
     :param generation: changes when the task is cleared, not when it is retried.
-    :param mapped: whether the task instance is mapped: input in another order then reaches the ledger of
-        another map index.
+    :param mapped: whether the task instance is mapped, and its entries are its own: input in another order
+        then reaches the entries of another map index.
     :param repeat_uncertain: send writes again whose outcome is unknown.
     :param repeat_done: send writes again that were done before the task was cleared. A retry never does.
+    :param task: the running task, where other tasks write to the same entries.
+    :param once_per_key: whether tasks of all runs do.
+    :param max_flight: seconds after which what another task has sent and not recorded is uncertain.
     :raises Exception: what the store raises. Nothing is known then.
     """
 
     def __init__(
         self,
-        store: StateStore,
+        entries: LedgerEntries,
         *,
         generation: int = 0,
         mapped: bool = False,
         repeat_uncertain: bool = False,
         repeat_done: bool = False,
+        task: Task | None = None,
+        once_per_key: bool = False,
+        max_flight: float = 0.0,
     ) -> None:
-        self._entries = LedgerStore(store)
+        self._entries = entries
         self._generation = generation
         self._mapped = mapped
         self._repeat_uncertain = repeat_uncertain
         self._repeat_done = repeat_done
+        self._task = task
+        self._once_per_key = once_per_key
+        self._max_flight = timedelta(seconds=max_flight)
         self._sending = local()
-
-    @classmethod
-    def from_context(
-        cls, context: Context, *, repeat_uncertain: bool = False, repeat_done: bool = False
-    ) -> Self:
-        """Open the ledger of the running task."""
-        store = state_store_for(context)
-        if isinstance(store, NoStateStore):
-            return cls(store)
-        task_instance = context["ti"]
-        return cls(
-            store,
-            # Airflow sets max_tries when it creates a task instance and again when it clears it.
-            generation=task_instance.max_tries,
-            mapped=task_instance.map_index not in (None, -1),
-            repeat_uncertain=repeat_uncertain,
-            repeat_done=repeat_done,
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -144,26 +97,54 @@ class Ledger:
         self._entries.store()
 
     def check_current(self) -> None:
-        """Store all changes; fails in an attempt that Airflow has replaced, whose data is out of date."""
+        """Fail in an attempt that Airflow has replaced, whose data is out of date."""
         self._entries.check_current()
+
+    def load(self, writes: Collection[Write]) -> None:
+        """Read what other tasks have stored of these writes."""
+        self._entries.load([write.key for write in writes])
 
     def expect(self, writes: Collection[Write]) -> None:
         """Check that this attempt is given the same writes as earlier ones.
 
         :raises FsmInputError: in a retry, if an earlier attempt sent writes that are not given now. After a
             clear, if it did and a new write may be the same, changed: any may, unless both have keys of their
-            own. In a mapped task a key does not help, as a write may have moved to another map index.
+            own. In a mapped task whose entries are its own a key does not help, as a write may have moved to
+            another map index. If writes are sent once for each key, only if a key is that of another kind.
         """
-        sent = {key: entry for key, entry in self._entries if not _is_conflict(entry)}
-        found = {write.key: sent.get(write.key) for write in writes}
-        others = [(key, entry) for key, entry in sent.items() if key not in found]
+        found = {write.key: self._entries.get(write.key) for write in writes}
+        if not self._once_per_key:
+            self._expect_earlier(writes, found)
+        for write in writes:
+            entry = found[write.key]
+            if entry is None:
+                continue
+            if self._once_per_key and entry["kind"] != _kind(write):
+                raise FsmInputError(
+                    f"key: '{write.key}' is that of {describe_entry(entry)}, by {task_of(entry)}, and cannot "
+                    f"be that of {write} too. A key belongs to one write"
+                )
+            if "result" in entry and entry["digest"] != write.digest and not self._repeats(entry):
+                logger.warning(
+                    "%s was sent with other content under key '%s'; the change is not sent",
+                    describe_entry(entry),
+                    write.key,
+                )
+
+    def _expect_earlier(self, writes: Collection[Write], found: dict[str, Entry | None]) -> None:
+        others = [
+            (key, entry)
+            for key, entry in self._entries
+            if key not in found and not is_conflict(entry) and task_of(entry) == self._task
+        ]
         if retried := [entry for _, entry in others if entry["generation"] == self._generation]:
             raise FsmInputError(
-                f"the input has changed since an earlier attempt of this task, which sent {_first(retried)}. "
+                "the input has changed since an earlier attempt of this task, which sent "
+                f"{describe_first(retried)}. "
                 "Templates that render differently in each attempt cause this: give each write a key. "
                 "If the change is intended, start another run"
             )
-        new = [write for write in writes if found[write.key] is None]
+        new = [write for write in writes if (entry := found[write.key]) is None or is_conflict(entry)]
         by_key = not self._mapped and all(write.given_key for write in new)
         left = [
             entry
@@ -172,30 +153,26 @@ class Ledger:
         ]
         if new and left:
             raise FsmInputError(
-                f"before it was cleared, this task sent {_first(left)}, which is no longer in its input. "
-                f"{new[0]} is new, and may be the same, changed{' or of another map index' * self._mapped}. "
+                f"before it was cleared, this task sent {describe_first(left)}, which is no longer in its "
+                f"input. {new[0]} is new, and may be the same, "
+                f"changed{' or of another map index' * self._mapped}. "
                 "Restore the input, and start another run for what is to be added. If it is not the same, "
                 "set if_already_done='create' (FsmRequestOperator: if_already_done='send'); this also "
                 "repeats all else that was done before the clear. If the outcome of the earlier one is "
                 "uncertain, set if_uncertain instead"
             )
-        for write in writes:
-            entry = found[write.key]
-            if entry and "result" in entry and entry["digest"] != write.digest and not self._repeats(entry):
-                logger.warning(
-                    "%s was sent with other content under key '%s'; the change is not sent",
-                    _describe_entry(entry),
-                    write.key,
-                )
 
     def get(self, write: Write) -> WriteOutcome | None:
         """Return what is known of a write; None if, as far as the ledger knows, it was never sent."""
         entry = self._entries.get(write.key)
         if entry is None:
             return None
+        by, repeat = task_of(entry), self._repeats(entry)
         if "result" in entry:
-            return WriteOutcome(result=entry["result"], repeat=self._repeats(entry))
-        return WriteOutcome(error=_error_from(entry), repeat=self._repeats(entry))
+            return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
+        under_way = self._is_under_way(entry)
+        error = error_from(entry, self._task, under_way=under_way)
+        return WriteOutcome(error=error, repeat=repeat, under_way=under_way, by=by)
 
     def run_once(
         self,
@@ -204,26 +181,47 @@ class Ledger:
         *,
         prepare: Callable[[], Any] = lambda: None,
         keep: Callable[[Any], Any] = lambda result: result,
+        stopping: Event | None = None,
     ) -> Any:
-        """Send a write, or return the result of an earlier attempt that sent it.
+        """Send a write, or return the result of an earlier attempt or another task that sent it.
 
-        The intent is stored first; the result is stored by the next :meth:`store`.
+        The intent is stored first; the result is stored by the next :meth:`store`. What another task is
+        sending at this moment is waited for.
 
         :param send: returns the result, JSON and not None.
         :param prepare: called before the intent is stored, if there is something to send.
         :param keep: returns the part of the result that is stored, and that later attempts return.
+        :param stopping: ends the wait.
         :raises FsmUncertainWriteError: if an earlier attempt sent it without learning the outcome; also if it
             was then sent again and refused.
+        :raises NothingSentError: if ``stopping`` has ended the wait.
         :raises FsmError: what ``send`` raises.
         """
-        known = self.get(write)
-        if known is None or known.repeat:
-            prepare()
-            return self._send(write, send, keep, known.error if known else None)
-        if known.error:
-            raise known.error
-        logger.info("%s %s was sent by an earlier attempt; its result is reused", write.method, write.path)
-        return known.result
+        while True:
+            known = self._known_at_rest(write, stopping or Event())
+            if known is None or known.repeat:
+                prepare()
+                try:
+                    return self._send(write, send, keep, known.error if known else None)
+                except _ClaimedError:
+                    continue
+            if known.error:
+                raise known.error
+            who = f"by {known.by}" if known.by not in (None, self._task) else "by an earlier attempt"
+            logger.info("%s %s was sent %s; its result is reused", write.method, write.path, who)
+            return known.result
+
+    def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
+        """Return what is known of a write once no other task is sending it."""
+        is_logged = False
+        while (known := self.get(write)) and known.under_way:
+            if not is_logged:
+                logger.info("Waiting for another task: %s", known.error)
+            is_logged = True
+            if stopping.wait(LOOK_INTERVAL):
+                raise NothingSentError("stopped before anything was sent")
+            self.load([write])
+        return known
 
     def record(self, write: Write, result: Any) -> None:
         """Record the result, JSON and not None, of a write whose outcome a person has found out."""
@@ -261,13 +259,15 @@ class Ledger:
                 entry = {**self._sent(write), "error": error.as_dict()}
                 self._entries.put(write.key, entry)
                 if before:
-                    raise _error_from(entry) from error
+                    raise error_from(entry, self._task) from error
                 raise
-            if isinstance(error, FsmConflictError) and (before is None or _is_conflict(before)):
+            if isinstance(error, FsmConflictError) and (before is None or is_conflict(before)):
                 before = {**self._intent(write), "error": error.as_dict()}
             self._entries.put(write.key, before)
             if isinstance(uncertain, FsmUncertainWriteError) and error.permanent:
                 raise still_uncertain(write, uncertain, error) from error
+            raise
+        except _ClaimedError:
             raise
         except NothingSentError:
             self._entries.put(write.key, before)
@@ -278,71 +278,40 @@ class Ledger:
         return result
 
     def _store_intent(self, write: Write, before: Entry | None) -> None:
-        self._entries.put(write.key, {**self._intent(write), **({"before": before} if before else {})})
+        intent = {**self._intent(write), **({"before": before} if before else {})}
+        self._entries.put(write.key, intent)
         try:
             self.store()
         except BaseException:
             self._entries.put(write.key, before)
             raise
+        if self._entries.get(write.key) is not intent:
+            raise _ClaimedError
 
     def _intent(self, write: Write) -> Entry:
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
-        return {
+        intent = {
             "generation": self._generation,
             "digest": write.digest,
             "sent": [write.method, write.path, attempted_at, write.subject],
         }
+        return intent if self._task is None else {**intent, "kind": _kind(write), "by": self._task.as_dict()}
 
     def _sent(self, write: Write) -> Entry:
         return self._entries.get(write.key) or self._intent(write)
 
     def _repeats(self, entry: Entry) -> bool:
-        if _is_conflict(entry):
+        if is_conflict(entry):
             return True
         if "result" in entry:
             return self._repeat_done and entry["generation"] != self._generation
         return self._repeat_uncertain
 
-
-def still_uncertain(write: Write, uncertain: FsmError, error: FsmError) -> FsmUncertainWriteError:
-    """Return the error of a write that may have happened before another attempt at it failed."""
-    reason, attempted_at = str(uncertain), "an earlier time"
-    if isinstance(uncertain, FsmUncertainWriteError):
-        reason, attempted_at = uncertain.reason, uncertain.attempted_at
-    reason = f"{reason}; another attempt at it failed: {error}"
-    return FsmUncertainWriteError(write.method, write.path, reason, attempted_at, write.subject)
+    def _is_under_way(self, entry: Entry) -> bool:
+        if not is_intent(entry) or task_of(entry) == self._task:
+            return False
+        return datetime.now(UTC) - datetime.fromisoformat(entry["sent"][2]) < self._max_flight
 
 
-def _is_conflict(entry: Entry) -> bool:
-    return bool(entry.get("error", {}).get("type") == FsmConflictError.__name__)
-
-
-def _error_from(entry: Entry) -> FsmError:
-    if "error" in entry:
-        error = error_from_dict(entry["error"])
-    else:
-        method, path, attempted_at, subject = entry["sent"]
-        reason = "an earlier attempt of this task ended before a response was recorded"
-        error = FsmUncertainWriteError(method, path, reason, attempted_at, subject)
-    if "before" in entry and isinstance(error, FsmUncertainWriteError):
-        sent_at, result = entry["before"]["sent"][2], entry["before"].get("result")
-        made = f"made: {result.get('jobID', result.get('id', 'see the service'))}" if result else ""
-        refused = "refused with 409: it may exist already" if _is_conflict(entry["before"]) else ""
-        outcome = made or refused or "uncertain as well"
-        return replace(error, reason=f"{error.reason}; what was sent before, at {sent_at}, is {outcome}")
-    return error
-
-
-def _first(entries: list[Entry]) -> str:
-    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    return f"{_describe_entry(entries[0])}{more}"
-
-
-def _describe_entry(entry: Entry) -> str:
-    method, path, _, subject = entry["sent"]
-    return _describe(method, path, subject)
-
-
-def _describe(method: str, path: str, subject: dict[str, Any]) -> str:
-    about = describe(subject)
-    return f"{method} {path}{f' ({about})' if about else ''}"
+def _kind(write: Write) -> str:
+    return write.kind or f"{write.method} {write.path}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+from fsm_provider.api.models import job_url
 
 
 class JobOutcome(TypedDict):
@@ -13,6 +16,9 @@ class JobOutcome(TypedDict):
     exist already. ``uncertain``: it may exist or not. ``not_created``: it does not exist, and another attempt
     may create it. ``unknown``: what earlier attempts did could not be read, or concerns other
     input, so that this input was refused. ``valid``: in a dry run.
+
+    ``by`` is the task that has sent it before, as ``dag_id``, ``run_id``, ``task_id`` and ``map_index``, if
+    the ledger is in a database; else None, as only an earlier attempt of the same task can have.
     """
 
     index: int
@@ -22,4 +28,12 @@ class JobOutcome(TypedDict):
     outcome: Literal["created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid"]
     jobID: int | None
     link: str | None
+    by: dict[str, Any] | None
     error: str | None
+
+
+def id_and_link(result: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return the id and the URL of a job that the ledger knows, from an entry of either operator."""
+    if "jobID" in result:
+        return result["jobID"], result["link"]
+    return result["id"], job_url(result)

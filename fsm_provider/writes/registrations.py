@@ -17,17 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, mask_secret
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_random
 
 from fsm_provider.api.errors import FsmError, FsmInputError, error_from_dict
 from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import Task
 from fsm_provider.state.variables import delete_variable, read_variable, variable_keys, write_variable
-
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,26 +40,6 @@ MAX_CLAIM_WAIT = 60.0
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A task of a run: the same for all its attempts, also after it is cleared."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-
-    @classmethod
-    def from_context(cls, context: Context) -> Self:
-        """Return the running task."""
-        ti = context["ti"]
-        return cls(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
-
-    def __str__(self) -> str:
-        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
-        return f"task {self.task_id}{mapped} of run {self.run_id} of DAG {self.dag_id}"
-
-
-@dataclass(frozen=True)
 class Registration:
     """What is saved of a registration.
 
@@ -71,7 +49,7 @@ class Registration:
     :param error: why it is unknown, as :meth:`FsmError.as_dict` returns it.
     """
 
-    by: Holder
+    by: Task
     at: str
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -88,7 +66,7 @@ class Registrations:
     def __init__(
         self,
         fsm_conn_id: str,
-        holder: Holder,
+        holder: Task,
         *,
         max_wait: float = MAX_CLAIM_WAIT,
         sleep: Callable[[float], None] = time.sleep,
@@ -109,7 +87,7 @@ class Registrations:
             return None
         try:
             fields = json.loads(text)
-            return Registration(**{**fields, "by": Holder(**fields["by"])})
+            return Registration(**{**fields, "by": Task(**fields["by"])})
         except (ValueError, TypeError, KeyError):
             raise FsmInputError(
                 f"Variable {name}: does not hold a registration saved by this operator"
@@ -203,7 +181,7 @@ class Registrations:
     @staticmethod
     def _describe(claim: str) -> str:
         with suppress(ValueError, TypeError):
-            return str(Holder(**json.loads(read_variable(claim) or "")))
+            return str(Task(**json.loads(read_variable(claim) or "")))
         return "Another task"
 
 

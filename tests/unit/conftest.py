@@ -11,6 +11,7 @@ import pytest
 from fsm_provider.api import FsmClient, Settings, log_once, parsing
 from fsm_provider.testing import FakeFieldService
 from tests.s3 import BUCKET, running_s3
+from tests.unit.state_store import DatabaseStore, MemoryStateStore
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -32,12 +33,34 @@ def service() -> Iterator[FakeFieldService]:
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def connection_extra() -> dict[str, Any]:
+    """Settings that ``fsm_default`` has besides."""
+    return {}
+
+
+@pytest.fixture(params=["in Airflow", "in a database"])
+def store(
+    request: pytest.FixtureRequest,
+    connection_extra: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> MemoryStateStore | DatabaseStore:
+    """Where the ledger is of the tasks that use ``fsm_default``; requested before ``connect`` is called."""
+    if request.param == "in Airflow":
+        return MemoryStateStore()
+    database = DatabaseStore(tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", database.connection)
+    connection_extra["state_conn_id"] = database.CONN_ID
+    return database
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch, connection_extra: dict[str, Any]) -> Callable[..., None]:
     """Point ``fsm_default`` at a service, with ``extra`` settings."""
 
     def point(service: FakeFieldService, **extra: Any) -> None:
         connection = service.connection()
-        connection["extra"] = {**connection["extra"], **extra}
+        connection["extra"] = {**connection["extra"], **connection_extra, **extra}
         monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
 
     return point

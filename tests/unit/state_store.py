@@ -1,10 +1,21 @@
-"""A task's state store without an Airflow behind it: what is kept is JSON, as there."""
+"""Where a task's ledger is, without an Airflow behind it: a state store, or a database."""
 
 import json
 from datetime import datetime
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import sqlalchemy
+
+from fsm_provider.state.sql_tables import LEDGER
 from fsm_provider.state.task_store import CURRENT
+
+_attempts = count(1)
+IN_AIRFLOW = pytest.mark.parametrize("store", ["in Airflow"], indirect=True)
+"""Of tests that look at what is in Airflow's store, or change it."""
 
 
 class MemoryStateStore:
@@ -31,6 +42,40 @@ class MemoryStateStore:
         return {key: entry for page in pages for key, entry in page.items()}
 
 
+class DatabaseStore:
+    """A SQLite file, which a test's attempts share."""
+
+    CONN_ID = "ledger"
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "ledger.db"
+        self.engine = sqlalchemy.create_engine(f"sqlite:///{self.file}")
+
+    @property
+    def connection(self) -> str:
+        """The Airflow connection, as JSON."""
+        return json.dumps({"conn_type": "sqlite", "host": str(self.file)})
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """What is stored, by key, without what changes when it is stored again."""
+        if not sqlalchemy.inspect(self.engine).has_table(LEDGER.name):
+            return {}
+        with self.engine.connect() as connection:
+            entries = [json.loads(row.entry) for row in connection.execute(sqlalchemy.select(LEDGER))]
+        return {entry.pop("key"): entry for entry in entries}
+
+    def refuse(self, statement: str) -> None:
+        """Have all such statements fail from now on."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                sqlalchemy.text(
+                    f"CREATE TRIGGER no_{statement} BEFORE {statement} ON {LEDGER.name} "
+                    "BEGIN SELECT RAISE(FAIL, 'refused by the test'); END"
+                )
+            )
+
+
 class TaskInstance:
     """What the operators and sensors ask of ``context["ti"]``."""
 
@@ -42,6 +87,7 @@ class TaskInstance:
         task_id: str = "task",
         try_number: int = 1,
     ) -> None:
+        self.id = f"{next(_attempts):08}"
         self.max_tries = 2 + 3 * cleared
         self.try_number = try_number
         self.dag_id = "dag"
@@ -59,7 +105,7 @@ class TaskInstance:
 
 
 def context_for(
-    store: MemoryStateStore | None,
+    store: MemoryStateStore | DatabaseStore | None,
     *,
     cleared: int = 0,
     map_index: int = -1,
@@ -69,4 +115,7 @@ def context_for(
 ) -> Any:
     """Make the context of one attempt; ``cleared`` counts how often the task was cleared before it."""
     context: dict[str, Any] = {"ti": TaskInstance(cleared, map_index, run_id, task_id, try_number)}
+    if isinstance(store, DatabaseStore):
+        # By which Airflow 2 tells attempts apart.
+        return {**context, "dag_run": SimpleNamespace(id=int(context["ti"].id))}
     return context if store is None else {**context, "task_state_store": store}

@@ -30,6 +30,7 @@ def test_defaults_are_those_of_the_contract():
         "verify_ssl": True,
         "ca_bundle": None,
         "allow_http": False,
+        "state_conn_id": None,
     }
 
 

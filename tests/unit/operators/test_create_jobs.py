@@ -12,7 +12,7 @@ from fsm_provider.api import FsmInputError, FsmRateLimitedError
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
-from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.state_store import DatabaseStore, context_for
 
 
 def request(number, **more):
@@ -21,11 +21,6 @@ def request(number, **more):
 
 def create(jobs, **kwargs):
     return FsmCreateJobsOperator(task_id="create", jobs=jobs, **kwargs)
-
-
-@pytest.fixture
-def store():
-    return MemoryStateStore()
 
 
 @pytest.fixture
@@ -40,6 +35,11 @@ def attempt(store):
             return context["ti"].pushed.get("return_value"), error
 
     return run
+
+
+def existing_in(store, outcome):
+    by = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
+    return {**outcome, "outcome": "existing", "by": by if isinstance(store, DatabaseStore) else None}
 
 
 def references(service):
@@ -67,11 +67,11 @@ def test_one_outcome_for_each_input_in_order(service, connect, attempt):
         assert outcome["link"] == job["links"]["self"]
 
 
-def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt):
+def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt, store):
     connect(service)
     first, _ = attempt(create([request(1), request(2)]))
 
-    existing = [{**outcome, "outcome": "existing"} for outcome in first]
+    existing = [existing_in(store, outcome) for outcome in first]
     assert attempt(create([request(1), request(2)])) == (existing, None)
     again, _ = attempt(create([request(2), request(1), request(3)]), cleared=1)
 
@@ -287,7 +287,7 @@ def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, co
     assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
 
 
-def test_existing_jobs_are_not_sent_and_the_others_are(service, connect, attempt):
+def test_existing_jobs_are_not_sent_and_the_others_are(service, connect, attempt, store):
     connect(service)
     jobs = [request(number, key=f"PM-{number}") for number in (1, 2, 3)]
     service.fail("POST", "/properties/1/jobs", faults.Reset(after_handling=True))
@@ -302,7 +302,7 @@ def test_existing_jobs_are_not_sent_and_the_others_are(service, connect, attempt
     assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
     assert outcomes[0]["jobID"] == found
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
-    assert attempt(create(jobs), cleared=2)[0] == [{**one, "outcome": "existing"} for one in outcomes]
+    assert attempt(create(jobs), cleared=2)[0] == [existing_in(store, one) for one in outcomes]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, MemoryStateStore, context_for
 
 
 class Killed(BaseException):
@@ -39,11 +39,6 @@ def statuses(outcomes):
 
 
 @pytest.fixture
-def store():
-    return MemoryStateStore()
-
-
-@pytest.fixture
 def half_done(service, connect, store):
     """An attempt that created the first job, left the second uncertain, and did not create the third."""
     connect(service, max_retries=0)
@@ -70,8 +65,8 @@ def token_refused(service, connect, monkeypatch, store):
 
 
 def service_down(service, connect, monkeypatch, store):
-    with FakeFieldService() as gone:
-        connect(gone, max_retries=0)
+    monkeypatch.setattr(service, "stop", lambda: None)  # which is done here
+    FakeFieldService.stop(service)
     return {}
 
 
@@ -88,12 +83,17 @@ def timed_out(service, connect, monkeypatch, store):
     def fail(*_, **__):
         raise Killed
 
-    monkeypatch.setattr("fsm_provider.writes.bulk.FsmHook", fail)
+    monkeypatch.setattr("fsm_provider.writes.bulk.ThreadPoolExecutor", fail)
     return {}
 
 
 def failing_once(store, monkeypatch):
-    """Make the store fail once, as while the API server restarts."""
+    """Make the store fail once, as while the API server restarts, or for as long as a database is tried."""
+    if isinstance(store, DatabaseStore):
+        monkeypatch.setattr("fsm_provider.state.sql_entries.RETRY_SECONDS", 0)
+        store.refuse("INSERT")
+        store.refuse("UPDATE")
+        return
     failures, store_set = [RuntimeError("no API server")], store.set
 
     def set_(key, value, *, retention=None):
@@ -128,6 +128,9 @@ def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
     outcomes, error = attempt(store, jobs, cleared=cleared, if_uncertain=if_uncertain, **options)
 
     assert error is not None
+    if isinstance(store, DatabaseStore) and prepare is connection_missing:
+        assert statuses(outcomes) == ["unknown"] * 4
+        return
     second_is_sent_first = if_uncertain == "create"
     expected = ["existing", "uncertain", "not_created" if second_is_sent_first else third, "not_created"]
     assert statuses(outcomes) == expected
@@ -184,12 +187,15 @@ def test_a_conflict_stays_known_wherever_a_later_attempt_ends(
     outcomes, error = attempt(store, cleared=cleared, try_number=2, **options)
 
     assert error is not None
+    if isinstance(store, DatabaseStore) and prepare is connection_missing:
+        assert statuses(outcomes) == ["unknown"] * 3
+        return
     assert statuses(outcomes) == ["rejected", "existing", "not_created"]
     assert "POST /properties/1/jobs returned HTTP 409" in outcomes[0]["error"]
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 404, 409, 422, 429])
-def test_a_later_refusal_does_not_hide_a_conflict(service, monkeypatch, store, in_conflict, status):
+def test_a_later_refusal_does_not_hide_a_conflict(service, connect, store, in_conflict, status):
     service.fail("POST", "/properties/1/jobs", faults.Status(status))
 
     outcomes, _ = attempt(store, try_number=2)
@@ -197,7 +203,7 @@ def test_a_later_refusal_does_not_hide_a_conflict(service, monkeypatch, store, i
     assert statuses(outcomes)[:2] == ["rejected", "existing"]
     assert outcomes[0]["error"].startswith("POST /properties/1/jobs returned HTTP 409")
     assert outcomes[0]["error"].count(f"returned HTTP {status}") == 1
-    connection_missing(service, None, monkeypatch, store)
+    connect(service, timeout="soon")
     outcomes, _ = attempt(store, try_number=3)
     assert outcomes[0]["error"].startswith("POST /properties/1/jobs returned HTTP 409")
 
@@ -358,6 +364,7 @@ def test_every_request_has_a_stored_intent_even_after_a_wait(service, connect, s
     assert (len(service.jobs), len(service.requests)) == (30, 32)
 
 
+@IN_AIRFLOW
 def test_a_replaced_attempt_pushes_no_outcomes(connect, monkeypatch, store):
     def replaced(key, value, *, retention=None):
         raise RuntimeError("no such task instance")
@@ -372,6 +379,7 @@ def test_a_replaced_attempt_pushes_no_outcomes(connect, monkeypatch, store):
     assert "no such task instance" in str(error)
 
 
+@IN_AIRFLOW
 def test_an_attempt_without_missing_jobs_needs_no_connection(service, connect, store, monkeypatch):
     connect(service)
     attempt(store)

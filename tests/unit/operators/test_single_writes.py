@@ -12,7 +12,7 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from fsm_provider.writes.ledger import NothingSentError
-from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 
 
 def job(reference="PO-1", **options):
@@ -35,11 +35,6 @@ def request(reference="PO-1", **options):
 @pytest.fixture(params=[job, request], ids=["job", "request"])
 def write(request):
     return request.param
-
-
-@pytest.fixture
-def store():
-    return MemoryStateStore()
 
 
 class TimeoutOfTask(BaseException):
@@ -109,13 +104,17 @@ def test_nothing_is_recorded_if_the_connection_cannot_be_read(
         prepare(connect, service, patch)
         with pytest.raises((AirflowException, RuntimeError)):
             write().execute(context_for(store))
-        assert store.kept == {}
+        assert store.entries == {}
     connect(service)
 
     assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
     with monkeypatch.context() as patch:
         prepare(connect, service, patch)
-        assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
+        if isinstance(store, DatabaseStore) and prepare is not bad_connection:
+            with pytest.raises((AirflowException, RuntimeError)):
+                write().execute(context_for(store))
+        else:
+            assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
 
 
 @pytest.mark.parametrize("extra", [{}, {"max_requests_per_second": 0.01}])

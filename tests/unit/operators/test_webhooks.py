@@ -19,9 +19,10 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmInputError, FsmUncertainWriteError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.ledger import NothingSentError
-from fsm_provider.writes.registrations import Holder, Registrations, variable_name
+from fsm_provider.writes.registrations import Registrations, variable_name
 from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
@@ -575,7 +576,7 @@ class TestConcurrentTasks:
 
     def test_a_retry_replaces_its_own_claim(self, service, connect, variables):
         connect(service)
-        killed = Registrations("fsm_default", Holder("dag", "run", "task", -1)).exclusive()
+        killed = Registrations("fsm_default", Task("dag", "run", "task", -1)).exclusive()
         killed.__enter__()
 
         assert len(register()) == 2

@@ -16,13 +16,17 @@ import pytest
 
 from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
 from fsm_provider.state import variable_store
-from fsm_provider.state.variable_store import LedgerDamagedError, SupersededError, VariableStateStore
+from fsm_provider.state.entries import SupersededError
+from fsm_provider.state.task import Task
+from fsm_provider.state.task_store import TaskEntries
+from fsm_provider.state.variable_store import LedgerDamagedError, VariableStateStore
 from fsm_provider.state.variables import VariableUnreadableError
-from fsm_provider.writes.ledger import Ledger, Write
+from fsm_provider.writes.ledger import Ledger
+from fsm_provider.writes.write import Write
 from tests.capabilities import CONCURRENT_MESSAGES
 from tests.unit.supervisor import MemorySupervisor, supervised
 
-TASK = ("dag", "run", "task", -1)
+TASK = Task("dag", "run", "task", -1)
 WRITE = Write("POST", "/properties/7/jobs", {"customerReference": "PO-1"})
 MESSAGES = 40
 """More than an attempt sends to the supervisor."""
@@ -53,7 +57,7 @@ class Attempts:
             self.sent.append(attempt)
             return {"by": attempt}
 
-        with Ledger(VariableStateStore(TASK, try_number, attempt)) as ledger:
+        with Ledger(TaskEntries(VariableStateStore(TASK, try_number, attempt))) as ledger:
             return ledger.run_once(write, send) if write else ledger.store()
 
     def at_message(self, wanted: int, action: Callable[[], None]) -> "count[int]":
@@ -187,7 +191,7 @@ def test_the_latest_value_is_returned(attempts: Attempts) -> None:
 
     # A run made again under the same ID begins with attempt 1.
     assert VariableStateStore(TASK, 1, "b1").get("key") == 3
-    assert VariableStateStore(("dag", "run", "task", 0), 1, "b1").get("key") is None
+    assert VariableStateStore(Task("dag", "run", "task", 0), 1, "b1").get("key") is None
 
 
 def test_variables_that_were_deleted_meanwhile_stop_the_attempt(attempts: Attempts) -> None:
@@ -236,7 +240,7 @@ def test_old_ledgers_are_deleted_by_later_runs_and_others_stay(
         (98, "new", 1),
     ):
         monkeypatch.setattr(Today, "day", day)
-        store = VariableStateStore(("dag", run, "task", -1), try_number, f"a{try_number}")
+        store = VariableStateStore(Task("dag", run, "task", -1), try_number, f"a{try_number}")
         store.set("any", run)
 
     variables = attempts.supervisor.variables
@@ -261,7 +265,7 @@ def test_a_bad_retention_is_refused_before_anything_is_sent(
 
 
 def test_names_suit_every_airflow(attempts: Attempts) -> None:
-    task = ("d" * 250, "r/" * 100, "t" * 250, 1000)
+    task = Task("d" * 250, "r/" * 100, "t" * 250, 1000)
     VariableStateStore(task, 1, "0" * 36).set("fsm_writes_1000", {})
 
     assert all(len(key) <= 250 and "/" not in key for key in attempts.supervisor.variables)

@@ -17,19 +17,26 @@ from fsm_provider.api import (
     FsmRegistrationMismatchError,
     FsmUncertainWriteError,
 )
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.state.task_store import PAGE_ENTRIES
-from fsm_provider.writes.ledger import LONG_WAIT, Ledger, NothingSentError, Write
+from fsm_provider.writes.ledger import LONG_WAIT, NothingSentError
+from fsm_provider.writes.ledgers import open_ledger
+from fsm_provider.writes.write import Write
 from tests.capabilities import STATE_STORE
-from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.state_store import IN_AIRFLOW, MemoryStateStore, context_for
 
 
 def write(content="a", key=None):
     return Write("POST", "/properties/7/jobs", {"notes": content}, {"propertyID": 7}, key)
 
 
-@pytest.fixture
-def store():
-    return MemoryStateStore()
+@pytest.fixture(autouse=True)
+def connected(service, connect, store):
+    connect(service)
+
+
+def ledger_in(store, *, cleared=0, map_index=-1, **options):
+    return open_ledger(context_for(store, cleared=cleared, map_index=map_index), FsmHook(), **options)
 
 
 class Killed(BaseException):
@@ -53,7 +60,7 @@ class Sender:
 
 
 def attempt(store, send, *writes, cleared=0, map_index=-1, **options):
-    with Ledger.from_context(context_for(store, cleared=cleared, map_index=map_index), **options) as ledger:
+    with ledger_in(store, cleared=cleared, map_index=map_index, **options) as ledger:
         ledger.expect(writes)
         return [ledger.run_once(one, send) for one in writes]
 
@@ -92,6 +99,7 @@ def test_the_intent_is_stored_before_anything_is_sent(store):
     assert store.entries[write().key]["result"] == {"id": 1}
 
 
+@IN_AIRFLOW
 def test_an_intent_that_cannot_be_stored_is_not_sent():
     class Broken(MemoryStateStore):
         def set(self, key, value, *, retention=None):
@@ -209,6 +217,7 @@ def test_a_cleared_list_may_change_unless_a_new_write_may_be_a_missing_one(store
         assert send.sent == len(store.entries) - known == len({one.key for one in after + before}) - known
 
 
+@IN_AIRFLOW
 def test_a_key_is_not_enough_in_a_cleared_mapped_task(store):
     attempt(store, Sender(), write("a", key="A"), map_index=0)
 
@@ -276,11 +285,11 @@ def test_no_intent_is_stored_before_prepare_succeeds(store):
         assert store.entries == {}
         raise LookupError("no connection")
 
-    with Ledger.from_context(context_for(store)) as ledger, pytest.raises(LookupError):
+    with ledger_in(store) as ledger, pytest.raises(LookupError):
         ledger.run_once(write(), Sender(), prepare=fail)
     assert store.entries == {}
     attempt(store, Sender(), write())
-    with Ledger.from_context(context_for(store)) as ledger:
+    with ledger_in(store) as ledger:
         assert ledger.run_once(write(), Sender(), prepare=fail) == {"id": 1}
 
 
@@ -289,7 +298,7 @@ def test_a_wait_withdraws_the_intent(store, first):
     if first:
         with pytest.raises(FsmUncertainWriteError):
             attempt(store, Sender(first), write())
-    before, ledger = store.entries, Ledger.from_context(context_for(store), repeat_uncertain=True)
+    before, ledger = store.entries, ledger_in(store, repeat_uncertain=True)
 
     class Stop(Event):
         def wait(self, timeout):
@@ -311,13 +320,14 @@ def test_a_wait_withdraws_the_intent(store, first):
 def test_a_stopped_wait_sends_nothing(store):
     stopping = Event()
     stopping.set()
-    with Ledger.from_context(context_for(store)) as ledger, pytest.raises(NothingSentError):
+    with ledger_in(store) as ledger, pytest.raises(NothingSentError):
         ledger.run_once(write(), lambda: ledger.wait(100, stopping))
     assert store.entries == {}
 
 
+@IN_AIRFLOW
 def test_nothing_is_sent_if_the_intent_cannot_be_stored_after_a_wait(store):
-    ledger, sent = Ledger.from_context(context_for(store)), []
+    ledger, sent = ledger_in(store), []
 
     def send():
         store.set = broken
@@ -334,8 +344,9 @@ def test_nothing_is_sent_if_the_intent_cannot_be_stored_after_a_wait(store):
     assert (store.entries, sent) == ({}, [])
 
 
+@IN_AIRFLOW
 def test_pages_are_stored_in_order(store):
-    ledger, numbers = Ledger.from_context(context_for(store)), iter(range(9 * PAGE_ENTRIES))
+    ledger, numbers = ledger_in(store), iter(range(9 * PAGE_ENTRIES))
     for pages in (7, 2):
         for number in islice(numbers, pages * PAGE_ENTRIES):
             ledger.record(write(str(number)), {"id": 1})
@@ -344,8 +355,9 @@ def test_pages_are_stored_in_order(store):
     assert list(store.kept) == [f"fsm_writes_{number}" for number in range(9)]
 
 
+@IN_AIRFLOW
 def test_the_check_of_a_replaced_attempt_fails_even_without_changes(store):
-    ledger = Ledger.from_context(context_for(store))
+    ledger = ledger_in(store)
 
     def replaced(key, value, *, retention=None):
         raise RuntimeError("no such task instance")
@@ -356,15 +368,19 @@ def test_the_check_of_a_replaced_attempt_fails_even_without_changes(store):
         ledger.check_current()
 
 
+@IN_AIRFLOW
 def test_outside_of_a_task_each_call_sends_with_one_warning(caplog):
     send = Sender()
     for _ in range(2):
-        with Ledger.from_context({"ti": context_for(None)["ti"]} if STATE_STORE.is_there else {}) as ledger:
+        with open_ledger(
+            {"ti": context_for(None)["ti"]} if STATE_STORE.is_there else {}, FsmHook()
+        ) as ledger:
             assert [ledger.run_once(write(), send) for _ in range(2)] == [{"id": send.sent}] * 2
     assert send.sent == 2
     assert caplog.text.count("This is not run as a task") == 2
 
 
+@IN_AIRFLOW
 def test_entries_on_many_pages_are_found(store):
     writes = [write(str(number)) for number in range(3 * PAGE_ENTRIES + 1)]
     attempt(store, Sender(), *writes)
@@ -375,6 +391,7 @@ def test_entries_on_many_pages_are_found(store):
     assert send.sent == 0
 
 
+@IN_AIRFLOW
 def test_threads_share_store_calls_and_none_sends_before_its_intent_is_stored():
     class Slow(MemoryStateStore):
         def set(self, key, value, *, retention=None):
@@ -390,7 +407,7 @@ def test_threads_share_store_calls_and_none_sends_before_its_intent_is_stored():
 
         return send
 
-    with Ledger.from_context(context_for(store)) as ledger, ThreadPoolExecutor(16) as pool:
+    with ledger_in(store) as ledger, ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda one: ledger.run_once(one, send_with(one)), writes))
 
     assert all("result" in entry for entry in store.entries.values())
@@ -398,6 +415,7 @@ def test_threads_share_store_calls_and_none_sends_before_its_intent_is_stored():
     assert store.sets < 64
 
 
+@IN_AIRFLOW
 def test_a_failed_store_is_made_up_for_by_the_next():
     class Flaky(MemoryStateStore):
         failures = 0
@@ -409,7 +427,7 @@ def test_a_failed_store_is_made_up_for_by_the_next():
             super().set(key, value)
 
     store = Flaky()
-    with Ledger.from_context(context_for(store)) as ledger:
+    with ledger_in(store) as ledger:
         ledger.run_once(write("a"), Sender())
         store.failures = 1
         with pytest.raises(RuntimeError):

@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from fsm_provider.writes.registrations import Holder, Registrations
+from fsm_provider.state.task import Task
+from fsm_provider.writes.registrations import Registrations
 from tests.capabilities import VARIABLE_KEYS
 from tests.unit.supervisor import comms, supervised
 
@@ -86,7 +87,7 @@ def test_two_tasks_never_register_at_once_in_any_order_of_steps(supervisor, task
         supervisor.before = steps.wait
 
         def enter(name, inside=inside, sizes=sizes):
-            holder = Holder("dag", str(name), "task", -1)
+            holder = Task("dag", str(name), "task", -1)
             with Registrations("fsm_default", holder, max_wait=0, sleep=lambda _: None).exclusive():
                 inside.add(name)
                 sizes.append(len(inside))
@@ -106,12 +107,10 @@ def test_two_tasks_never_register_at_once_in_any_order_of_steps(supervisor, task
 
 @VARIABLE_KEYS.needed
 def test_the_error_names_the_claim_of_a_dead_task(supervisor):
-    dead = Registrations("fsm_default", Holder("dag", "run-9", "task", -1)).exclusive()
+    dead = Registrations("fsm_default", Task("dag", "run-9", "task", -1)).exclusive()
     dead.__enter__()
 
-    waiting = Registrations(
-        "fsm_default", Holder("dag", "run-1", "task", -1), max_wait=0, sleep=lambda _: None
-    )
+    waiting = Registrations("fsm_default", Task("dag", "run-1", "task", -1), max_wait=0, sleep=lambda _: None)
     with (
         pytest.raises(AirflowException, match=r"run run-9 of DAG dag is registering.*delete Variable"),
         waiting.exclusive(),

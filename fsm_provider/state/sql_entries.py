@@ -1,0 +1,251 @@
+"""The entries of a ledger in a SQL database, shared by tasks, runs and Airflows.
+
+A write is claimed by the INSERT of its row, whose primary key is service, scope and key: of two tasks one
+succeeds, and the other loads what it has written. A row belongs to the attempt that wrote it last; another
+one replaces it only if it has not changed since it was read. Claims need that no later attempt of the same
+task has begun; an attempt may always record what became of its own claims.
+
+All of this is in one short transaction for each :meth:`SqlEntries.store`. No connection is held meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import and_, select
+from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.entries import Entry, LedgerEntries, is_intent, superseded
+from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
+from fsm_provider.state.task import Task
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine.row import Row
+    from sqlalchemy.sql.elements import ColumnElement
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+"""How long a transaction is repeated that fails, e.g. while the database restarts."""
+KEYS_PER_QUERY = 500
+
+Result = TypeVar("Result")
+
+
+class SqlEntries(LedgerEntries):
+    """The entries of one scope as an attempt of a task sees them.
+
+    :param engine: the database; its tables exist.
+    :param base_url: identifies the service.
+    :param scope: what shares entries: those of one run, or "" for those of all.
+    :param task: whose attempt this is.
+    :param attempt: sorts after all attempts of the task that were begun before.
+    :param load_all: read all entries of the scope now; else :meth:`load` reads the wanted ones.
+    :raises SupersededError: if a later attempt has begun.
+    """
+
+    def __init__(
+        self, engine: Engine, *, base_url: str, scope: str, task: Task, attempt: str, load_all: bool
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self._base_url = base_url
+        self._service = digest_for(base_url, DIGITS)
+        self._scope = scope
+        self._task = task
+        self._task_digest = digest_for(task.as_dict(), DIGITS)
+        self._attempt = attempt
+        self._versions: dict[str, int] = {}
+        self._in_transaction(self._take_over)
+        if load_all:
+            self._in_transaction(lambda connection: self._read(connection, None))
+
+    def load(self, keys: Collection[str]) -> None:
+        """Read the entries of these keys."""
+        remaining = iter(keys)
+        while some := list(islice(remaining, KEYS_PER_QUERY)):
+            self._in_transaction(partial(self._read, keys=some))
+
+    def check_current(self) -> None:
+        """Raise if a later attempt has begun. If the database is away, that is unknown, and only logged.
+
+        :raises SupersededError: if a later attempt has begun.
+        """
+        query = select(ATTEMPTS.c.attempt).where(ATTEMPTS.c.task == self._task_digest)
+        try:
+            with self._engine.connect() as connection:
+                latest = connection.execute(query).scalar()
+        except DBAPIError as error:
+            logger.warning("Whether a later attempt has begun could not be read: %r", error)
+            return
+        if latest != self._attempt:
+            raise self._superseded()
+
+    def _take_over(self, connection: Connection) -> None:
+        """Become the latest attempt of the task."""
+        mine = ATTEMPTS.c.task == self._task_digest
+        # Locks the row: SQLite locks nothing by reading.
+        if not connection.execute(ATTEMPTS.update().where(mine).values(stored_at=_now())).rowcount:
+            values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": _now()}
+            connection.execute(ATTEMPTS.insert().values(**values))
+        elif connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one() > self._attempt:
+            raise self._superseded()
+        else:
+            connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
+
+    def _write(self, changed: Mapping[str, Entry | None]) -> None:
+        if not self._in_transaction(partial(self._write_rows, changed=changed)):
+            raise self._superseded()
+
+    def _write_rows(self, connection: Connection, changed: Mapping[str, Entry | None]) -> bool:
+        """Write rows; return False if a claim is refused, as a later attempt has begun."""
+        # First, as SQLite then locks before it reads.
+        is_current = connection.execute(
+            ATTEMPTS.update()
+            .where(ATTEMPTS.c.task == self._task_digest, ATTEMPTS.c.attempt == self._attempt)
+            .values(stored_at=_now())
+        ).rowcount
+        refused = False
+        rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
+        new = []
+        for key in sorted(changed):
+            entry, row = changed[key], rows.get(digest_for(key, DIGITS))
+            if entry is not None and is_intent(entry) and not is_current:
+                refused = True
+            elif row is None:
+                new += [self._values(key, entry)] if entry is not None else []
+            elif row.attempt == self._attempt or row.version == self._versions.get(key):
+                self._replace(connection, key, entry, row)
+            else:
+                if entry is not None and not is_intent(entry):
+                    logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, _by(row))
+                self._take_in(key, row)
+        if new:
+            connection.execute(LEDGER.insert(), new)
+        return not refused
+
+    def _replace(self, connection: Connection, key: str, entry: Entry | None, row: Row[Any]) -> None:
+        where = self._where(LEDGER.c.key_digest == row.key_digest)
+        if entry is None:
+            connection.execute(LEDGER.delete().where(where))
+        else:
+            values = {**self._values(key, entry), "version": row.version + 1}
+            connection.execute(LEDGER.update().where(where).values(**values))
+
+    def _values(self, key: str, entry: Entry) -> dict[str, Any]:
+        task = entry["by"]
+        return {
+            "service": self._service,
+            "scope": self._scope,
+            "key_digest": digest_for(key, DIGITS),
+            "key": _storable(key),
+            "base_url": _storable(self._base_url),
+            **{name: _storable(task[name]) for name in ("dag_id", "run_id", "task_id")},
+            "map_index": task["map_index"],
+            "attempt": self._attempt,
+            "version": 1,
+            "state": state_for(entry),
+            "entry": json.dumps({"key": key, **entry}),
+            "updated_at": _now(),
+        }
+
+    def _read(self, connection: Connection, keys: Collection[str] | None) -> None:
+        found = {_key_of(row): row for row in self._rows(connection, keys)}
+        for key in keys or found:
+            self._take_in(key, found.get(key))
+
+    def _take_in(self, key: str, row: Row[Any] | None) -> None:
+        """Replace an entry in memory by what is stored, unless it has changed since it was stored."""
+        with self._changing:
+            if key in self._unstored:
+                return
+            if row is None:
+                self._set(key, None)
+            else:
+                self._versions[key] = row.version
+                entry = json.loads(row.entry)
+                del entry["key"]
+                self._set(key, entry)
+
+    def _rows(
+        self, connection: Connection, keys: Collection[str] | None, *, lock: bool = False
+    ) -> Iterator[Row[Any]]:
+        if keys is None:
+            yield from connection.execute(select(LEDGER).where(self._where()))
+            return
+        digests = iter(sorted(digest_for(key, DIGITS) for key in keys))
+        while some := list(islice(digests, KEYS_PER_QUERY)):
+            query = select(LEDGER).where(self._where(LEDGER.c.key_digest.in_(some)))
+            yield from connection.execute(query.with_for_update() if lock else query)
+
+    def _where(self, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+        return and_(LEDGER.c.service == self._service, LEDGER.c.scope == self._scope, *conditions)
+
+    def _in_transaction(self, work: Callable[[Connection], Result]) -> Result:
+        """Call a function within a transaction; again if it fails for a reason that may pass.
+
+        Done twice, it has the same result: whether a COMMIT that failed has taken place is unknown.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_delay(RETRY_SECONDS),
+            wait=wait_random_exponential(0.05, max=2.0),
+            before_sleep=before_sleep_log(logger, logging.WARNING),
+            reraise=True,
+        )
+        return retrying(lambda: _in_one_transaction(self._engine, work))
+
+    def _superseded(self) -> Exception:
+        return superseded("this one")
+
+
+def _in_one_transaction(engine: Engine, work: Callable[[Connection], Result]) -> Result:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def state_for(entry: Entry) -> str:
+    """Return what is known of a write: ``sent``, ``done``, ``uncertain`` or ``conflict``."""
+    if is_intent(entry):
+        return "sent"
+    if "result" in entry:
+        return "done"
+    return "conflict" if entry["error"]["type"] == "FsmConflictError" else "uncertain"
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and not isinstance(
+        error, ProgrammingError | DataError | NotSupportedError
+    )
+
+
+def _by(row: Row[Any]) -> Task:
+    return Task(row.dag_id, row.run_id, row.task_id, row.map_index)
+
+
+def _key_of(row: Row[Any]) -> str:
+    return str(json.loads(row.entry)["key"])
+
+
+def _storable(text: str) -> str:
+    """Replace what a database does not take as text: half a surrogate pair, and NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)

@@ -1,0 +1,142 @@
+"""The tables of a ledger in a SQL database, made on first use."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, Text, inspect, select
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
+
+from fsm_provider.api.errors import FsmInputError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+DIGITS = 32
+"""Length of the digests that identify a service, a scope, a key and a task."""
+
+CREATE_PAUSE = 0.5
+"""Seconds before the tables are created again that another task may be creating."""
+
+_metadata = MetaData()
+_MYSQL: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+_LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
+
+LEDGER = Table(
+    "fsm_ledger",
+    _metadata,
+    Column("service", String(DIGITS), primary_key=True),
+    Column("scope", String(DIGITS), primary_key=True),
+    Column("key_digest", String(DIGITS), primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("base_url", Text, nullable=False),
+    # The task that has written the entry last, and its attempt.
+    Column("dag_id", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("map_index", Integer, nullable=False),
+    Column("attempt", String(64), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("entry", _LONG_TEXT, nullable=False),
+    Column("updated_at", DateTime, nullable=False),
+    **_MYSQL,
+)
+"""One entry of a ledger each. ``entry`` is JSON; the columns beside it are for the eye, in UTC."""
+
+ATTEMPTS = Table(
+    "fsm_ledger_attempts",
+    _metadata,
+    Column("task", String(DIGITS), primary_key=True),
+    Column("attempt", String(64), nullable=False),
+    Column("stored_at", DateTime, nullable=False),
+    **_MYSQL,
+)
+"""The latest attempt of each task instance. No other attempt of it claims anything."""
+
+_SCHEMA = Table("fsm_ledger_schema", _metadata, Column("version", Integer, primary_key=True), **_MYSQL)
+
+
+def engine_for(state_conn_id: str) -> Engine:
+    """Return the engine of the database that an Airflow connection names.
+
+    :raises FsmInputError: if it is not a connection of a database, or names none that lasts.
+    """
+    hook = BaseHook.get_hook(state_conn_id)
+    if not hasattr(hook, "get_sqlalchemy_engine"):
+        raise FsmInputError(
+            f"state_conn_id: connection '{state_conn_id}' is of type {getattr(hook, 'conn_type', '?')}, "
+            "not of a SQL database"
+        )
+    engine: Engine = hook.get_sqlalchemy_engine({"pool_pre_ping": True, "hide_parameters": True})
+    if engine.dialect.name == "sqlite" and not (engine.url.database or "").startswith("/"):
+        raise FsmInputError(
+            f"state_conn_id: the host of connection '{state_conn_id}' should be the absolute path of a file, "
+            f"not {engine.url.database!r}"
+        )
+    if engine.dialect.name in ("mysql", "mariadb"):
+        # Otherwise InnoDB locks the gaps between keys, and inserts of two tasks wait for each other.
+        engine = engine.execution_options(isolation_level="READ COMMITTED")
+    return engine
+
+
+def check_tables(engine: Engine) -> None:
+    """Create the tables where there are none.
+
+    :raises FsmInputError: if they cannot be created, with the statements that do; or are of a newer version.
+    """
+    version = _schema_version(engine)
+    for is_last in (False, False, True):
+        if version is None:
+            _create(engine, is_last)
+            version = _schema_version(engine)
+    if version != SCHEMA_VERSION:
+        raise FsmInputError(
+            f"the ledger's tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
+            "install the provider that made them, or a newer one"
+        )
+
+
+def statements(engine: Engine) -> str:
+    """Return the statements that create the tables, for a user who may do so."""
+    tables = [str(CreateTable(table).compile(engine)).strip() for table in _metadata.sorted_tables]
+    version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
+    insert = version.compile(engine, compile_kwargs={"literal_binds": True})
+    return ";\n".join([*tables, f"{insert};"])
+
+
+def _schema_version(engine: Engine) -> int | None:
+    """Return the version of the tables, None if there are none."""
+    try:
+        with engine.connect() as connection:
+            return connection.execute(select(_SCHEMA.c.version)).scalar()
+    except DBAPIError:
+        if inspect(engine).has_table(_SCHEMA.name):
+            raise
+        return None
+
+
+def _create(engine: Engine, is_last: bool) -> None:
+    try:
+        with engine.begin() as connection:
+            _metadata.create_all(connection)
+            connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
+    except SQLAlchemyError as error:
+        # Another task may be creating them. Where the database is away, the next query says so.
+        if _schema_version(engine) is None and is_last:
+            raise FsmInputError(
+                "state_conn_id: the ledger's tables cannot be created "
+                f"({getattr(error, 'orig', error)}). Have a user who may create tables run\n"
+                f"{statements(engine)}"
+            ) from None
+        time.sleep(CREATE_PAUSE)
+    else:
+        logger.info("Created the tables %s", ", ".join(_metadata.tables))

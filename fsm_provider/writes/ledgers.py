@@ -1,0 +1,135 @@
+"""Where the ledger of a task is: in Airflow itself, or in the database that the connection names."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import Task, attempt_id
+from fsm_provider.state.task_store import TaskEntries
+from fsm_provider.state.variable_store import NoStateStore, has_state, state_store_for
+from fsm_provider.writes.ledger import Ledger
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.hooks.fsm import FsmHook
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+OncePer = Literal["run", "key"]
+MIN_FLIGHT = 120.0
+"""Seconds in which what another task has sent counts as under way, at least."""
+FLIGHT_TIMEOUTS = 4
+"""And at least so many timeouts: to wait for another request, to connect, to send, to receive."""
+
+
+def open_ledger(
+    context: Context,
+    hook: FsmHook,
+    *,
+    once_per: OncePer = "run",
+    repeat_uncertain: bool = False,
+    repeat_done: bool = False,
+) -> Ledger:
+    """Open the ledger of the running task.
+
+    If the connection cannot be read, it is Airflow's own, if there are entries in it.
+
+    :param once_per: what writes are shared by: the tasks of a ``run``, or all that have a ``key``.
+    :raises FsmInputError: if a key needs a database, and the connection names none; or names one in the
+        middle of a run.
+    :raises Exception: if the connection or the entries cannot be read. Nothing is known then.
+    """
+    try:
+        state_conn_id = hook.state_conn_id
+    except Exception:
+        if once_per == "key" or not has_state(context):
+            raise
+        state_conn_id = None
+    if state_conn_id:
+        return _in_database(
+            context,
+            hook,
+            state_conn_id,
+            once_per=once_per,
+            repeat_uncertain=repeat_uncertain,
+            repeat_done=repeat_done,
+        )
+    if once_per == "key":
+        raise FsmInputError(
+            "once_per: 'key' needs a ledger in a database: set state_conn_id of connection "
+            f"'{hook.fsm_conn_id}'"
+        )
+    store = state_store_for(context)
+    if isinstance(store, NoStateStore):
+        return Ledger(TaskEntries(store))
+    return Ledger(
+        TaskEntries(store),
+        generation=_generation(context),
+        mapped=Task.from_context(context).map_index >= 0,
+        repeat_uncertain=repeat_uncertain,
+        repeat_done=repeat_done,
+    )
+
+
+def _in_database(
+    context: Context,
+    hook: FsmHook,
+    state_conn_id: str,
+    *,
+    once_per: OncePer,
+    repeat_uncertain: bool,
+    repeat_done: bool,
+) -> Ledger:
+    try:
+        from fsm_provider.state.sql_entries import SqlEntries
+        from fsm_provider.state.sql_tables import check_tables, engine_for
+    except ImportError as error:
+        raise FsmInputError(
+            f"state_conn_id: {error}: install airflow-provider-fsm[sql] and the provider of the database"
+        ) from None
+    if once_per == "run" and has_state(context):
+        raise FsmInputError(
+            f"state_conn_id: is new: earlier attempts of this task have recorded in Airflow what they sent, "
+            f"not in '{state_conn_id}'. Start another run, or clear the setting until this one has ended"
+        )
+    is_task = "ti" in context
+    task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
+    engine = engine_for(state_conn_id)
+    check_tables(engine)
+    run = [task.dag_id, task.run_id, task.task_id]
+    entries = SqlEntries(
+        engine,
+        base_url=hook.service,
+        scope=digest_for(run, 32) if once_per == "run" else "",
+        task=task,
+        attempt=attempt_id(context) if is_task else "",
+        load_all=once_per == "run",
+    )
+    logger.info("What is sent is recorded in the database of connection '%s'", state_conn_id)
+    return Ledger(
+        entries,
+        generation=_generation(context) if is_task else 0,
+        repeat_uncertain=repeat_uncertain,
+        repeat_done=repeat_done,
+        task=task,
+        once_per_key=once_per == "key",
+        max_flight=_max_flight(hook),
+    )
+
+
+def _max_flight(hook: FsmHook) -> float:
+    try:
+        return max(MIN_FLIGHT, FLIGHT_TIMEOUTS * hook.client.settings.timeout)
+    except FsmInputError:  # nothing is sent either
+        return MIN_FLIGHT
+
+
+def _generation(context: Context) -> int:
+    # Airflow sets max_tries when it creates a task instance and again when it clears it.
+    max_tries: int = context["ti"].max_tries
+    return max_tries

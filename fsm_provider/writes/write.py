@@ -1,0 +1,130 @@
+"""A write, and what a ledger's entry says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from fsm_provider.api.errors import (
+    FsmConflictError,
+    FsmError,
+    FsmUncertainWriteError,
+    describe,
+    error_from_dict,
+)
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.entries import Entry
+from fsm_provider.state.task import Task
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write, to be sent once.
+
+    :param content: what is written, as JSON values. Method, path and content identify the write.
+    :param subject: what it is about, so that a person can look it up in the service.
+    :param given_key: identifies the write instead, whatever its content.
+    :param kind: what writes of one key have in common, whatever their path; by default method and path.
+    """
+
+    method: str
+    path: str
+    content: Any
+    subject: dict[str, Any] = field(default_factory=dict)
+    given_key: str | None = None
+    kind: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of method, path and content."""
+        return digest_for([self.method, self.path, self.content], 32)
+
+    @property
+    def key(self) -> str:
+        """The key of its entry."""
+        return self.given_key or self.digest
+
+    def __str__(self) -> str:
+        return _describe(self.method, self.path, self.subject)
+
+
+@dataclass(frozen=True)
+class WriteOutcome:
+    """What the ledger knows of a write that was sent, or is about to be.
+
+    :param result: its result; None if unknown.
+    :param error: why the result is unknown, or the conflict (409) that the service returned.
+    :param repeat: whether to send it again nevertheless.
+    :param under_way: whether another task may be sending it at this moment.
+    :param by: the task that has sent it, where that may be another one.
+    """
+
+    result: Any = None
+    error: FsmError | None = None
+    repeat: bool = False
+    under_way: bool = False
+    by: Task | None = None
+
+
+def still_uncertain(write: Write, uncertain: FsmError, error: FsmError) -> FsmUncertainWriteError:
+    """Return the error of a write that may have happened before another attempt at it failed."""
+    reason, attempted_at = str(uncertain), "an earlier time"
+    if isinstance(uncertain, FsmUncertainWriteError):
+        reason, attempted_at = uncertain.reason, uncertain.attempted_at
+    reason = f"{reason}; another attempt at it failed: {error}"
+    return FsmUncertainWriteError(write.method, write.path, reason, attempted_at, write.subject)
+
+
+def is_conflict(entry: Entry) -> bool:
+    """Return whether the service refused a write with HTTP 409."""
+    return bool(entry.get("error", {}).get("type") == FsmConflictError.__name__)
+
+
+def task_of(entry: Entry) -> Task | None:
+    """Return the task that has sent a write, None where only this one can have."""
+    return Task(**entry["by"]) if "by" in entry else None
+
+
+def error_from(entry: Entry, task: Task | None = None, *, under_way: bool = False) -> FsmError:
+    """Return why the result of a write is unknown.
+
+    :param task: the running task, to name another one.
+    :param under_way: whether the other one may be sending it at this moment.
+    """
+    if "error" in entry:
+        error = error_from_dict(entry["error"])
+    else:
+        method, path, attempted_at, subject = entry["sent"]
+        by = task_of(entry)
+        if by == task:
+            reason = "an earlier attempt of this task ended before a response was recorded"
+        elif under_way:
+            reason = f"{by} is sending it"
+        else:
+            reason = f"{by} has recorded no response"
+        error = FsmUncertainWriteError(method, path, reason, attempted_at, subject)
+    if "before" in entry and isinstance(error, FsmUncertainWriteError):
+        sent_at, result = entry["before"]["sent"][2], entry["before"].get("result")
+        made = f"made: {result.get('jobID', result.get('id', 'see the service'))}" if result else ""
+        refused = "refused with 409: it may exist already" if is_conflict(entry["before"]) else ""
+        outcome = made or refused or "uncertain as well"
+        return replace(error, reason=f"{error.reason}; what was sent before, at {sent_at}, is {outcome}")
+    return error
+
+
+def describe_first(entries: list[Entry]) -> str:
+    """Describe the first of several writes, and how many more there are."""
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    return f"{describe_entry(entries[0])}{more}"
+
+
+def describe_entry(entry: Entry) -> str:
+    """Describe the write of an entry."""
+    method, path, _, subject = entry["sent"]
+    return _describe(method, path, subject)
+
+
+def _describe(method: str, path: str, subject: dict[str, Any]) -> str:
+    about = describe(subject)
+    return f"{method} {path}{f' ({about})' if about else ''}"
