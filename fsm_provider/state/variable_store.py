@@ -93,12 +93,7 @@ def has_state(context: Context) -> bool:
     store = task_state_store(context)
     if store is not None:
         return store.get(page_key(0)) is not None
-    if AIRFLOW_V_3_3_PLUS:
-        return False
-    variables = _TaskVariables.from_task(Task.from_context(context))
-    slot = variables.slot(1)
-    attempts = [slot.attempt, *slot.earlier] if slot else []
-    return any(page_key(0) in variables.keys(attempt) for attempt in attempts)
+    return not AIRFLOW_V_3_3_PLUS and VariableStateStore.has_writes(Task.from_context(context))
 
 
 class NoStateStore:
@@ -140,6 +135,14 @@ class VariableStateStore:
             store.prefix,
         )
         return store
+
+    @staticmethod
+    def has_writes(task: Task) -> bool:
+        """Return whether an attempt of a task has recorded writes."""
+        variables = _TaskVariables.from_task(task)
+        slot = variables.slot(1)
+        attempts = [slot.attempt, *slot.earlier] if slot else []
+        return any(page_key(0) in variables.keys(attempt) for attempt in attempts)
 
     @property
     def prefix(self) -> str:

@@ -117,5 +117,6 @@ def context_for(
     context: dict[str, Any] = {"ti": TaskInstance(cleared, map_index, run_id, task_id, try_number)}
     if isinstance(store, DatabaseStore):
         # By which Airflow 2 tells attempts apart.
-        return {**context, "dag_run": SimpleNamespace(id=int(context["ti"].id))}
+        dag_run = SimpleNamespace(id=int(context["ti"].id))
+        return {**context, "dag_run": dag_run, "task_state_store": MemoryStateStore()}
     return context if store is None else {**context, "task_state_store": store}

@@ -194,6 +194,17 @@ def test_the_latest_value_is_returned(attempts: Attempts) -> None:
     assert VariableStateStore(Task("dag", "run", "task", 0), 1, "b1").get("key") is None
 
 
+def test_it_is_known_whether_writes_were_recorded(attempts: Attempts) -> None:
+    assert not VariableStateStore.has_writes(TASK)
+    attempts.run(1, "a1", write=None)
+    assert not VariableStateStore.has_writes(TASK)
+    attempts.run(2, "a2")
+    assert VariableStateStore.has_writes(TASK)
+    attempts.run(3, "a3", write=None)
+    assert VariableStateStore.has_writes(TASK)
+    assert not VariableStateStore.has_writes(Task("dag", "run", "task", 0))
+
+
 def test_variables_that_were_deleted_meanwhile_stop_the_attempt(attempts: Attempts) -> None:
     store = VariableStateStore(TASK, 1, "a1")
     attempts.supervisor.variables.clear()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy
@@ -47,8 +48,8 @@ def connected(service, connect, database):
 
 def run_of(run_id, *, map_index=-1, cleared=0, **more):
     """Make the context of an attempt; later calls make later attempts."""
-    context = context_for(None, run_id=run_id, map_index=map_index, cleared=cleared, **more)
-    return {**context, "dag_run": type("DagRun", (), {"id": int(context["ti"].id)})}
+    context = context_for(MemoryStateStore(), run_id=run_id, map_index=map_index, cleared=cleared, **more)
+    return {**context, "dag_run": SimpleNamespace(id=int(context["ti"].id))}
 
 
 def job(key="PO-1", **more):
