@@ -25,8 +25,11 @@ class MissingPackageError(Exception):
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a cluster of its own, and give the URL of its database, without a scheme."""
+def postgresql(*, sync: bool = False) -> Iterator[str]:
+    """Run a cluster of its own, and give the URL of its database, without a scheme.
+
+    :param sync: whether it waits for its disk, as it does by default.
+    """
     port = free_port()
     as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory(prefix="fsm-postgresql-") as folder:
@@ -40,7 +43,7 @@ def postgresql() -> Iterator[str]:
             "port": port,
             "unix_socket_directories": "",
             "max_connections": 200,
-            "fsync": "off",
+            "fsync": "on" if sync else "off",
         }
         options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
         server = [*as_user, _find("postgres"), "-D", data, *options]

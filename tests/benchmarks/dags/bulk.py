@@ -39,10 +39,10 @@ def jobs(**context):
     return job_requests(context["dag_run"].conf)
 
 
-def create_jobs(start):
+def create_jobs(start, fsm_conn_id=CONNECTION):
     FsmCreateJobsOperator(
         task_id="create",
-        fsm_conn_id=CONNECTION,
+        fsm_conn_id=fsm_conn_id,
         jobs=jobs(),
         max_concurrency="{{ dag_run.conf['at_once'] }}",
         pre_execute=start,
@@ -53,6 +53,16 @@ def create_jobs(start):
 @dag(schedule=None)
 def ledger():
     create_jobs(start_clock)
+
+
+@dag(schedule=None)
+def ledger_sqlite():
+    create_jobs(start_clock, f"{CONNECTION}_sqlite")
+
+
+@dag(schedule=None)
+def ledger_postgresql():
+    create_jobs(start_clock, f"{CONNECTION}_postgresql")
 
 
 @dag(schedule=None)
@@ -90,6 +100,8 @@ def http_operator():
 
 
 ledger()
+ledger_sqlite()
+ledger_postgresql()
 no_ledger()
 http_hook()
 http_operator()
