@@ -74,7 +74,11 @@ def hook_outside_of_tasks(conn_id: str) -> Any:
     :raises AirflowException: if the connection is not defined, or its type is unknown.
     :raises ImportError: if the hook's provider is not installed.
     """
-    connection: Any = read_connection_outside_of_tasks(conn_id)
+    from airflow.providers.common.compat.sdk import Connection
+
+    stored = read_connection_outside_of_tasks(conn_id)
+    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
+    connection: Any = Connection(**{name: getattr(stored, name) for name in names})
     hook = connection.get_hook()
     hook.get_connection = lambda _: connection  # a hook reads its connection again, the way of tasks
     return hook

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -33,34 +36,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Airflow logs to what is the standard output when it is imported.
-    from airflow.providers.common.compat.sdk import AirflowException
-
-    from fsm_provider.api.errors import FsmInputError
-    from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
-    from fsm_provider.writes.ledgers import max_flight
-
     try:
-        from sqlalchemy.exc import SQLAlchemyError
+        with redirect_stdout(sys.stderr):  # for Airflow's log
+            from airflow.providers.common.compat.sdk import AirflowException
+            from sqlalchemy.exc import SQLAlchemyError
 
-        from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
-        from fsm_provider.writes.ledger_table import LedgerTable, RefusedError
+            from fsm_provider.api.errors import FsmInputError
+            from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
+            from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
+            from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
+            from fsm_provider.writes.ledger_table import LedgerTable, RefusedError
+            from fsm_provider.writes.ledgers import max_flight
     except ImportError as error:
         return _fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
 
-    engine = None
+    state_conn_id, engine = None, None
     try:
-        connection = read_connection_outside_of_tasks(options.conn_id)
-        if (state_conn_id := state_conn_id_of(connection)) is None:
-            return _fail(2, f"connection '{options.conn_id}' has no state_conn_id: its ledger is in Airflow")
-        service = service_of(connection)
-        engine = engine_for(state_conn_id, hook_outside_of_tasks)
+        with redirect_stdout(sys.stderr):
+            connection = read_connection_outside_of_tasks(options.conn_id)
+            service, state_conn_id = service_of(connection), state_conn_id_of(connection)
+            if state_conn_id is None:
+                text = f"connection '{options.conn_id}' has no state_conn_id: its ledger is in Airflow"
+                return _fail(2, text)
+            engine = engine_for(state_conn_id, hook_outside_of_tasks)
         if options.command == "create-tables":
             if options.sql:
                 print(statements(engine))
             else:
-                check_tables(engine)
+                with redirect_stdout(sys.stderr):
+                    check_tables(engine)
+                print(f"The database of '{state_conn_id}' has the ledger's tables.")
             return 0
         if not has_tables(engine):
             return _fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
@@ -215,4 +220,7 @@ def _fail(code: int, message: str) -> int:
 COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}
 
 if __name__ == "__main__":
+    # What Airflow says of itself when it is imported.
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
     sys.exit(main())
