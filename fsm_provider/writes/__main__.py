@@ -9,8 +9,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        with redirect_stdout(sys.stderr):  # for Airflow's log
+        with _quiet_airflow():
             from airflow.providers.common.compat.sdk import AirflowException
             from sqlalchemy.exc import SQLAlchemyError
 
@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
 
     state_conn_id, engine = None, None
     try:
-        with redirect_stdout(sys.stderr):
+        with _quiet_airflow():
             connection = read_connection_outside_of_tasks(options.conn_id)
             service, state_conn_id = service_of(connection), state_conn_id_of(connection)
             if state_conn_id is None:
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
             if options.sql:
                 print(statements(engine))
             else:
-                with redirect_stdout(sys.stderr):
+                with _quiet_airflow():
                     check_tables(engine)
                 print(f"The database of '{state_conn_id}' has the ledger's tables.")
             return 0
@@ -85,6 +85,14 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         if engine is not None:
             engine.dispose()
+
+
+@contextmanager
+def _quiet_airflow() -> Iterator[None]:
+    """Keep Airflow's log out of the standard output, and its deprecations out of sight."""
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _list(table: LedgerTable, options: argparse.Namespace) -> int:
@@ -220,7 +228,5 @@ def _fail(code: int, message: str) -> int:
 COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}
 
 if __name__ == "__main__":
-    # What Airflow says of itself when it is imported.
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)  # what Airflow says of itself when it is imported
     sys.exit(main())
