@@ -81,7 +81,12 @@ HISTORY = Table(
 )
 """What people have changed, each in the transaction that changed it. ``entry`` is what was there before."""
 
-_SCHEMA = Table("fsm_ledger_schema", _metadata, Column("version", Integer, primary_key=True), **_MYSQL)
+_SCHEMA = Table(
+    "fsm_ledger_schema",
+    _metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    **_MYSQL,
+)
 
 
 def engine_for(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
