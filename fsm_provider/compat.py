@@ -68,6 +68,22 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     return StoredConnection.get_connection_from_secrets(conn_id)
 
 
+def hook_outside_of_tasks(conn_id: str) -> Any:
+    """Return the hook of a connection in a command; see :func:`read_connection_outside_of_tasks`.
+
+    :raises AirflowException: if the connection is not defined, or its type is unknown.
+    :raises ImportError: if the hook's provider is not installed.
+    """
+    from airflow.providers.common.compat.sdk import Connection
+
+    stored = read_connection_outside_of_tasks(conn_id)
+    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
+    connection: Any = Connection(**{name: getattr(stored, name) for name in names})
+    hook = connection.get_hook()
+    hook.get_connection = lambda _: connection  # a hook reads its connection again, the way of tasks
+    return hook
+
+
 def never_expire() -> timedelta | None:
     """Return the retention with which a state store keeps a value as long as its DAG run, None before 3.3."""
     try:

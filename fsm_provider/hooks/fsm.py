@@ -77,8 +77,7 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: if it cannot be told; other fields of the connection may be invalid.
         """
-        conn_id = _extra(self._connection).get("state_conn_id")
-        return str(conn_id) if conn_id else None
+        return state_conn_id_of(self._connection)
 
     @property
     def service(self) -> str:
@@ -86,12 +85,7 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: if it cannot be told.
         """
-        parts = urlsplit(_url_and_token(self._connection)["base_url"].rstrip("/"))
-        try:
-            port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
-        except ValueError as error:
-            raise FsmInputError(f"connection '{self.fsm_conn_id}': host: {error}") from None
-        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+        return service_of(self._connection)
 
     @cached_property
     def _connection(self) -> Connection:
@@ -236,6 +230,28 @@ def settings_from(connection: Connection) -> Settings:
         return Settings.checked({**_extra(connection), **_url_and_token(connection)})
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
+
+
+def state_conn_id_of(connection: Connection) -> str | None:
+    """Return :attr:`FsmHook.state_conn_id` of a connection.
+
+    :raises FsmInputError: if it cannot be told.
+    """
+    conn_id = _extra(connection).get("state_conn_id")
+    return str(conn_id) if conn_id else None
+
+
+def service_of(connection: Connection) -> str:
+    """Return :attr:`FsmHook.service` of a connection.
+
+    :raises FsmInputError: if it cannot be told.
+    """
+    parts = urlsplit(_url_and_token(connection)["base_url"].rstrip("/"))
+    try:
+        port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+    except ValueError as error:
+        raise FsmInputError(f"connection '{connection.conn_id}': host: {error}") from None
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
 def _extra(connection: Connection) -> dict[str, Any]:

@@ -106,8 +106,8 @@ class SqlEntries(LedgerEntries):
         """Become the latest attempt of the task."""
         mine = ATTEMPTS.c.task == self._task_digest
         # Locks the row: SQLite locks nothing by reading.
-        if not connection.execute(ATTEMPTS.update().where(mine).values(stored_at=_now())).rowcount:
-            values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": _now()}
+        if not connection.execute(ATTEMPTS.update().where(mine).values(stored_at=utc_now())).rowcount:
+            values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": utc_now()}
             connection.execute(ATTEMPTS.insert().values(**values))
         elif connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one() > self._attempt:
             raise self._superseded()
@@ -124,7 +124,7 @@ class SqlEntries(LedgerEntries):
         is_current = connection.execute(
             ATTEMPTS.update()
             .where(ATTEMPTS.c.task == self._task_digest, ATTEMPTS.c.attempt == self._attempt)
-            .values(stored_at=_now())
+            .values(stored_at=utc_now())
         ).rowcount
         refused = False
         rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
@@ -159,15 +159,15 @@ class SqlEntries(LedgerEntries):
             "service": self._service,
             "scope": self._scope,
             "key_digest": digest_for(key, DIGITS),
-            "key": _storable(key),
-            "base_url": _storable(self._base_url),
-            **{name: _storable(task[name]) for name in ("dag_id", "run_id", "task_id")},
+            "key": storable(key),
+            "base_url": storable(self._base_url),
+            **{name: storable(task[name]) for name in ("dag_id", "run_id", "task_id")},
             "map_index": task["map_index"],
             "attempt": self._attempt,
             "version": 1,
             "state": state_for(entry),
             "entry": json.dumps({"key": key, **entry}),
-            "updated_at": _now(),
+            "updated_at": utc_now(),
         }
 
     def _read(self, connection: Connection, keys: Collection[str] | None) -> None:
@@ -248,10 +248,11 @@ def _key_of(row: Row[Any]) -> str:
     return str(json.loads(row.entry)["key"])
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Replace what a database does not take as text: half a surrogate pair, and NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def _now() -> datetime:
+def utc_now() -> datetime:
+    """Return the time as the tables hold it."""
     return datetime.now(UTC).replace(tzinfo=None)

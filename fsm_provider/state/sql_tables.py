@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
@@ -62,15 +63,39 @@ ATTEMPTS = Table(
 )
 """The latest attempt of each task instance. No other attempt of it claims anything."""
 
-_SCHEMA = Table("fsm_ledger_schema", _metadata, Column("version", Integer, primary_key=True), **_MYSQL)
+HISTORY = Table(
+    "fsm_ledger_history",
+    _metadata,
+    # Sorts by time. The database numbers nothing: that needs rights of its own.
+    Column("id", String(DIGITS), primary_key=True),
+    Column("service", String(DIGITS), nullable=False),
+    Column("scope", String(DIGITS), nullable=False),
+    Column("key_digest", String(DIGITS), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("at", DateTime, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("entry", _LONG_TEXT, nullable=False),
+    **_MYSQL,
+)
+"""What people have changed, each in the transaction that changed it. ``entry`` is what was there before."""
+
+_SCHEMA = Table(
+    "fsm_ledger_schema",
+    _metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    **_MYSQL,
+)
 
 
-def engine_for(state_conn_id: str) -> Engine:
+def engine_for(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
     """Return the engine of the database that an Airflow connection names.
 
+    :param get_hook: returns the hook of a connection.
     :raises FsmInputError: if it is not a connection of a database, or names none that lasts.
     """
-    hook = BaseHook.get_hook(state_conn_id)
+    hook = get_hook(state_conn_id)
     if not hasattr(hook, "get_sqlalchemy_engine"):
         raise FsmInputError(
             f"state_conn_id: connection '{state_conn_id}' is of type {getattr(hook, 'conn_type', '?')}, "
@@ -93,16 +118,24 @@ def check_tables(engine: Engine) -> None:
 
     :raises FsmInputError: if they cannot be created, with the statements that do; or are of a newer version.
     """
-    version = _schema_version(engine)
     for is_last in (False, False, True):
-        if version is None:
-            _create(engine, is_last)
-            version = _schema_version(engine)
-    if version != SCHEMA_VERSION:
+        if has_tables(engine):
+            return
+        _create(engine, is_last)
+
+
+def has_tables(engine: Engine) -> bool:
+    """Return whether there are tables of this version.
+
+    :raises FsmInputError: if there are those of another.
+    """
+    version = _schema_version(engine)
+    if version not in (None, SCHEMA_VERSION):
         raise FsmInputError(
             f"the ledger's tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
             "install the provider that made them, or a newer one"
         )
+    return version is not None
 
 
 def statements(engine: Engine) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from fsm_provider.writes.ledger import Ledger
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.settings import Settings
     from fsm_provider.hooks.fsm import FsmHook
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -122,13 +124,14 @@ def _in_database(
         repeat_done=repeat_done,
         task=task,
         once_per_key=once_per == "key",
-        max_flight=_max_flight(hook),
+        max_flight=max_flight(lambda: hook.client.settings),
     )
 
 
-def _max_flight(hook: FsmHook) -> float:
+def max_flight(read_settings: Callable[[], Settings]) -> float:
+    """Return the seconds in which what another task has sent counts as under way."""
     try:
-        return max(MIN_FLIGHT, FLIGHT_TIMEOUTS * hook.client.settings.timeout)
+        return max(MIN_FLIGHT, FLIGHT_TIMEOUTS * read_settings().timeout)
     except FsmInputError:  # nothing is sent either
         return MIN_FLIGHT
 

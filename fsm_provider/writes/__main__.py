@@ -1,0 +1,232 @@
+"""Look at a ledger in a SQL database, and settle what is uncertain: ``python -m fsm_provider.writes``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from fsm_provider.writes.ledger_arguments import make_parser
+
+if TYPE_CHECKING:
+    from fsm_provider.writes.ledger_table import LedgerTable, Stored
+
+NESTED = ("subject", "result")
+"""What a CSV file holds as JSON."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the subcommand says; return the exit code described in ``--help``."""
+    options = make_parser().parse_args(arguments)
+    try:
+        code = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # what reads the output wants no more of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        with _quiet_airflow():
+            from airflow.providers.common.compat.sdk import AirflowException
+            from sqlalchemy.exc import SQLAlchemyError
+
+            from fsm_provider.api.errors import FsmInputError
+            from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
+            from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
+            from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
+            from fsm_provider.writes.ledger_table import LedgerTable, RefusedError
+            from fsm_provider.writes.ledgers import max_flight
+    except ImportError as error:
+        return _fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
+
+    state_conn_id, engine = None, None
+    try:
+        with _quiet_airflow():
+            connection = read_connection_outside_of_tasks(options.conn_id)
+            service, state_conn_id = service_of(connection), state_conn_id_of(connection)
+            if state_conn_id is None:
+                text = f"connection '{options.conn_id}' has no state_conn_id: its ledger is in Airflow"
+                return _fail(2, text)
+            engine = engine_for(state_conn_id, hook_outside_of_tasks)
+        if options.command == "create-tables":
+            if options.sql:
+                print(statements(engine))
+            else:
+                with _quiet_airflow():
+                    check_tables(engine)
+                print(f"The database of '{state_conn_id}' has the ledger's tables.")
+            return 0
+        if not has_tables(engine):
+            return _fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
+        table = LedgerTable(engine, service, max_flight(lambda: settings_from(connection)))
+        return COMMANDS[options.command](table, options)
+    except RefusedError as error:
+        return _fail(1, str(error))
+    except SQLAlchemyError as error:
+        # The text of others, such as of a URL that cannot be parsed, may hold a password.
+        reason = getattr(error, "orig", None) or type(error).__name__
+        return _fail(2, f"connection '{state_conn_id}': {reason}")
+    except FsmInputError as error:
+        first, _, more = str(error).partition("\n")
+        return _fail(2, first + " what create-tables --sql prints" * bool(more))
+    except (AirflowException, ImportError) as error:
+        return _fail(2, str(error))
+    finally:
+        if engine is not None:
+            engine.dispose()
+
+
+@contextmanager
+def _quiet_airflow() -> Iterator[None]:
+    """Keep Airflow's log out of the standard output, and its deprecations out of sight."""
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _list(table: LedgerTable, options: argparse.Namespace) -> int:
+    if options.settled:
+        found = table.history(**_filters(options))
+        columns = ("at", "action", "key", "who", "why")
+    else:
+        states = ("sent", "uncertain") if options.uncertain else ()
+        entries = table.find(**_filters(options), states=states)
+        found = [entry.as_json() for entry in entries]
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif options.settled and found:
+        _print_table(columns, ([one[name] or "-" for name in columns] for one in found))
+    elif found:
+        _print_entries(entries)
+    return 0 if found else _fail(1, "nothing was found")
+
+
+def _settle(table: LedgerTable, options: argparse.Namespace) -> int:
+    if (stored := _find_one(table, options, options.key)) is None:
+        return 1
+    result: dict[str, Any] | None = None
+    if options.job_id is not None:
+        result = {"id": options.job_id}
+    elif options.answer is not None:
+        result = {"answer": options.answer[0]}
+    print(_printable(table.settle(stored, result, force=options.force, who=options.by, why=options.why)))
+    return 0
+
+
+def _forget(table: LedgerTable, options: argparse.Namespace) -> int:
+    found = [_find_one(table, options, key) for key in dict.fromkeys(options.key)]
+    entries = [stored for stored in found if stored is not None]
+    if len(entries) < len(found):
+        return 1
+    for stored in entries:
+        if stored.row.state != "done":
+            return _fail(1, f"{stored}: is {stored.row.state}: settle it; nothing was deleted")
+    for stored in entries:
+        table.forget(stored, who=options.by, why=options.why)
+        print(_printable(f"{stored}: is forgotten, and would be sent again"))
+    return 0
+
+
+def _prune(table: LedgerTable, options: argparse.Namespace) -> int:
+    from fsm_provider.state.sql_entries import utc_now
+
+    before = utc_now() - timedelta(days=options.older_than)
+    pruned, attempts = table.prune(
+        before,
+        with_keys=options.keys,
+        dry_run=options.dry_run,
+        who=options.by,
+        why=f"older than {options.older_than} days{', keys too' * options.keys}",
+    )
+    for dag_id, number in sorted(pruned.items()):
+        print(_printable(f"{number} of DAG {dag_id}"))
+    verb = "would be deleted" if options.dry_run else "were deleted"
+    print(
+        f"{sum(pruned.values())} entries and {attempts} attempts {verb}, "
+        f"last written before {before:%F %T} UTC"
+    )
+    return 0
+
+
+def _export(table: LedgerTable, options: argparse.Namespace) -> int:
+    found = [entry.as_json() for entry in table.find()]
+    if options.format == "json":
+        print(json.dumps(found, indent=2))
+    elif found:
+        writer = csv.DictWriter(sys.stdout, list(found[0]))
+        writer.writeheader()
+        for one in found:
+            writer.writerow(one | {name: json.dumps(one[name]) for name in NESTED})
+    return 0
+
+
+def _filters(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("key", "dag_id", "run_id", "task_id", "once_per")}
+
+
+def _find_one(table: LedgerTable, options: argparse.Namespace, key: str) -> Stored | None:
+    """Return the only entry of a key; otherwise say what there is."""
+    found = table.find(**{**_filters(options), "key": key})
+    if len(found) == 1:
+        return found[0]
+    if found:
+        _print_entries(found)
+        _fail(1, f"'{key}': {len(found)} entries have this key: add --dag, --run, --task or --once-per")
+    else:
+        _fail(1, f"'{key}': nothing was found; nothing was changed")
+    return None
+
+
+def _print_entries(entries: Iterable[Stored]) -> None:
+    from fsm_provider.api.errors import describe
+
+    _print_table(
+        ("key", "state", "job", "once per", "sent by", "at (UTC)", "subject"),
+        (
+            (
+                stored.key,
+                f"{stored.row.state}{', perhaps under way' * stored.under_way}",
+                "-" if stored.job_id is None else str(stored.job_id),
+                "run" if stored.row.scope else "key",
+                str(stored.task),
+                f"{stored.sent_at:%F %T}",
+                describe(stored.entry["sent"][3]) or f"{stored.entry['sent'][0]} {stored.entry['sent'][1]}",
+            )
+            for stored in entries
+        ),
+    )
+
+
+def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    lines = [[_printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _printable(text: str) -> str:
+    """Escape what would leave the line or steer the terminal."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _fail(code: int, message: str) -> int:
+    print(_printable(" ".join(message.split())), file=sys.stderr)
+    return code
+
+
+COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # what Airflow says of itself when it is imported
+    sys.exit(main())

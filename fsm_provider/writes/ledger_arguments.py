@@ -1,0 +1,132 @@
+"""The command line of ``python -m fsm_provider.writes``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from getpass import getuser
+from typing import Any
+
+DESCRIPTION = """\
+Look at the ledger of a connection whose setting state_conn_id names a SQL database, and change it. Only what
+was sent to the connection's base URL is shown and changed."""
+EXAMPLES = """\
+examples:
+  python -m fsm_provider.writes list --uncertain
+  python -m fsm_provider.writes settle PM-7 --job-id 4711 --why "found in the service"
+  python -m fsm_provider.writes settle PM-8 --not-created --why "not in the service, asked Jo"
+  python -m fsm_provider.writes forget PM-9 --why "cancelled, to be created again"
+  python -m fsm_provider.writes prune --older-than 400 --dry-run
+  python -m fsm_provider.writes export --format csv > ledger.csv
+  python -m fsm_provider.writes create-tables --sql
+
+exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the connection
+or the database cannot be used."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fsm_provider.writes",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    conn_id: dict[str, Any] = {"metavar": "ID", "help": "the connection of type fsm; default: fsm_default"}
+    parser.add_argument("--conn-id", default="fsm_default", **conn_id)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--conn-id", default=argparse.SUPPRESS, **conn_id)
+    task = argparse.ArgumentParser(add_help=False)
+    for name, text in (("dag", "DAG"), ("run", "run"), ("task", "task")):
+        task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
+    task.add_argument(
+        "--once-per", choices=("run", "key"), help="only what is sent once for each run, or for each key"
+    )
+    who = argparse.ArgumentParser(add_help=False)
+    user = _user()
+    who.add_argument(
+        "--by",
+        metavar="NAME",
+        default=user,
+        required=user is None,
+        help="who you are; default: the user of this process",
+    )
+    why = argparse.ArgumentParser(add_help=False)
+    why.add_argument("--why", metavar="TEXT", required=True, help="kept in the history")
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
+
+    def subcommand(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        description = f"{text[0].upper()}{text[1:]}."
+        return subcommands.add_parser(name, help=text, description=description, parents=[common, *parents])
+
+    one = subcommand("list", "show entries, or what people have changed", task)
+    one.add_argument("--key", help="only of this key")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument(
+        "--uncertain", action="store_true", help="only what may exist or not, as no response was recorded"
+    )
+    which.add_argument(
+        "--settled", action="store_true", help="what was settled, forgotten and pruned, when, by whom and why"
+    )
+    one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
+
+    text = "record what became of a write whose outcome is uncertain, after a look into the service"
+    one = subcommand("settle", text, task, who, why)
+    one.add_argument("key", metavar="KEY")
+    outcome = one.add_mutually_exclusive_group(required=True)
+    outcome.add_argument("--job-id", type=_positive, metavar="N", help="the job exists: tasks return it")
+    outcome.add_argument(
+        "--not-created", action="store_true", help="nothing was written: the next attempt may send it"
+    )
+    outcome.add_argument(
+        "--answer",
+        type=_json,
+        metavar="JSON",
+        help="the response to the request of an FsmRequestOperator, which tasks then return",
+    )
+    one.add_argument(
+        "--force", action="store_true", help="settle it though a task may be sending it at this moment"
+    )
+
+    text = "delete entries that are done, each by its key, so that they may be sent again"
+    subcommand("forget", text, task, who, why).add_argument("key", metavar="KEY", nargs="+")
+
+    text = (
+        "delete entries that are done and were last written some days ago. A task that is cleared afterwards "
+        "sends again what it sent. What is uncertain or a conflict stays, and so does what is sent once for "
+        "each key"
+    )
+    one = subcommand("prune", text, who)
+    one.add_argument("--older-than", type=_positive, metavar="DAYS", required=True, help="how old")
+    one.add_argument(
+        "--keys",
+        action="store_true",
+        help="also what is sent once for each key: such a key would be sent again",
+    )
+    one.add_argument("--dry-run", action="store_true", help="delete nothing, print what would be")
+
+    one = subcommand("export", "print all entries, with what the service returned")
+    one.add_argument("--format", choices=("json", "csv"), default="json", help="default: json")
+
+    one = subcommand("create-tables", "make the tables, which tasks otherwise make on first use")
+    one.add_argument(
+        "--sql", action="store_true", help="print the statements, for a user who may create tables"
+    )
+    return parser
+
+
+def _user() -> str | None:
+    try:
+        return getuser()
+    except (ImportError, KeyError, OSError):  # a container's user may have no name
+        return None
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("should be 1 or more")
+    return number
+
+
+def _json(text: str) -> tuple[Any]:
+    return (json.loads(text),)

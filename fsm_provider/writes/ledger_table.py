@@ -1,0 +1,297 @@
+"""The entries of a ledger in a SQL database, as a person looks at them and changes them.
+
+A change and its record in the history are one transaction, which changes nothing if a task has written the
+entry since it was read. A task that wrote it before, and still runs, cannot replace it afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from sqlalchemy import and_, func, select
+
+from fsm_provider.api.endpoints import CREATE_JOB, REGISTER_WEBHOOK
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.entries import Entry
+from fsm_provider.state.sql_entries import state_for, storable, utc_now
+from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
+from fsm_provider.state.task import Task
+from fsm_provider.writes.outcomes import id_and_link
+from fsm_provider.writes.write import describe_entry, error_from
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine.row import Row
+    from sqlalchemy.sql.elements import ColumnElement
+
+JOB, WEBHOOK = (f"{one.method} {one.path}" for one in (CREATE_JOB, REGISTER_WEBHOOK))
+"""The kinds of the entries of jobs and webhooks; any other is that of a request."""
+KEPT = ("generation", "digest", "sent", "kind", "by")
+"""What an entry keeps when it is settled."""
+
+
+class RefusedError(Exception):
+    """What is asked for is refused; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry as it is stored.
+
+    :param max_flight: seconds after which what was sent and not recorded is uncertain.
+    """
+
+    row: Row[Any]
+    max_flight: float
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The entry, with its ``key``."""
+        entry: Entry = json.loads(self.row.entry)
+        return entry
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return str(self.entry["key"])
+
+    @property
+    def task(self) -> Task:
+        """The task that has sent it last."""
+        return Task(**self.entry["by"])
+
+    @property
+    def sent_at(self) -> datetime:
+        """When it was sent."""
+        return datetime.fromisoformat(self.entry["sent"][2])
+
+    @property
+    def job_id(self) -> int | None:
+        """The job, if it is one and known."""
+        is_known = self.entry["kind"] == JOB and "result" in self.entry
+        return id_and_link(self.entry["result"])[0] if is_known else None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a task may be sending it at this moment."""
+        age = (datetime.now(UTC) - self.sent_at).total_seconds()
+        return self.row.state == "sent" and age < self.max_flight
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all that is known, as JSON values."""
+        method, path, _, subject = self.entry["sent"]
+        is_known = "result" in self.entry
+        error = None if is_known else error_from(self.entry, self.task, under_way=self.under_way)
+        return {
+            "key": self.key,
+            "state": self.row.state,
+            "under_way": self.under_way,
+            "once_per": "run" if self.row.scope else "key",
+            "jobID": self.job_id,
+            **self.task.as_dict(),
+            "sent_at": self.entry["sent"][2],
+            "updated_at": _iso(self.row.updated_at),
+            "method": method,
+            "path": path,
+            "subject": subject,
+            "result": self.entry.get("result"),
+            "error": None if error is None else str(error),
+            "base_url": self.row.base_url,
+        }
+
+    def __str__(self) -> str:
+        return f"'{self.key}', {describe_entry(self.entry)}, by {self.task}"
+
+
+class LedgerTable:
+    """The entries of a service.
+
+    :param engine: the database; its tables exist.
+    :param base_url: identifies the service.
+    :param max_flight: as of :class:`Stored`.
+    :raises sqlalchemy.exc.SQLAlchemyError: by each method, if the database fails.
+    """
+
+    def __init__(self, engine: Engine, base_url: str, max_flight: float) -> None:
+        self._engine = engine
+        self._service = digest_for(base_url, DIGITS)
+        self._max_flight = max_flight
+
+    def find(
+        self,
+        *,
+        key: str | None = None,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        once_per: str | None = None,
+        states: Iterable[str] = (),
+    ) -> list[Stored]:
+        """Return the entries that match all that is given, the oldest first."""
+        conditions: list[ColumnElement[bool]] = [LEDGER.c.service == self._service]
+        if key is not None:
+            conditions.append(LEDGER.c.key_digest == digest_for(key, DIGITS))
+        for column, value in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)):
+            if value is not None:
+                conditions.append(LEDGER.c[column] == storable(value))
+        if once_per is not None:
+            conditions.append(LEDGER.c.scope == "" if once_per == "key" else LEDGER.c.scope != "")
+        if states:
+            conditions.append(LEDGER.c.state.in_(list(states)))
+        query = select(LEDGER).where(*conditions).order_by(LEDGER.c.updated_at, LEDGER.c.key_digest)
+        with self._engine.connect() as connection:
+            return [Stored(row, self._max_flight) for row in connection.execute(query)]
+
+    def settle(
+        self, stored: Stored, result: dict[str, Any] | None, *, force: bool, who: str, why: str
+    ) -> str:
+        """Record what a person has found out of a write whose outcome is unknown, or was a conflict.
+
+        :param result: ``{"id": …}`` of a job, ``{"answer": …}`` of a request; None if nothing was written.
+        :param force: settle it even if a task may be sending it at this moment.
+        :return: what is recorded now.
+        :raises RefusedError: if the outcome is known, or the result is not that of such a write.
+        """
+        kind, state = stored.entry["kind"], stored.row.state
+        if result is not None:
+            if kind == WEBHOOK:
+                raise RefusedError(f"{stored}: is a webhook; its operator registers it again with force=True")
+            if ("id" in result) != (kind == JOB):
+                fits = "--job-id or --not-created" if kind == JOB else "--answer or --not-created"
+                raise RefusedError(f"{stored}: settle it with {fits}")
+        if state == "done":
+            if result and result.get("id", 0) == stored.job_id:
+                return f"{stored}: job {stored.job_id} is recorded already; nothing was changed"
+            known = "its response" if stored.job_id is None else f"job {stored.job_id}"
+            raise RefusedError(f"{stored}: is done: {known} is recorded; see forget")
+        if stored.under_way and not force:
+            raise RefusedError(
+                f"{stored}: was sent at {stored.sent_at:%H:%M:%S} UTC and may be under way: wait until "
+                f"{self._max_flight:.0f} s have passed, or add --force if the task has ended"
+            )
+        if result is None:
+            earlier = stored.entry.get("before")
+            while earlier and "result" not in earlier:
+                earlier = earlier.get("before")
+            self._change(stored, earlier, action="not created", who=who, why=why)
+            if earlier:
+                return f"{stored}: was not created; what was sent before it is recorded again"
+            return f"{stored}: was not created; the next attempt may send it"
+        if "id" in result:
+            result = {**stored.entry["sent"][3], **result}
+        action = f"job {result['id']}" if "id" in result else "answer"
+        kept = {name: stored.entry[name] for name in KEPT}
+        self._change(stored, {**kept, "result": result}, action=action, who=who, why=why)
+        return f"{stored}: {action} is recorded; nothing sends it again"
+
+    def forget(self, stored: Stored, *, who: str, why: str) -> None:
+        """Delete an entry that is done.
+
+        :raises RefusedError: if another has taken its place meanwhile.
+        """
+        self._change(stored, None, action="forgotten", who=who, why=why)
+
+    def prune(
+        self, before: datetime, *, with_keys: bool, dry_run: bool, who: str, why: str
+    ) -> tuple[dict[str, int], int]:
+        """Delete what is done and was written last before a time (UTC); and old attempts of any service.
+
+        :param with_keys: also what is sent once for each key.
+        :param dry_run: delete nothing.
+        :return: the number of entries by DAG, and that of attempts.
+        """
+        old = and_(LEDGER.c.service == self._service, LEDGER.c.state == "done", LEDGER.c.updated_at < before)
+        old = old if with_keys else and_(old, LEDGER.c.scope != "")
+        old_attempts = ATTEMPTS.c.stored_at < before
+        count = select(LEDGER.c.dag_id, func.count()).where(old).group_by(LEDGER.c.dag_id)
+        with self._engine.begin() as connection:
+            pruned: dict[str, int] = dict(tuple(row) for row in connection.execute(count))
+            if dry_run:
+                attempts = select(func.count()).select_from(ATTEMPTS).where(old_attempts)
+                return pruned, connection.execute(attempts).scalar_one()
+            for dag_id in pruned:
+                deletion = LEDGER.delete().where(old, LEDGER.c.dag_id == dag_id)
+                pruned[dag_id] = connection.execute(deletion).rowcount
+            deleted: int = connection.execute(ATTEMPTS.delete().where(old_attempts)).rowcount
+            text = json.dumps({"pruned": pruned, "attempts": deleted})
+            self._record(connection, f"pruned {sum(pruned.values())}", who, why, text)
+        return pruned, deleted
+
+    def history(
+        self, *, key: str | None = None, once_per: str | None = None, **task: str | None
+    ) -> list[dict[str, Any]]:
+        """Return what people have changed, the oldest first, as JSON values.
+
+        :param task: the fields that the task has that had sent it; None for any.
+        """
+        wanted = {name: value for name, value in task.items() if value is not None}
+        query = select(HISTORY).where(HISTORY.c.service == self._service).order_by(HISTORY.c.id)
+        if key is not None:
+            query = query.where(HISTORY.c.key_digest == digest_for(key, DIGITS))
+        if once_per is not None:
+            query = query.where(HISTORY.c.scope == "" if once_per == "key" else HISTORY.c.scope != "")
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        found = [
+            {
+                "at": _iso(row.at),
+                "action": row.action,
+                "key": (before := json.loads(row.entry)).get("key"),
+                "who": row.who,
+                "why": row.why,
+                "before": before,
+            }
+            for row in rows
+        ]
+        return [one for one in found if wanted.items() <= one["before"].get("by", {}).items()]
+
+    def _change(self, stored: Stored, entry: Entry | None, *, action: str, who: str, why: str) -> None:
+        row = stored.row
+        unchanged = and_(
+            *(LEDGER.c[name] == getattr(row, name) for name in ("service", "scope", "key_digest")),
+            *(LEDGER.c[name] == getattr(row, name) for name in ("attempt", "version")),
+        )
+        with self._engine.begin() as connection:
+            if entry is None:
+                changed = connection.execute(LEDGER.delete().where(unchanged))
+            else:
+                values = {
+                    "attempt": f"settled {uuid4().hex}",
+                    "version": row.version + 1,
+                    "state": state_for(entry),
+                    "entry": json.dumps({"key": stored.key, **entry}),
+                    "updated_at": utc_now(),
+                }
+                changed = connection.execute(LEDGER.update().where(unchanged).values(**values))
+            if not changed.rowcount:
+                raise RefusedError(f"{stored}: a task has changed it meanwhile")
+            self._record(connection, action, who, why, row.entry, row)
+
+    def _record(
+        self, connection: Connection, action: str, who: str, why: str, entry: str, row: Row[Any] | None = None
+    ) -> None:
+        connection.execute(
+            HISTORY.insert().values(
+                id=f"{time.time_ns():016x}{uuid4().hex[:16]}",
+                service=self._service,
+                scope=row.scope if row else "",
+                key_digest=row.key_digest if row else "",
+                key=row.key if row else "",
+                at=utc_now(),
+                who=storable(who),
+                why=storable(why),
+                action=action,
+                entry=entry,
+            )
+        )
+
+
+def _iso(at: datetime) -> str:
+    return at.replace(tzinfo=UTC).isoformat(timespec="seconds")
