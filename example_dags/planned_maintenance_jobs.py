@@ -43,8 +43,8 @@ def due_jobs(text: str, day: date) -> list[dict]:
     for number, row in enumerate(rows, 1):
         try:
             due.append(date.fromisoformat((row.get("due") or "").strip()) <= day)
-        except ValueError as error:
-            problems.append(f"row {number}: due: {error}")
+        except ValueError:
+            problems.append(f"row {number}: due: should be a date such as 2026-01-05, not {row.get('due')!r}")
     if problems:
         raise AirflowFailException("\n".join(problems))
     return [job for job, is_due in zip(jobs, due, strict=True) if is_due]
