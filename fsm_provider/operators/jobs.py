@@ -25,6 +25,7 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
+from fsm_provider.writes.outcomes import job_from
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -120,10 +121,10 @@ class FsmCreateJobOperator(FsmJobOperator):
             request = check(JobRequest, self._request(), "")
             self.check_keys({"key": request.key})
             with self.ledger(context) as ledger:
-                job: dict[str, Any] = self.write_once(
+                result: dict[str, Any] = self.write_once(
                     ledger, write_for(request), lambda hook: self._create(hook, request), keep=_without_people
                 )
-        return job
+        return job_from(result)
 
     def _create(self, hook: FsmHook, request: JobRequest) -> dict[str, Any]:
         job = hook.client.send_job(request).as_json()

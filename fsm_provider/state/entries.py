@@ -77,6 +77,9 @@ class LedgerEntries(ABC):
                 raise
             self._stored_changes = changes
 
+    def close(self) -> None:  # noqa: B027 - not all have something to close
+        """Close connections; they are opened again where they are needed."""
+
     @abstractmethod
     def load(self, keys: Collection[str]) -> None:
         """Read the entries of these keys that others may have written."""

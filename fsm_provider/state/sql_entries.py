@@ -75,6 +75,10 @@ class SqlEntries(LedgerEntries):
         if load_all:
             self._in_transaction(lambda connection: self._read(connection, None))
 
+    def close(self) -> None:
+        """Close connections; they are opened again where they are needed."""
+        self._engine.dispose()
+
     def load(self, keys: Collection[str]) -> None:
         """Read the entries of these keys."""
         remaining = iter(keys)
@@ -93,6 +97,8 @@ class SqlEntries(LedgerEntries):
         except DBAPIError as error:
             logger.warning("Whether a later attempt has begun could not be read: %r", error)
             return
+        finally:
+            self.close()
         if latest != self._attempt:
             raise self._superseded()
 

@@ -80,7 +80,7 @@ def engine_for(state_conn_id: str) -> Engine:
     if engine.dialect.name == "sqlite" and not (engine.url.database or "").startswith("/"):
         raise FsmInputError(
             f"state_conn_id: the host of connection '{state_conn_id}' should be the absolute path of a file, "
-            f"not {engine.url.database!r}"
+            "and its other fields empty"
         )
     if engine.dialect.name in ("mysql", "mariadb"):
         # Otherwise InnoDB locks the gaps between keys, and inserts of two tasks wait for each other.
@@ -115,13 +115,15 @@ def statements(engine: Engine) -> str:
 
 def _schema_version(engine: Engine) -> int | None:
     """Return the version of the tables, None if there are none."""
+    query = select(_SCHEMA.c.version)
     try:
         with engine.connect() as connection:
-            return connection.execute(select(_SCHEMA.c.version)).scalar()
+            return connection.execute(query).scalar()
     except DBAPIError:
-        if inspect(engine).has_table(_SCHEMA.name):
-            raise
-        return None
+        if not inspect(engine).has_table(_SCHEMA.name):
+            return None
+    with engine.connect() as connection:  # again, as another task may have created it meanwhile
+        return connection.execute(query).scalar()
 
 
 def _create(engine: Engine, is_last: bool) -> None:

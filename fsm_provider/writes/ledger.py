@@ -90,7 +90,10 @@ class Ledger:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.store()
+        try:
+            self.store()
+        finally:
+            self._entries.close()
 
     def store(self) -> None:
         """Store all changes made before the call."""

@@ -99,17 +99,21 @@ def _in_database(
         )
     is_task = "ti" in context
     task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
+    scope = digest_for([task.dag_id, task.run_id, task.task_id], 32) if once_per == "run" else ""
     engine = engine_for(state_conn_id)
-    check_tables(engine)
-    run = [task.dag_id, task.run_id, task.task_id]
-    entries = SqlEntries(
-        engine,
-        base_url=hook.service,
-        scope=digest_for(run, 32) if once_per == "run" else "",
-        task=task,
-        attempt=attempt_id(context) if is_task else "",
-        load_all=once_per == "run",
-    )
+    try:
+        check_tables(engine)
+        entries = SqlEntries(
+            engine,
+            base_url=hook.service,
+            scope=scope,
+            task=task,
+            attempt=attempt_id(context) if is_task else "",
+            load_all=bool(scope),
+        )
+    except BaseException:
+        engine.dispose()
+        raise
     logger.info("What is sent is recorded in the database of connection '%s'", state_conn_id)
     return Ledger(
         entries,

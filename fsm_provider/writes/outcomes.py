@@ -32,8 +32,14 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
+def job_from(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the ledger knows of a job under the service's names, from an entry of either operator."""
+    if "jobID" in result:
+        return {"id": result["jobID"], "links": {"self": result["link"]}}
+    return dict(result)
+
+
 def id_and_link(result: Mapping[str, Any]) -> tuple[int, str | None]:
     """Return the id and the URL of a job that the ledger knows, from an entry of either operator."""
-    if "jobID" in result:
-        return result["jobID"], result["link"]
-    return result["id"], job_url(result)
+    job = job_from(result)
+    return job["id"], job_url(job)

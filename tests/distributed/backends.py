@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis from Debian's packages, on loopback for as long as a test needs them."""
+"""PostgreSQL, MariaDB and Redis from Debian's packages, on loopback for as long as a test needs them."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.system.local_airflow import free_port
 
-PACKAGES = "apt-get install postgresql redis-server"
+PACKAGES = "apt-get install postgresql mariadb-server redis-server"
 POSTGRESQL = Path("/usr/lib/postgresql")
 USER = "postgres"
 """Who owns the cluster where this runs as root, whom PostgreSQL refuses."""
@@ -48,6 +48,30 @@ def postgresql() -> Iterator[str]:
         # SIGINT ends sessions that are still open; SIGTERM would wait for them.
         with _running(server, probe, Path(folder), signal.SIGINT):
             yield f"{USER}@127.0.0.1:{port}/postgres"
+
+
+@contextmanager
+def mariadb() -> Iterator[int]:
+    """Run a server of its own whose user root has no password, and give its port."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="fsm-mariadb-") as folder:
+        is_root = os.geteuid() == 0
+        if is_root:
+            shutil.chown(folder, "mysql", "mysql")
+        user = ["--user=mysql"] if is_root else []
+        data = [f"--datadir={folder}/data", "--no-defaults"]
+        install = [
+            _find("mariadb-install-db"),
+            *data[::-1],
+            *user,
+            "--auth-root-authentication-method=normal",
+        ]
+        subprocess.run([*install, "--skip-test-db"], check=True, capture_output=True)
+        socket = f"--socket={folder}/socket"
+        server = [_find("mariadbd"), *data[::-1], *user, socket, "--bind-address=127.0.0.1", f"--port={port}"]
+        probe = [_find("mariadb-admin"), "--no-defaults", socket, "ping"]
+        with _running(server, probe, Path(folder), signal.SIGTERM):
+            yield port
 
 
 @contextmanager

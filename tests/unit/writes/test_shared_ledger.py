@@ -1,0 +1,459 @@
+"""A ledger in a database, shared by tasks, runs and Airflows: SQLite, PostgreSQL, MariaDB."""
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
+from fsm_provider.operators.generic import FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.state import sql_entries, sql_tables
+from fsm_provider.state.entries import SupersededError
+from fsm_provider.state.task import Task
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.ledger import Ledger
+from fsm_provider.writes.write import Write
+from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.writes.databases import DATABASES, empty_database, server
+
+WRITE = Write("POST", "/properties/7/jobs", {"notes": "a"}, {"propertyID": 7}, "PO-1")
+ODD_KEYS = ["PO-1", "po-1", "PO-1\N{NO-BREAK SPACE}x", "\U0001f690", "a\0b", "k" * 5000, "Straße"]
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def running(request):
+    with server(request.param) as at:
+        yield request.param, at
+
+
+@pytest.fixture
+def database(running, tmp_path, connection_extra, monkeypatch):
+    made = empty_database(*running, tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
+    connection_extra["state_conn_id"] = "ledger"
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect, database):
+    connect(service, max_retries=0)
+
+
+def run_of(run_id, *, map_index=-1, cleared=0, **more):
+    """Make the context of an attempt; later calls make later attempts."""
+    context = context_for(None, run_id=run_id, map_index=map_index, cleared=cleared, **more)
+    return {**context, "dag_run": type("DagRun", (), {"id": int(context["ti"].id)})}
+
+
+def job(key="PO-1", **more):
+    return FsmCreateJobOperator(
+        task_id="task", property_id=7, job={"customerReference": key}, key=key, **{"once_per": "key", **more}
+    )
+
+
+def jobs(*keys, **more):
+    payloads = [{"property_id": 7, "job": {"customerReference": key}, "key": key} for key in keys]
+    return FsmCreateJobsOperator(task_id="task", jobs=payloads, **{"once_per": "key", **more})
+
+
+def request(key="PO-1", path="/properties/7/jobs", **more):
+    return FsmRequestOperator(
+        task_id="task",
+        method="POST",
+        path=path,
+        json={"customerReference": key},
+        key=key,
+        **{"once_per": "key", **more},
+    )
+
+
+class Entries:
+    """Entries of attempts of tasks, without operators."""
+
+    def __init__(self, database):
+        self.engine = sql_tables.engine_for("ledger")
+        sql_tables.check_tables(self.engine)
+
+    def ledger(self, attempt, run_id="run", **options):
+        task = Task("dag", run_id, "task", -1)
+        entries = sql_entries.SqlEntries(
+            self.engine, base_url="http://x", scope="", task=task, attempt=attempt, load_all=False
+        )
+        ledger = Ledger(entries, task=task, once_per_key=True, max_flight=60, **options)
+        ledger.load([WRITE])
+        return ledger
+
+
+@pytest.fixture
+def entries(database):
+    made = Entries(database)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.mark.parametrize("make", [job, request])
+def test_another_run_gets_the_result_and_sends_nothing(service, make, caplog):
+    caplog.set_level("INFO")
+    first = make().execute(run_of("first"))
+
+    second = make().execute(run_of("second"))
+
+    assert len(service.jobs) == 1
+    assert second["id"] == first["id"] == service.jobs[0]["id"]
+    assert "was sent by task task of run first of DAG dag" in caplog.text
+
+
+def test_another_run_gets_outcomes_that_name_who_created_each_job(service):
+    first = jobs("PO-1", "PO-2").execute(run_of("first"))
+
+    second = jobs("PO-2", "PO-3").execute(run_of("second"))
+
+    assert [one["outcome"] for one in second] == ["existing", "created"]
+    assert second[0]["jobID"] == first[1]["jobID"]
+    assert second[0]["by"] == {"dag_id": "dag", "run_id": "first", "task_id": "task", "map_index": -1}
+    assert second[1]["by"] is None
+    assert [made["customerReference"] for made in service.jobs] == ["PO-1", "PO-2", "PO-3"]
+
+
+def test_both_operators_find_what_the_other_has_created(service):
+    (first,) = jobs("PO-1").execute(run_of("1"))
+    alone = job("PO-2").execute(run_of("2"))
+
+    assert job("PO-1").execute(run_of("3"))["id"] == first["jobID"]
+    (found,) = jobs("PO-2").execute(run_of("4"))
+
+    assert (found["outcome"], found["jobID"], found["link"]) == (
+        "existing",
+        alone["id"],
+        alone["links"]["self"],
+    )
+    assert len(service.jobs) == 2
+
+
+def test_a_key_of_another_operation_is_refused(service):
+    job().execute(run_of("first"))
+
+    with pytest.raises(
+        AirflowFailException, match=r"key: 'PO-1' is that of POST /properties/7/jobs .*run first"
+    ):
+        request(path="/properties/7/notes").execute(run_of("second"))
+    assert len(service.requests) == 1
+
+
+def test_a_key_with_other_content_is_not_sent_and_a_warning_says_so(service, caplog):
+    first = job().execute(run_of("first"))
+    other = FsmCreateJobOperator(
+        task_id="task", property_id=8, job={"notes": "another"}, key="PO-1", once_per="key"
+    )
+
+    assert other.execute(run_of("second"))["id"] == first["id"]
+    assert "was sent with other content under key 'PO-1'; the change is not sent" in caplog.text
+
+
+def test_keys_differ_as_texts_do(service, database):
+    jobs = [{"property_id": 7, "job": {}, "key": key} for key in ODD_KEYS]
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, once_per="key", max_concurrency=1)
+
+    for run_id, outcome in (("first", "created"), ("second", "existing")):
+        outcomes = operator.execute(run_of(run_id))
+        assert [one["outcome"] for one in outcomes] == [outcome] * len(ODD_KEYS)
+    assert (
+        len(service.jobs) == len(database.rows()) == len({one["jobID"] for one in outcomes}) == len(ODD_KEYS)
+    )
+
+
+def test_runs_at_the_same_moment_create_each_job_once(service, database):
+    service.settings.latency = 0.01
+    keys = [f"PO-{number}" for number in range(40)]
+    contexts = [run_of(f"run-{number}") for number in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda context: jobs(*keys).execute(context), contexts))
+
+    assert sorted(made["customerReference"] for made in service.jobs) == sorted(keys)
+    ids = {made["customerReference"]: made["id"] for made in service.jobs}
+    for outcomes in results:
+        assert {one["outcome"] for one in outcomes} <= {"created", "existing"}
+        assert [one["jobID"] for one in outcomes] == [ids[key] for key in keys]
+    created = [one for outcomes in results for one in outcomes if one["outcome"] == "created"]
+    assert len(created) == len(keys)
+    assert {row.state for row in database.rows()} == {"done"}
+
+
+def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
+    caplog.set_level("INFO")
+    arrived, go_on = threading.Event(), threading.Event()
+
+    class Held:
+        async def play(self, exchange):
+            arrived.set()
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+            await exchange.respond(await exchange.handle())
+
+    service.fail("POST", "/properties/*/jobs", Held())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: job().execute(run_of("first")))
+        assert arrived.wait(10)
+        second = pool.submit(lambda: jobs("PO-1").execute(run_of("second")))
+        service.wait_for(lambda: "Waiting for another task" in caplog.text, 10)
+        assert "task task of run first of DAG dag is sending it" in caplog.text
+        go_on.set()
+
+    (outcome,) = second.result()
+    assert (outcome["outcome"], outcome["jobID"]) == ("existing", first.result()["id"])
+    assert len(service.jobs) == 1
+
+
+def test_what_another_run_did_not_record_is_uncertain_and_names_it(service, monkeypatch):
+    monkeypatch.setattr("fsm_provider.writes.ledgers.MIN_FLIGHT", 0)
+    monkeypatch.setattr("fsm_provider.writes.ledgers.FLIGHT_TIMEOUTS", 0)
+    service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        job().execute(run_of("first"))
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        job().execute(run_of("second"))
+    context = run_of("third")
+    with pytest.raises(AirflowFailException):
+        jobs("PO-1", "PO-2").execute(context)
+
+    outcomes = context["ti"].pushed["return_value"]
+    assert [one["outcome"] for one in outcomes] == ["uncertain", "created"]
+    assert outcomes[0]["by"]["run_id"] == "first"
+    assert len(service.jobs) == 2
+
+
+def test_what_may_be_under_way_is_uncertain_in_time(entries):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1").run_once(WRITE, interrupted)
+
+    ledger = entries.ledger("b1", "other")
+    assert ledger.get(WRITE).under_way
+    ledger._max_flight *= 0
+    with pytest.raises(FsmUncertainWriteError, match="of run run of DAG dag has recorded no response"):
+        ledger.run_once(WRITE, interrupted)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_a_replaced_attempt_claims_nothing_and_records_what_it_has_sent(entries):
+    first = entries.ledger("a1")
+    other = Write("POST", "/properties/8/jobs", {}, {}, "PO-2")
+
+    def send():
+        entries.ledger("a2")
+        return {"id": 1}
+
+    assert first.run_once(WRITE, send) == {"id": 1}
+    with pytest.raises(SupersededError):
+        first.run_once(other, lambda: pytest.fail("it was sent"))
+    with pytest.raises(SupersededError):
+        first.check_current()
+    with pytest.raises(SupersededError):
+        entries.ledger("a1")
+    assert entries.ledger("a3").get(WRITE).result == {"id": 1}
+    assert entries.ledger("a3").get(other) is None
+
+
+@pytest.mark.parametrize("cleared", [0, 1])
+def test_a_row_inserted_before_mapped_tasks_creates_one_job(service, cleared):
+    before, after = ["A", "B"], ["N", "A", "B"]
+
+    def run(keys, cleared):
+        for index, key in enumerate(keys):
+            job(key, once_per="run").execute(run_of("run", map_index=index, cleared=cleared))
+
+    run(before, 0)
+    run(after, cleared) if cleared else None
+    run(after if cleared else before, cleared)
+
+    assert [made["customerReference"] for made in service.jobs] == ["A", "B", *(["N"] if cleared else [])]
+
+
+def test_without_keys_a_mapped_row_that_may_be_a_changed_one_is_refused(service):
+    def create(reference, **more):
+        FsmCreateJobOperator(task_id="task", property_id=7, job={"customerReference": reference}).execute(
+            run_of("run", map_index=0, **more)
+        )
+
+    create("A")
+    with pytest.raises(AirflowFailException, match="is new, and may be the same, changed"):
+        create("B", cleared=1)
+    assert len(service.jobs) == 1
+
+
+def test_a_run_that_is_deleted_and_triggered_again_creates_nothing(service):
+    first = job(once_per="run").execute(run_of("run"))
+
+    assert job(once_per="run").execute(run_of("run"))["id"] == first["id"]
+    job(once_per="run").execute(run_of("another"))
+    assert len(service.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: job(key=None), "key: is missing; once_per='key' needs it"),
+        (lambda: request(key=None), "key: is missing; once_per='key' needs it"),
+        (lambda: job(if_already_done="create"), "if_already_done: should be 'reuse' with once_per='key'"),
+        (lambda: job(once_per="day"), "once_per: 'day' is none of run, key"),
+    ],
+)
+def test_what_contradicts_a_key_is_refused_when_the_dag_is_parsed(make, message):
+    with pytest.raises(FsmInputError, match=message):
+        make()
+
+
+def test_each_missing_key_is_named_before_anything_is_sent(service):
+    with pytest.raises(AirflowFailException, match=r"jobs\[0\]\.key, jobs\[1\]\.key: is missing"):
+        FsmCreateJobsOperator(
+            task_id="task",
+            jobs=[{"property_id": number, "job": {}} for number in (1, 2)],
+            once_per="key",
+        ).execute(run_of("run"))
+    assert service.requests == []
+
+
+def test_each_way_to_write_the_base_url_is_the_same_service(service, monkeypatch):
+    job().execute(run_of("1"))
+    connection = json.loads(service.connection_json())
+    extra = connection["extra"] if isinstance(connection["extra"], dict) else json.loads(connection["extra"])
+    connection["extra"] = {**extra, "state_conn_id": "ledger"}
+    connection["host"] = service.base_url.replace("http", "HTTP") + "/"
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
+    job().execute(run_of("2"))
+    assert len(service.jobs) == 1
+
+    with FakeFieldService() as another:
+        connection["host"], connection["password"] = another.base_url, another.settings.token
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
+        job().execute(run_of("3"))
+        assert len(another.jobs) == 1
+
+
+def test_a_run_whose_ledger_is_in_airflow_does_not_change_over(
+    service, connect, connection_extra, monkeypatch
+):
+    monkeypatch.delitem(connection_extra, "state_conn_id")
+    connect(service)
+    store = MemoryStateStore()
+    job(once_per="run").execute(context_for(store))
+    connect(service, state_conn_id="ledger")
+
+    with pytest.raises(AirflowFailException, match="state_conn_id: is new: earlier attempts of this task"):
+        job(once_per="run").execute(context_for(store))
+    assert len(service.jobs) == 1
+
+
+def test_a_key_needs_a_database(service, connect, connection_extra):
+    connect(service, state_conn_id=None)
+
+    with pytest.raises(AirflowFailException, match="once_per: 'key' needs a ledger in a database"):
+        job().execute(run_of("run"))
+    assert service.requests == []
+
+
+def test_tables_are_made_once_by_many_at_the_same_moment(database):
+    barrier = threading.Barrier(6)
+
+    def make(_):
+        engine = sql_tables.engine_for("ledger")
+        barrier.wait()
+        try:
+            sql_tables.check_tables(engine)
+        finally:
+            engine.dispose()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(make, range(6)))
+    assert [tuple(row) for row in database.rows("fsm_ledger_schema")] == [(sql_tables.SCHEMA_VERSION,)]
+
+
+def test_the_statements_make_the_tables(database, service):
+    engine = sql_tables.engine_for("ledger")
+    assert not sqlalchemy.inspect(engine).has_table("fsm_ledger")
+    database.execute(*[one for one in sql_tables.statements(engine).split(";") if one.strip()])
+    engine.dispose()
+
+    job().execute(run_of("run"))
+
+    assert len(database.rows()) == 1
+
+
+def test_tables_of_a_newer_version_are_left_alone(database, service):
+    job().execute(run_of("run"))
+    database.execute("UPDATE fsm_ledger_schema SET version = 99")
+
+    with pytest.raises(AirflowFailException, match="the ledger's tables are of version 99"):
+        job().execute(run_of("another"))
+    assert len(service.requests) == 1
+
+
+def test_who_may_not_create_tables_is_given_the_statements(database, running, service):
+    if running[0] != "postgresql":
+        pytest.skip("the users of the other databases may create tables")
+    owner = database.connection["login"]
+    admin = sqlalchemy.create_engine(database.url.replace(f"{owner}@", "postgres@"))
+    with admin.begin() as connection:
+        connection.execute(sqlalchemy.text(f"ALTER SCHEMA {owner} OWNER TO postgres"))
+    admin.dispose()
+
+    with pytest.raises(AirflowFailException) as caught:
+        job().execute(run_of("run"))
+
+    assert "CREATE TABLE fsm_ledger " in str(caught.value)
+    assert "INSERT INTO fsm_ledger_schema (version) VALUES (1);" in str(caught.value)
+    assert service.requests == []
+
+
+def test_nothing_is_sent_while_the_database_is_away(service, monkeypatch, database):
+    monkeypatch.setattr(sql_entries, "RETRY_SECONDS", 0)
+    connection = {**database.connection, "port": 1, "password": "canary"}
+    if connection["conn_type"] == "sqlite":
+        connection = {"conn_type": "sqlite", "host": "/nowhere/canary.db"}
+    else:
+        connection["host"] = "127.0.0.1"
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
+    context = run_of("run")
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each database has its own
+        jobs("PO-1").execute(context)
+
+    assert "canary" not in str(caught.value)
+    assert not isinstance(caught.value, AirflowFailException)
+    (outcome,) = context["ti"].pushed["return_value"]
+    assert outcome["outcome"] == "unknown"
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        ({"conn_type": "http", "host": "x"}, "connection 'ledger' is of type http, not of a SQL database"),
+        ({"conn_type": "sqlite", "host": "a.db"}, "should be the absolute path of a file"),
+        ({"conn_type": "sqlite"}, "should be the absolute path of a file"),
+    ],
+)
+def test_a_connection_that_is_no_lasting_database_is_refused(monkeypatch, service, connection, message):
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
+
+    with pytest.raises(AirflowFailException, match=message):
+        job().execute(run_of("run"))
+    assert service.requests == []
+
+
+def test_personal_data_of_a_job_is_not_stored(service, database):
+    FsmCreateJobOperator(
+        task_id="task", property_id=7, job={"notes": "canary: 07700 900123"}, key="PO-1", once_per="key"
+    ).execute(run_of("run"))
+
+    assert "canary" not in repr([tuple(row) for row in database.rows()])
