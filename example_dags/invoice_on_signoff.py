@@ -1,14 +1,16 @@
-"""Turn each signed-off job into one draft invoice over the amount that was quoted when it was created.
+"""Turn each signed-off job into one draft invoice over the amount that was quoted for it.
 
-A listing of forms contains no amount, and the service cannot look a job up. So the amounts come from the
-outcomes that ``planned_maintenance_jobs`` has written. A draft invoice is a file, ``job=<id>.json``, on this
-machine or in any object storage that Airflow knows. The accounting system may take it away.
-``records/job=<id>.json`` stays: a job that has one gets no other draft invoice, whichever run or form comes
-again. A form that leads to no draft invoice is kept as ``held/job=<id>,form=<id>.json`` with the reason, and
-reported when it is new:
+A listing of forms contains no amount, and the service cannot look a job up. So the amounts come from the due
+list of ``planned_maintenance_jobs``, and the ids of the jobs from the ledger in the database that
+``state_conn_id`` of the connection ``fsm_default`` names: ``look_up_jobs`` is a dry run and sends nothing. It
+warns if a row has changed since its job was created. The amount that the list has now counts.
 
-- The job is not among those that were created, or has no amount above zero. Each run checks again; a person
-  may write an amount into the outcomes.
+A draft invoice is a file, ``job=<id>.json``, on this machine or in any object storage that Airflow knows. The
+accounting system may take it away. ``records/job=<id>.json`` stays: a job that has one gets no other draft
+invoice, whichever run or form comes again. A form that leads to no draft invoice is kept as
+``held/job=<id>,form=<id>.json`` with the reason, and reported when it is new:
+
+- The job was created for no row of the due list, or the row has no amount above zero. Each run checks again.
 - The job already has a draft invoice, for another sign-off form. Delete the file once somebody has checked.
 - A run was stopped while it wrote the draft invoice, and there is none: either it was never written, or it
   is already taken away. If the accounting system has it, move ``begun/job=<id>.json`` into ``records/``,
@@ -29,7 +31,7 @@ import io
 import json
 from collections.abc import Container, Iterable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,32 +39,22 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, dag, task
 
 from fsm_provider import watermark
+from fsm_provider.api.job_rows import jobs_from_rows
 from fsm_provider.operators.forms import FsmListFormsOperator
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.storage.atomic_files import AtomicFiles
 
 VARIABLE = "invoice_on_signoff"
-OUTCOMES = ".outcomes.csv"
+OPTIONAL = ("notes", "priority", "quotedAmount")
 
 Row = dict[str, Any]
 
 
-def read_outcomes(folder: ObjectStoragePath) -> dict[str, Row]:
-    """Map each job that was created to the row of its outcome.
-
-    A row that is cut off does not count: half an amount is one too.
-    """
-    files = folder.glob(f"*{OUTCOMES}")
-    rows = (row for file in files for row in csv.DictReader(io.StringIO(file.read_text("utf-8-sig"))))
-    return {row["jobID"]: row for row in rows if None not in row.values() and row["outcome"] == "created"}
-
-
-def amount_for(row: Row) -> Decimal | None:
-    """Return the quoted amount; None if it is missing or not above zero."""
-    try:
-        amount = Decimal(row.get("quotedAmount") or "")
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() and amount > 0 else None
+def jobs_in(text: str) -> list[Row]:
+    """Return the jobs of a due list, as ``planned_maintenance_jobs`` sends them."""
+    rows = [dict.fromkeys(OPTIONAL) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
+    fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}}
+    return jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
 
 
 def decide(
@@ -72,13 +64,12 @@ def decide(
 
     :param forms: sign-off forms; of two on a job, the older makes the draft.
     :param invoiced: jobs that have a draft, and the form that made it.
-    :param created: jobs that were created, and the rows of their outcomes.
+    :param created: jobs that were created, and what they were created with.
     :param begun: jobs whose draft may or may not have been written.
     """
     invoiced, drafts, held = dict(invoiced), [], []
     for form in sorted(forms, key=lambda form: (form["createdOnDateTime"] or "", form["id"])):
         job = str(form["jobID"])
-        amount = amount_for(created.get(job, {}))
         if invoiced.get(job) == form["id"]:
             continue
         if job in invoiced:
@@ -86,10 +77,9 @@ def decide(
         elif job in begun:
             held.append({**form, "reason": f"job {job} may have a draft: see begun/{draft_name(job)}"})
         elif job not in created:
-            held.append({**form, "reason": f"job {job} is not among the jobs that were created"})
-        elif amount is None:
-            given = created[job].get("quotedAmount")
-            held.append({**form, "reason": f"job {job} was created over {given or 'no amount'}"})
+            held.append({**form, "reason": f"job {job} is not in the due list"})
+        elif Decimal(amount := created[job].get("quotedAmount", "0")) <= 0:
+            held.append({**form, "reason": f"job {job} has no amount in the due list"})
         else:
             invoiced[job] = form["id"]
             drafts.append(
@@ -97,8 +87,8 @@ def decide(
                     "status": "draft",
                     "jobID": form["jobID"],
                     "propertyID": form["propertyID"],
-                    "customerReference": created[job]["reference"],
-                    "amount": f"{amount:f}",
+                    "customerReference": created[job]["customerReference"],
+                    "amount": amount,
                     "formID": form["id"],
                     "signedOffOn": form["createdOnDateTime"],
                 }
@@ -164,12 +154,7 @@ def path_for(given: str) -> ObjectStoragePath:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "created_jobs": Param(
-            "data/planned_maintenance.csv.outcomes",
-            type="string",
-            minLength=1,
-            title="Folder of the outcomes of planned_maintenance_jobs",
-        ),
+        "due_list": Param("data/planned_maintenance.csv", type="string", minLength=1, title="Due list"),
         "invoices": Param("data/invoices", type="string", minLength=1, title="Folder of the drafts"),
         "form_name": Param("Job Sign-off", type="string", minLength=1, title="Name of the form"),
         "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
@@ -181,7 +166,11 @@ def invoice_on_signoff():
         return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
 
     @task
-    def draft_invoices(listed, params, **context):
+    def read_due_list(params):
+        return jobs_in(path_for(params["due_list"]).read_text(encoding="utf-8-sig"))
+
+    @task
+    def draft_invoices(listed, jobs, outcomes, params, **context):
         """Write what can be drafted, and hold the rest."""
         folder = path_for(params["invoices"])
         held_before = [read_record(path) for path in (folder / "held").glob("*.json")]
@@ -189,7 +178,8 @@ def invoice_on_signoff():
         # Of a form that is held and listed again, the listed one is newer.
         forms = {form["id"]: form for form in [*held_before, *signed_off]}.values()
         names = {str(form["jobID"]): draft_name(form["jobID"]) for form in forms}
-        created = read_outcomes(path_for(params["created_jobs"]))
+        known = zip(jobs, outcomes, strict=True)
+        created = {str(outcome["jobID"]): job["job"] for job, outcome in known if outcome["jobID"]}
         with AtomicFiles(folder, context) as files:
             recorded, begun = record_drafts(files)
             invoiced = {
@@ -221,7 +211,9 @@ def invoice_on_signoff():
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
-    draft_invoices(list_forms.output) >> commit(begun["now"])
+    jobs = read_due_list()
+    look_up_jobs = FsmCreateJobsOperator(task_id="look_up_jobs", jobs=jobs, once_per="key", dry_run=True)
+    draft_invoices(list_forms.output, jobs, look_up_jobs.output) >> commit(begun["now"])
 
 
 invoice_on_signoff()

@@ -63,8 +63,8 @@ def open_ledger(
         )
     if once_per == "key":
         raise FsmInputError(
-            "once_per: 'key' needs a ledger in a database: set state_conn_id of connection "
-            f"'{hook.fsm_conn_id}'"
+            "once_per: 'key' needs a ledger in a database: make an Airflow connection to a SQL database, "
+            f"such as SQLite, and set its id as state_conn_id in the extra of connection '{hook.fsm_conn_id}'"
         )
     store = state_store_for(context)
     if isinstance(store, NoStateStore):

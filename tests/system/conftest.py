@@ -11,6 +11,7 @@ from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID
+from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 
@@ -66,6 +67,7 @@ def airflow(
     home = tmp_path_factory.mktemp("airflow")
     env = {
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+        **connections_with_ledger(service, home, "fsm_with_ledger"),
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",

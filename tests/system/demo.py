@@ -14,6 +14,7 @@ from typing import Any
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
+from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 
@@ -166,24 +167,32 @@ def delivered_job(stage: Stage) -> None:
 
 
 def planned_maintenance(stage: Stage) -> None:
-    """A due list, from its rows to jobs and their numbers written beside it."""
+    """A due list becomes jobs, and a second run creates none of them again."""
+    dag_id = "planned_maintenance_jobs"
 
     def result(task_id: str, value: Any) -> str:
         match task_id:
             case "choose_rows":
-                return f"{len(value['jobs'])} rows are due by {value['day']}"
+                return f"{len(value)} rows are due"
             case "report":
-                return ", ".join(f"{count} {outcome}" for outcome, count in value["outcomes"].items())
+                return ", ".join(f"{count} {outcome}" for outcome, count in value.items())
             case _:
                 return ""
 
-    stage.airflow.pause("planned_maintenance_jobs", False)
-    stage.narrator.say("DAG", "planned_maintenance_jobs unpaused: the run of the day starts")
-    run_id = stage.airflow.first_run("planned_maintenance_jobs", RUN_SECONDS)
-    stage.follow("planned_maintenance_jobs", run_id, result, shown=ENDS)
-    rows = stage.airflow.xcom("planned_maintenance_jobs", run_id, "report")["rows"]
-    columns = ("reference", "propertyID", "outcome", "jobID")
-    stage.narrator.show([columns, *([row[column] for column in columns] for row in rows)])
+    stage.airflow.pause(dag_id, False)
+    stage.narrator.say("DAG", f"{dag_id} unpaused: the run of the day starts")
+    first = stage.airflow.first_run(dag_id, RUN_SECONDS)
+    stage.follow(dag_id, first, result, shown=ENDS)
+    second = stage.airflow.trigger(dag_id)
+    stage.narrator.say("DAG", f"{dag_id} triggered again")
+    stage.follow(dag_id, second, result, shown=ENDS)
+    columns = ("key", "propertyID", "jobID")
+    runs = [stage.airflow.xcom(dag_id, run_id, "create_jobs") for run_id in (first, second)]
+    rows = [
+        [*(one[column] for column in columns), one["outcome"], again["outcome"]]
+        for one, again in zip(*runs, strict=True)
+    ]
+    stage.narrator.show([(*columns, "first run", "second run"), *rows])
 
 
 def unasked_form(stage: Stage) -> None:
@@ -243,10 +252,11 @@ def _demonstrate(stay: bool) -> int:
     ):
         narrator.say("fake service", service.base_url)
         narrator.say("Airflow", "starting ...")
-        # A copy, since the planned maintenance writes beside its due list.
+        # A copy, since some examples write files beside themselves.
         dags = shutil.copytree(EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__"))
-        env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(), "FSM_POLL_INTERVAL": "1"}
-        with LocalAirflow(dags, Path(folder, "airflow"), env) as airflow:
+        home = Path(folder, "airflow")
+        env = connections_with_ledger(service, home) | {"FSM_POLL_INTERVAL": "1"}
+        with LocalAirflow(dags, home, env) as airflow:
             narrator.say("Airflow", airflow.base_url)
             code = _play(Stage(airflow, service, narrator))
             if stay:

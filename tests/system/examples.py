@@ -7,6 +7,8 @@ from tests.system.conftest import DAGS
 from tests.system.local_airflow import LocalAirflow
 
 UNPAUSED = {"is_paused_upon_creation=True": "is_paused_upon_creation=False"}
+WITH_LEDGER = {'once_per="key"': 'once_per="key", fsm_conn_id="fsm_with_ledger"'}
+"""With the connection whose ledger is in a database."""
 
 
 def copy(

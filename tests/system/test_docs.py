@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -116,9 +117,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    for folder in (tmp_path / "airflow" / "dags", tmp_path / "example_dags"):
-        folder.mkdir(parents=True)
-        shutil.copy(ROOT / "example_dags" / "quickstart.py", folder)
+    examples = shutil.copytree(ROOT / "example_dags", tmp_path / "example_dags")
+    (tmp_path / "airflow" / "dags").mkdir(parents=True)
+    shutil.copy(examples / "quickstart.py", tmp_path / "airflow" / "dags")
     with FakeFieldService(token="own-token", page_size=20, page_size_param="limit") as own:
         own.seed_forms(120)
         running = Shell(tmp_path, own)
@@ -153,6 +154,12 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
     until("first_form", "wait_for_a_form", "deferred")
     shell.api.trigger("first_job")
     until("first_form", "wait_for_a_form", "success")
+
+    planned = "planned_maintenance_jobs"
+    runs = [run["dag_run_id"] for run in shell.api.runs(planned)]
+    assert [shell.api.wait_for_run(planned, run_id) for run_id in runs] == ["success"] * 2
+    reports = [Counter(shell.api.xcom(planned, run_id, "report")) for run_id in runs]
+    assert sum(reports, Counter()) == {"created": 5, "existing": 5}
 
 
 def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from example_dags import planned_maintenance_jobs as planned
 from fsm_provider.testing import FakeFieldService, faults
-from tests.system.examples import copy
+from tests.system.examples import WITH_LEDGER, copy
 from tests.system.local_airflow import LocalAirflow
 
 QUALITY, INVOICES, RECORDS = "quality_copy", "invoices_copy", "records_copy"
+PLANNED = "planned_to_invoice"
 
 
 def run(airflow: LocalAirflow, dag_id: str, **params: object) -> tuple[str, str]:
@@ -58,57 +58,62 @@ def test_asset_fields_fail_the_run_past_a_threshold_and_the_report_is_there(
 def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_once_it_has_one(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "invoice_on_signoff", INVOICES)
-    first, second, unknown = (
+    copy(airflow, dags_folder, "planned_maintenance_jobs", PLANNED, **WITH_LEDGER)
+    copy(airflow, dags_folder, "invoice_on_signoff", INVOICES, **WITH_LEDGER)
+    due_list = tmp_path / "due.csv"
+    rows = ["reference,propertyID,due,quotedAmount", "INV-1,9701,2026-01-05,120.00", "INV-2,9701,2026-01-05,"]
+    due_list.write_text("\n".join([*rows, "INV-3,9701,2999-01-05,9.00"]))
+    run_id, state = run(airflow, PLANNED, due_list=str(due_list))
+    assert state == "success"
+    quoted, unquoted = (one["jobID"] for one in airflow.xcom(PLANNED, run_id, "create_jobs"))
+    first, second, early, unknown = (
         service.add_form(job_id=job, property_id=9701, form_name="Invoiced Sign-off")["id"]
-        for job in (97001, 97001, 97002)
+        for job in (quoted, quoted, unquoted, 97002)
     )
-    service.add_form(job_id=97001, property_id=9701, form_name="Gas Safety Record")
-    created = tmp_path / "created"
-    add_outcome(created, "INV-1", 97001, "120.00")
+    service.add_form(job_id=quoted, property_id=9701, form_name="Gas Safety Record")
     folder = tmp_path / "invoices"
-    params = {"created_jobs": str(created), "invoices": str(folder), "form_name": "Invoiced Sign-off"}
+    params = {"due_list": str(due_list), "invoices": str(folder), "form_name": "Invoiced Sign-off"}
 
     run_id, state = run(airflow, INVOICES, **params)
 
     assert state == "success"
     drafted = airflow.xcom(INVOICES, run_id, "draft_invoices")
-    assert [(draft["jobID"], draft["amount"], draft["formID"]) for draft in drafted["drafted"]] == [
-        (97001, "120.00", first)
-    ]
+    assert [
+        (draft["jobID"], draft["customerReference"], draft["amount"], draft["formID"])
+        for draft in drafted["drafted"]
+    ] == [(quoted, "INV-1", "120.00", first)]
     assert {form["id"]: form["reason"] for form in drafted["newly_held"]} == {
-        second: f"job 97001 has a draft for form {first}",
-        unknown: "job 97002 is not among the jobs that were created",
+        second: f"job {quoted} has a draft for form {first}",
+        early: f"job {unquoted} has no amount in the due list",
+        unknown: "job 97002 is not in the due list",
     }
-    assert names(folder) == [
-        f"held/job=97001,form={second}.json",
-        f"held/job=97002,form={unknown}.json",
-        "job=97001.json",
-        "records/job=97001.json",
-    ]
+    held = [f"held/job=97002,form={unknown}.json", f"held/job={quoted},form={second}.json"]
+    assert names(folder) == sorted(
+        [
+            *held,
+            f"held/job={unquoted},form={early}.json",
+            f"job={quoted}.json",
+            f"records/job={quoted}.json",
+        ]
+    )
 
-    add_outcome(created, "INV-2", 97002, "45.50")
+    due_list.write_text("\n".join([*rows[:2], rows[2] + "45.50"]))
     # The accounting system removes the draft, and its form is listed again.
-    (folder / "job=97001.json").unlink()
+    (folder / f"job={quoted}.json").unlink()
     run_id, state = run(airflow, INVOICES, **params)
 
     assert state == "success"
     drafted = airflow.xcom(INVOICES, run_id, "draft_invoices")
-    assert [(draft["jobID"], draft["amount"]) for draft in drafted["drafted"]] == [(97002, "45.50")]
-    assert (drafted["newly_held"], drafted["held"]) == ([], 1)
-    assert names(folder) == [
-        f"held/job=97001,form={second}.json",
-        "job=97002.json",
-        "records/job=97001.json",
-        "records/job=97002.json",
-    ]
-
-
-def add_outcome(folder: Path, reference: str, job_id: int, amount: str) -> None:
-    """Write an outcome as planned_maintenance_jobs does."""
-    path = planned.file_for(planned.ObjectStoragePath(str(folder)), f"run of {reference}", planned.OUTCOMES)
-    row = planned.report_row(reference, "9701", "created", jobID=job_id, quotedAmount=amount)
-    planned.write_rows(path, [row])
+    assert [(draft["jobID"], draft["amount"]) for draft in drafted["drafted"]] == [(unquoted, "45.50")]
+    assert (drafted["newly_held"], drafted["held"]) == ([], 2)
+    assert names(folder) == sorted(
+        [
+            *held,
+            f"job={unquoted}.json",
+            *(f"records/job={job}.json" for job in (quoted, unquoted)),
+        ]
+    )
+    assert len(service.requests_to("POST", "/properties/9701/jobs")) == 2, "looking up creates nothing"
 
 
 def names(folder: Path) -> list[str]:

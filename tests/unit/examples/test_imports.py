@@ -1,7 +1,5 @@
-"""The example DAGs: light to import, and what they know of lists, claims and watermarks."""
+"""The example DAGs: light to import, and what they know of due lists and watermarks."""
 
-import csv
-import resource
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from example_dags import forms_since_watermark as since
 from example_dags import planned_maintenance_jobs as planned
 from tests.capabilities import ASSETS, LIGHT_PARSING
-from tests.unit.state_store import MemoryStateStore
 from tests.unit.test_imports import python
 
 EXAMPLES = Path(planned.__file__).parent
@@ -52,49 +49,14 @@ def test_two_examples_share_one_watcher(gas_safety):
     assert mine.watchers[0].trigger.serialize() == theirs.watchers[0].trigger.serialize()
 
 
-class TestReadDueList:
-    def test_reads_the_list_that_ships(self):
-        rows = planned.parse_due_list(LIST.read_text())
-
-        assert len(rows) == 6
-        assert rows[1]["reference"] == "PM-2026-0002"
-        assert rows[1]["due"] == date(2026, 1, 5)
-        assert rows[1]["notes"] == "Smoke alarms, all floors"
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("", "line 1: there is no column reference"),
-            ("reference;propertyID;due\n", "line 1: there is no column reference"),
-            ("reference,propertyID\n", "line 1: there is no column due"),
-            (HEAD + "A,7,2026-01-05\n", "line 2: does not have as many columns as line 1"),
-            (HEAD + "A,7,2026-01-05,x,y\n", "line 2: does not have as many columns as line 1"),
-            (HEAD + "A,,2026-01-05,\n", "line 2, column propertyID: is empty"),
-            (HEAD + "A,7,05/01/2026,\n", "line 2, column due: '05/01/2026' is not a date like 2026-01-05"),
-            (HEAD + "A,7,2026-01-05,\n\nA ,8,2026-01-05,\n", "line 4, column reference: A is on line 2 too"),
-            (HEAD + 'A,7,2026-01-05,"ring\nB,7,2026-01-05,\n', "after line 1: unexpected end of data"),
-        ],
-    )
-    def test_names_the_line_and_column_of_a_mistake(self, text, message):
-        with pytest.raises(ValueError, match="line") as caught:
-            planned.parse_due_list(text)
-
-        assert str(caught.value) == message
-
-
-class TestChoose:
+class TestDueJobs:
     def test_takes_what_is_due_by_the_day(self):
-        rows = planned.parse_due_list(LIST.read_text())
+        keys = [job["key"] for job in planned.due_jobs(LIST.read_text(), date(2026, 1, 6))]
 
-        jobs, held = planned.choose(rows, date(2026, 1, 6), {})
-
-        assert [job["key"] for job in jobs] == [f"PM-2026-000{number}" for number in (1, 2, 3, 4)]
-        assert held == []
+        assert keys == [f"PM-2026-000{number}" for number in (1, 2, 3, 4)]
 
     def test_sends_the_cells_that_are_filled(self):
-        rows = planned.parse_due_list(LIST.read_text())
-
-        (first, second), _ = planned.choose(rows[:2], date(2026, 1, 5), {})
+        first, second = planned.due_jobs(LIST.read_text(), date(2026, 1, 5))[:2]
 
         assert first == {
             "key": "PM-2026-0001",
@@ -108,220 +70,71 @@ class TestChoose:
         }
         assert second["job"].keys() == {"customerReference", "notes", "quotedAmount"}
 
-    def test_leaves_what_others_have_taken_and_shows_what_needs_a_check(self):
-        rows = planned.parse_due_list(HEAD + "A,7,2026-01-05,\nB,8,2026-01-05,\nC,9,2026-01-06,\n")
-        taken = {
-            name: {"outcome": outcome, "remark": f"see run {name}"}
-            for name, outcome in {"A": "created", "B": "uncertain", "C": "claimed"}.items()
-        }
+    def test_optional_columns_may_be_missing_and_others_are_ignored(self):
+        (job,) = planned.due_jobs("due,reference,engineer,propertyID\n 2026-01-05 , A ,Kim,7\n", date.max)
 
-        jobs, held = planned.choose(rows, date(2026, 1, 5), taken)
+        assert job == {"key": "A", "property_id": "7", "job": {"customerReference": "A"}}
 
-        assert jobs == []
-        assert [(row["reference"], row["outcome"], row["remark"]) for row in held] == [
-            ("B", "uncertain", "see run B")
-        ]
+    @pytest.mark.parametrize("text", ["", HEAD])
+    def test_a_list_without_rows_has_no_jobs(self, text):
+        assert planned.due_jobs(text, date.max) == []
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("reference;propertyID;due\nA;7;2026-01-05\n", "row 1: there is no column reference, propertyID"),
+            ("reference,propertyID\nA,7\n", "row 1: due: should be a date such as 2026-01-05, not None"),
+            (HEAD + "A,7\n", "row 1: due: should be a date such as 2026-01-05, not None"),
+            (HEAD + "A,7,2026-01-05,x,y\n", "row 1: has more cells than there are columns"),
+            (HEAD + "A,,2026-01-05,\n", "row 1: propertyID: is empty"),
+            (HEAD + "A,7,05/01/2026,\n", "row 1: due: should be a date such as 2026-01-05, not '05/01/2026'"),
+            (HEAD + "A,7,2026-01-05,\n\nA ,8,2026-01-05,\n", "row 2: reference: is the same as in row 1"),
+            (HEAD + 'A,7,2026-01-05,"ring\nB,7,2026-01-05,\n', "unexpected end of data"),
+        ],
+    )
+    def test_names_the_row_and_the_column_of_a_mistake(self, text, message):
+        with pytest.raises(AirflowFailException) as caught:
+            planned.due_jobs(text, date.max)
+
+        assert message in str(caught.value)
+
+    def test_lists_all_mistakes_also_of_rows_that_are_not_due(self):
+        text = f"{HEAD}A,,2026-01-05,\nB,7,soon,\nC,7,2999-01-05,\nC,7,2999-01-05,\n"
+
+        with pytest.raises(AirflowFailException) as caught:
+            planned.due_jobs(text, date(2026, 1, 6))
+
+        lines = str(caught.value).splitlines()
+        assert [line.partition(": ")[0] for line in lines] == ["row 1", "row 4", "row 2"]
 
 
-class TestClaims:
-    RUN = "manual__2026-01-05T06:00:00.123456+00:00_x~y"
-
+class TestReport:
     @pytest.fixture
-    def folder(self, storage):
-        return storage / "due list.csv.outcomes"
+    def report(self):
+        return planned.planned_maintenance_jobs().get_task("report").python_callable
 
-    def write(self, folder, run_id, suffix, **outcomes):
-        rows = [planned.report_row(name, "7", outcome) for name, outcome in outcomes.items()]
-        planned.write_rows(planned.file_for(folder, run_id, suffix), rows)
+    def outcome(self, outcome, **more):
+        known = {"key": "PM-1", "propertyID": "7", "jobID": None, "by": None, "error": None}
+        return {**known, "outcome": outcome, **more}
 
-    def test_a_claim_without_an_outcome_is_another_runs(self, folder):
-        self.write(folder, self.RUN, planned.CLAIMS, A="claimed")
-
-        assert planned.taken_from(folder, "other") == {
-            "A": {"outcome": "claimed", "remark": f"see run {self.RUN}"}
-        }
-        assert planned.taken_from(folder, self.RUN) == {}
-
-    def test_what_certainly_does_not_exist_is_free_again(self, folder):
-        outcomes = {
-            "A": "created",
-            "B": "rejected",
-            "C": "uncertain",
-            "D": "not_created",
-            "E": "unknown",
-            "F": "existing",
-        }
-        self.write(folder, self.RUN, planned.CLAIMS, **dict.fromkeys(outcomes, "claimed"))
-        self.write(folder, self.RUN, planned.OUTCOMES, **outcomes)
-
-        assert planned.taken_from(folder, "other").keys() == {"A", "C", "E", "F"}
-
-    def test_a_conflict_may_be_with_a_job_that_exists(self, folder):
-        rows = [
-            planned.report_row(
-                name, "7", "rejected", remark=f"POST /properties/409/jobs returned HTTP {status}"
-            )
-            for name, status in {"A": 409, "B": 400}.items()
-        ]
-        planned.write_rows(planned.file_for(folder, self.RUN, planned.CLAIMS), rows)
-
-        assert planned.taken_from(folder, "other").keys() == {"A"}
-
-    def test_what_a_run_has_created_it_does_not_send_again(self, folder):
-        outcomes = {"A": "created", "B": "rejected", "C": "uncertain", "D": "unknown"}
-        self.write(folder, self.RUN, planned.CLAIMS, **dict.fromkeys(outcomes, "claimed"))
-        self.write(folder, self.RUN, planned.OUTCOMES, **outcomes)
-
-        assert planned.taken_from(folder, self.RUN).keys() == {"A"}
-
-    def test_a_run_made_again_under_its_id_is_another(self, folder):
-        claimant = self.claimant()
-        self.write(folder, claimant, planned.CLAIMS, A="claimed")
-
-        taken = planned.taken_from(folder, self.claimant())
-
-        assert taken == {"A": {"outcome": "claimed", "remark": f"see run {claimant}"}}
-        assert claimant.startswith(f"{self.RUN}~")
-
-    def test_a_run_that_is_cleared_is_the_same(self, folder):
-        store = MemoryStateStore()
-        self.write(folder, self.claimant(store), planned.CLAIMS, A="claimed")
-
-        assert planned.taken_from(folder, self.claimant(store)) == {}
-
-    def claimant(self, store=None):
-        return planned.claimant_for({"run_id": self.RUN, "task_state_store": store or MemoryStateStore()})
-
-    def test_what_one_run_frees_another_may_hold(self, folder):
-        for run_id, outcome in {"a": "rejected", "b": "created", "c": "rejected"}.items():
-            self.write(folder, run_id, planned.CLAIMS, A="claimed")
-            self.write(folder, run_id, planned.OUTCOMES, A=outcome)
-
-        assert planned.taken_from(folder, "other")["A"]["remark"] == "see run b"
-
-    def test_a_cleared_run_forgets_nothing(self, folder):
-        self.write(folder, self.RUN, planned.CLAIMS, A="claimed", B="claimed")
-        self.write(folder, self.RUN, planned.CLAIMS, B="claimed", C="claimed")
-
-        assert planned.taken_from(folder, "other").keys() == {"A", "B", "C"}
-
-    @pytest.mark.parametrize("later", ["claimed", "not_created", "rejected", "uncertain", "unknown"])
-    def test_nothing_replaces_what_was_created(self, folder, later):
-        file = planned.file_for(folder, self.RUN, planned.OUTCOMES)
-        planned.write_rows(
-            file, [planned.report_row("A", "7", "created", jobID=77), planned.report_row("B", "7")]
-        )
-
-        self.write(folder, self.RUN, planned.OUTCOMES, A=later, B=later)
-
-        rows = {row["reference"]: (row["outcome"], row["jobID"]) for row in planned.read_rows(file)}
-        assert rows == {"A": ("created", "77"), "B": (later, "")}
-
-    @pytest.mark.parametrize("damaged", [planned.CLAIMS, planned.OUTCOMES])
-    def test_half_a_file_frees_nothing_that_was_created(self, folder, damaged):
-        self.write(folder, self.RUN, planned.CLAIMS, A="claimed", B="claimed")
-        self.write(folder, self.RUN, planned.OUTCOMES, A="created", B="created")
-        file = planned.file_for(folder, self.RUN, damaged)
-        complete = file.read_text()
-
-        for length in range(0, len(complete), 5):
-            file.write_text(complete[:length])
-            assert planned.taken_from(folder, "other").keys() >= {"A", "B"}
-
-    def test_a_disk_that_is_full_takes_no_claim_away(self, tmp_path):
-        folder = planned.ObjectStoragePath(str(tmp_path))
-        self.write(folder, self.RUN, planned.CLAIMS, A="claimed")
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-        try:
-            with pytest.raises(OSError, match="too large"):
-                self.write(folder, self.RUN, planned.CLAIMS, B="claimed", C="claimed")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-        assert planned.taken_from(folder, "other").keys() == {"A"}
-
-    def test_the_files_are_csv(self, folder):
-        self.write(folder, "run", planned.OUTCOMES, **{"A, B": "created"})
-
-        (row,) = csv.DictReader(planned.file_for(folder, "run", planned.OUTCOMES).read_text().splitlines())
-        assert row == {
-            **dict.fromkeys(planned.FILE_COLUMNS, ""),
-            "reference": "A, B",
-            "propertyID": "7",
-            "outcome": "created",
-        }
-
-
-class TestTasks:
-    """What the tasks themselves do, called as Airflow calls them."""
-
-    JOBS = tuple({"key": name, "property_id": "7", "job": {"quotedAmount": "9.50"}} for name in "AB")
-
-    @pytest.fixture
-    def run(self, tmp_path):
-        params = {"due_list": str(tmp_path / "due.csv"), "outcomes": "", "dry_run": False}
-        tasks = planned.planned_maintenance_jobs()
-
-        def call(task_id, claimant="run~1", **arguments):
-            return tasks.get_task(task_id).python_callable(claimant=claimant, params=params, **arguments)
-
-        return call
-
-    @pytest.fixture
-    def claim(self, tmp_path):
-        folder = planned.ObjectStoragePath(str(tmp_path / "due.csv.outcomes"))
-
-        def call(claimant="run~1"):
-            return planned.claim(list(self.JOBS), folder, claimant)
-
-        return call
-
-    def write(self, run, *outcomes, claimant="run~1"):
+    def test_shows_each_row_and_counts_the_outcomes(self, report, capsys):
+        by = {"dag_id": "d", "run_id": "manual__1", "task_id": "create_jobs", "map_index": -1}
         outcomes = [
-            {"key": name, "propertyID": "7", "outcome": outcome, "jobID": job, "link": None, "error": None}
-            for name, outcome, job in outcomes
+            self.outcome("created", jobID=1001),
+            self.outcome("existing", jobID=1002, by=by),
+            self.outcome("uncertain", error="it may exist", by=by),
         ]
-        rows = run("write_outcomes", claimant, jobs=list(self.JOBS), outcomes=outcomes)
-        return {row["reference"]: (row["outcome"], row["jobID"]) for row in rows}
 
-    def test_what_an_earlier_attempt_created_counts_as_created(self, run, claim):
-        claim()
+        assert report(outcomes) == {"created": 1, "existing": 1, "uncertain": 1}
+        assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+            ["reference", "property", "outcome", "job", "remark"],
+            ["PM-1", "7", "created", "1001"],
+            ["PM-1", "7", "existing", "1002", "by", "create_jobs", "of", "run", "manual__1"],
+            ["PM-1", "7", "uncertain", "it", "may", "exist"],
+        ]
 
-        assert self.write(run, ("A", "existing", 77), ("B", "unknown", None)) == {
-            "A": ("created", "77"),
-            "B": ("unknown", ""),
-        }
-
-    def test_an_attempt_that_knows_less_takes_nothing_back(self, run, claim):
-        claim()
-        self.write(run, ("A", "created", 77))
-
-        written = self.write(run, ("A", "not_created", None), ("B", "not_created", None))
-
-        assert written == {"A": ("created", "77"), "B": ("not_created", "")}
-
-    def test_a_cleared_run_claims_what_it_has_not_created(self, run, claim):
-        claim()
-        self.write(run, ("A", "created", 77), ("B", "rejected", None))
-
-        assert [job["key"] for job in claim()] == ["B"]
-        assert self.write(run) == {"A": ("created", "77"), "B": ("claimed", "")}
-
-    def test_what_another_run_has_claimed_since_is_not_claimed(self, run, claim):
-        claim("other~1")
-        self.write(run, ("A", "created", 77), ("B", "uncertain", None), claimant="other~1")
-
-        with pytest.raises(AirflowFailException, match="claimed already: B: clear choose_rows too"):
-            claim()
-
-    def test_a_creation_that_died_leaves_its_claims(self, run, claim):
-        claim()
-
-        rows = run("write_outcomes", jobs=list(self.JOBS), outcomes=None)
-
-        assert {row["outcome"] for row in rows} == {"claimed"}
-        assert {row["remark"] for row in rows} == {"see the log of create_jobs"}
+    def test_a_creation_that_died_has_no_outcomes(self, report):
+        assert report(None) == {}
 
 
 class TestRoutes:
