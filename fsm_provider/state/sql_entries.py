@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from secrets import randbelow
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import and_, select
@@ -43,6 +44,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """How long a transaction is repeated that fails, e.g. while the database restarts."""
 KEYS_PER_QUERY = 500
+MAX_FIRST_VERSION = 2**30
+"""A row that is deleted and inserted again has another version, so that it is not taken for the same."""
 
 Result = TypeVar("Result")
 
@@ -164,7 +167,7 @@ class SqlEntries(LedgerEntries):
             **{name: storable(task[name]) for name in ("dag_id", "run_id", "task_id")},
             "map_index": task["map_index"],
             "attempt": self._attempt,
-            "version": 1,
+            "version": randbelow(MAX_FIRST_VERSION),
             "state": state_for(entry),
             "entry": json.dumps({"key": key, **entry}),
             "updated_at": utc_now(),

@@ -1,7 +1,8 @@
 """The writes of a task and their results, so that each is sent once.
 
 Before a write is sent, its entry is stored as uncertain. Afterwards the entry holds the result; if nothing
-was written, the previous entry is restored. A conflict (409) is recorded but does not block another attempt.
+was written, the previous entry is restored. A conflict (409) is recorded but does not block another attempt,
+unless a key is sent once for all runs.
 A retry, a cleared task or a restarted worker reads the entry and knows what its predecessors knew. The key of
 an entry comes from what is written, not from its position in the input.
 
@@ -305,7 +306,7 @@ class Ledger:
 
     def _repeats(self, entry: Entry) -> bool:
         if is_conflict(entry):
-            return True
+            return self._repeat_uncertain or not self._once_per_key
         if "result" in entry:
             return self._repeat_done and entry["generation"] != self._generation
         return self._repeat_uncertain

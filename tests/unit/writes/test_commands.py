@@ -17,6 +17,7 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.state.sql_tables import ATTEMPTS, HISTORY, LEDGER
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.__main__ import main
+from tests.capabilities import IS_AIRFLOW_3
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_for
 
@@ -66,7 +67,8 @@ def run(capsys):
         code = main(list(arguments))
         captured = capsys.readouterr()
         assert TOKEN not in captured.out + captured.err
-        assert "\n" not in captured.err.strip()
+        # Airflow 2 logs why it does not find a connection.
+        assert "\n" not in captured.err.strip() or not IS_AIRFLOW_3
         return code, captured.out, captured.err
 
     return run_command

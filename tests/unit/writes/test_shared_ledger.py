@@ -157,6 +157,21 @@ def test_a_key_with_other_content_is_not_sent_and_a_warning_says_so(service, cap
     assert "was sent with other content under key 'PO-1'; the change is not sent" in caplog.text
 
 
+def test_what_was_refused_with_409_is_held_for_a_person(service):
+    service.fail("POST", "/properties/*/jobs", faults.Status(409))
+    for run_id in ("first", "second"):
+        context = run_of(run_id)
+        with pytest.raises(AirflowFailException, match="returned HTTP 409; what was to be written may exist"):
+            jobs("PO-1").execute(context)
+        assert context["ti"].pushed["return_value"][0]["outcome"] == "rejected"
+    with pytest.raises(AirflowFailException, match="returned HTTP 409"):
+        job().execute(run_of("third"))
+    assert len(service.requests) == 1
+
+    jobs("PO-1", if_uncertain="create").execute(run_of("fourth"))
+    assert len(service.jobs) == 1
+
+
 def test_keys_differ_as_texts_do(service, database):
     jobs = [{"property_id": 7, "job": {}, "key": key} for key in ODD_KEYS]
     operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, once_per="key", max_concurrency=1)
@@ -263,6 +278,18 @@ def test_a_replaced_attempt_claims_nothing_and_records_what_it_has_sent(entries)
         entries.ledger("a1")
     assert entries.ledger("a3").get(WRITE).result == {"id": 1}
     assert entries.ledger("a3").get(other) is None
+
+
+def test_an_entry_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(entries, database):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1").run_once(WRITE, interrupted)
+    waiting = entries.ledger("b1", "other", repeat_uncertain=True)
+    waiting._max_flight *= 0
+    database.execute("DELETE FROM fsm_ledger")
+    with entries.ledger("c1", "third") as ledger:
+        ledger.record(WRITE, {"id": 1})
+
+    assert waiting.run_once(WRITE, lambda: pytest.fail("it was sent")) == {"id": 1}
 
 
 @pytest.mark.parametrize("cleared", [0, 1])
