@@ -1,21 +1,23 @@
-"""Empty databases for a ledger: SQLite, and where they are installed PostgreSQL and MariaDB."""
+"""Empty databases for a ledger.
+
+``FSM_DATABASES`` names others than SQLite: ``postgresql,mariadb``, as ``make test-distributed`` does.
+"""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sqlalchemy
 
-from tests.distributed.backends import MissingPackageError, mariadb, postgresql
+from tests.distributed.backends import mariadb, postgresql
 
-DATABASES = ("sqlite", "postgresql", "mariadb")
+DATABASES = os.environ.get("FSM_DATABASES", "sqlite").split(",")
 _numbers = count(1)
 
 
@@ -54,20 +56,15 @@ class Database:
 
 @contextmanager
 def server(kind: str) -> Iterator[str | int | None]:
-    """Run the server of a database, if it needs one; skip the test where it is not installed."""
-    try:
-        if kind == "postgresql":
-            with postgresql() as url:
-                yield url
-        elif kind == "mariadb":
-            if not find_spec("MySQLdb"):
-                pytest.skip("needs apache-airflow-providers-mysql: make test-distributed")
-            with mariadb() as port:
-                yield port
-        else:
-            yield None
-    except MissingPackageError as error:
-        pytest.skip(str(error))
+    """Run the server of a database, if it needs one; give what :func:`empty_database` needs."""
+    if kind == "postgresql":
+        with postgresql() as url:
+            yield url
+    elif kind == "mariadb":
+        with mariadb() as port:
+            yield port
+    else:
+        yield None
 
 
 def empty_database(kind: str, at: str | int | None, folder: Path) -> Database:
