@@ -98,7 +98,7 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
 
 
 def _start(stage: Stage) -> list[Run]:
-    return [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
+    return [run for _ in range(RUNS) for run in stage.start_bulk("kills_bulk", None)]
 
 
 def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:

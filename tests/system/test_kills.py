@@ -1,6 +1,7 @@
 """A job is never created twice, and never silently lost: tasks that are killed on a real Airflow.
 
-``FSM_KILLS_SEED`` repeats the random kills of a test that has failed.
+``FSM_KILLS_SEED`` repeats the random kills of a test that has failed. ``FSM_KILLS_STORES`` names the stores of
+the ledger, by default ``Airflow,SQLite``; ``PostgreSQL`` is the third.
 """
 
 import re
@@ -14,6 +15,7 @@ import pytest
 from fsm_provider.operators.jobs import KEPT_FIELDS
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.seeds import SEED
+from tests.system import ledgers
 from tests.system.kills import (
     BULK_JOBS,
     BULK_RUNS,
@@ -47,8 +49,14 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("kills"), OURS) as running:
+    with staged(tmp_path_factory.mktemp("kills"), OURS, stores=ledgers.CHOSEN) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=ledgers.chosen(*ledgers.STORES))
+def fsm_conn_id(request: pytest.FixtureRequest) -> str:
+    """The connection, which has the ledger in one of the stores."""
+    return ledgers.STORES[request.param]
 
 
 @dataclass
@@ -61,17 +69,17 @@ class Aftermath:
 
 
 @pytest.fixture(scope="module")
-def killed(stage: Stage) -> dict[object, Aftermath]:
+def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
     """All kills at once, since a killed worker is noticed only after seconds of silence."""
     runs: dict[object, Run] = {}
     with stage.quiet():
         for victim in ("both", "task"):
             for point in POINTS:
-                runs[point, victim] = stage.start_one("kills_one", point, victim)
+                runs[point, victim] = stage.start_one("kills_one", point, victim, fsm_conn_id)
         for name, (point, options) in OPTIONS.items():
-            runs[name] = stage.start_one("kills_one", point, "task", **options)
+            runs[name] = stage.start_one("kills_one", point, "task", fsm_conn_id, **options)
         for number, kill in enumerate(random_kills(SEED, BULK_RUNS)):
-            runs[number] = stage.start_bulk("kills_bulk", kill)
+            [runs[number]] = stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     reports = dict(zip(runs, stage.finish(runs.values()), strict=True))
     if not IS_RETRIED:
         not_retried = [key for key, report in reports.items() if report.attempts == 1]
@@ -159,20 +167,23 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
         assert report.state in states
 
 
-def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
+def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(
+    killed: dict[object, Aftermath], fsm_conn_id: str
+) -> None:
     cleared = [killed[number] for number in range(BULK_RUNS) if killed[number].cleared]
     assert len(cleared) == CLEARED_BULK_RUNS
     for aftermath in cleared:
         assert aftermath.cleared
         assert aftermath.cleared.jobs == aftermath.retried.jobs
+        by = None if fsm_conn_id == "fsm_default" else aftermath.run.task
         assert aftermath.cleared.result == [
-            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"]}
+            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"], "by": by}
             for one in aftermath.retried.result
         ]
 
 
-def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> None:
-    run, process = _run_in_the_middle(stage)
+def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage, fsm_conn_id: str) -> None:
+    run, process = _run_in_the_middle(stage, fsm_conn_id)
 
     stage.airflow.set_task_state(run.dag_id, run.run_id, TASK_ID, "failed")
 
@@ -186,8 +197,8 @@ def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> N
     assert stage.killer.seen[run.number] == BULK_JOBS
 
 
-def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage) -> None:
-    run, task = _run_in_the_middle(stage)
+def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage, fsm_conn_id: str) -> None:
+    run, task = _run_in_the_middle(stage, fsm_conn_id)
     worker = task.parent()
     assert worker
     worker.suspend()
@@ -210,9 +221,9 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage)
         assert tally.uncertain_existing + tally.uncertain_missing <= CONCURRENCY + CONCURRENCY // 2
 
 
-def _run_in_the_middle(stage: Stage) -> tuple[Run, psutil.Process]:
+def _run_in_the_middle(stage: Stage, fsm_conn_id: str) -> tuple[Run, psutil.Process]:
     # Under way together, they leave Airflow's API alone for a while: see Stage.quiet.
     stage.service.settings.latency = 2.0
-    run = stage.start_bulk("kills_bulk", None)
+    [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
     stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
     return run, psutil.Process(stage.task(run)["pid"])
