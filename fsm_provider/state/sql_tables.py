@@ -116,12 +116,16 @@ def statements(engine: Engine) -> str:
 def _schema_version(engine: Engine) -> int | None:
     """Return the version of the tables, None if there are none."""
     try:
-        with engine.connect() as connection:
-            return connection.execute(select(_SCHEMA.c.version)).scalar()
+        return _read_version(engine)
     except DBAPIError:
-        if inspect(engine).has_table(_SCHEMA.name):
-            raise
-        return None
+        if not inspect(engine).has_table(_SCHEMA.name):
+            return None
+        return _read_version(engine)  # another task may just have created it
+
+
+def _read_version(engine: Engine) -> int | None:
+    with engine.connect() as connection:
+        return connection.execute(select(_SCHEMA.c.version)).scalar()
 
 
 def _create(engine: Engine, is_last: bool) -> None:
