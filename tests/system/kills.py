@@ -31,7 +31,7 @@ from tests.capabilities import IS_AIRFLOW_3
 from tests.distributed.backends import postgresql
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
-from tests.system.ledgers import STORES, Databases, databases
+from tests.system.ledgers import STORES, Databases, available, databases
 from tests.system.local_airflow import LocalAirflow
 
 SYSTEM = Path(__file__).parent
@@ -380,7 +380,7 @@ def main() -> int:
     end_on_signals()
     with (
         tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
-        staged(Path(folder), OURS, CONTROL, stores=STORES) as stage,
+        staged(Path(folder), OURS, CONTROL, stores=available(STORES)) as stage,
     ):
         _kill_at_points(stage)
         _kill_at_random(stage, options.seed, options.runs)

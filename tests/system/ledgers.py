@@ -5,7 +5,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,17 @@ def chosen(*stores: str) -> list[object]:
         for store in stores
         if store in CHOSEN
     ]
+
+
+def available(stores: Collection[str] = CHOSEN) -> list[str]:
+    """Give those of the stores that are installed."""
+    return [store for store in stores if store != "PostgreSQL" or not missing("postgres")]
+
+
+def note(record_property: Callable[[str, str], None], capability: str, fsm_conn_id: str) -> None:
+    """Write down that this was measured with the ledger of a connection, for docs/versions.md."""
+    [store] = [store for store, of in STORES.items() if of == fsm_conn_id]
+    record_property("capability", json.dumps([capability, store]))
 
 
 @dataclass
@@ -64,9 +75,8 @@ def databases(folder: Path, service: FakeFieldService, stores: Collection[str]) 
             if store == "SQLite":
                 running.add_file(service, fsm_conn_id, folder / "ledger.db")
             elif store == "PostgreSQL":
-                if not missing("postgres"):
-                    running.postgresql = stack.enter_context(postgresql_server())
-                    running.connect(service, fsm_conn_id, f"postgres://{running.postgresql.url}")
+                running.postgresql = stack.enter_context(postgresql_server())
+                running.connect(service, fsm_conn_id, f"postgres://{running.postgresql.url}")
             else:
                 running.connect(service, fsm_conn_id, None)
         yield running

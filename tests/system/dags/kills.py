@@ -90,7 +90,7 @@ def wait_to_be_killed(context, result=None):
         time.sleep(0.05)
 
 
-def job_requests(number, jobs, once_per="run"):
+def job_requests(number, jobs, once_per, **other):
     return [
         {
             "property_id": number * 1000 + index,
@@ -128,7 +128,7 @@ def kills_one():
 def kills_bulk():
     FsmCreateJobsOperator(
         task_id="create",
-        jobs="{{ job_requests(dag_run.conf['number'], dag_run.conf['jobs'], dag_run.conf['once_per']) | tojson }}",
+        jobs="{{ job_requests(**dag_run.conf) | tojson }}",
         once_per="{{ dag_run.conf['once_per'] }}",
         max_concurrency="{{ dag_run.conf['concurrency'] }}",
         post_execute=wait_to_be_killed,
@@ -139,7 +139,7 @@ def kills_bulk():
 def kills_not_retried():
     FsmCreateJobsOperator(
         task_id="create",
-        jobs="{{ job_requests(dag_run.conf['number'], dag_run.conf['jobs']) | tojson }}",
+        jobs="{{ job_requests(**dag_run.conf) | tojson }}",
         max_concurrency="{{ dag_run.conf['concurrency'] }}",
         retries=0,
     )
