@@ -143,11 +143,12 @@ def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
 
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=2 * BULK_JOBS)
     uncertain = [_indices(report, "uncertain") for report in reports]
-    assert uncertain[0] == uncertain[1]
-    assert len(uncertain[0]) <= MAX_UNCERTAIN
+    # A task whose worker alone is killed lives on for a while, and records what becomes of its own requests.
+    assert uncertain[0] == uncertain[1] or victim == "worker"
     [dead] = [run for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
-    for report in reports:
-        assert report.state == ("failed" if uncertain[0] else "success")
+    for report, indices in zip(reports, uncertain, strict=True):
+        assert len(indices) <= MAX_UNCERTAIN
+        assert report.state == ("failed" if indices else "success")
         assert all(one["by"] == dead.task for one in report.result if one["outcome"] == "uncertain")
 
 
