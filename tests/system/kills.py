@@ -24,7 +24,6 @@ from typing import Any, Self
 
 import psutil
 
-from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.faults import Exchange
 from tests.capabilities import IS_AIRFLOW_3
@@ -148,7 +147,7 @@ class Run:
     @property
     def task(self) -> dict[str, Any]:
         """Its task, as the outcomes of others name it."""
-        return Task(self.dag_id, self.run_id, TASK_ID, -1).as_dict()
+        return {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": TASK_ID, "map_index": -1}
 
 
 @dataclass(frozen=True)

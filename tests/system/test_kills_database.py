@@ -34,7 +34,7 @@ from tests.system.kills import (
 from tests.system.test_kills import IS_RETRIED
 
 STORES = [store for store in ("SQLite", "PostgreSQL") if store in ledgers.available()]
-SLOW = 10 * LATENCY
+SLOW = 20 * LATENCY
 """The latency at which two runs overlap, though one starts seconds after the other."""
 MAX_UNCERTAIN = CONCURRENCY + CONCURRENCY // 2
 SMALL_DISK = "160k"
@@ -90,16 +90,10 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
     runs: dict[tuple[str, str], list[Run]] = {}
     stage.service.settings.latency = SLOW
     with stage.quiet():
-        for fsm_conn_id in (ledgers.STORES[store] for store in STORES):
-            chance = Random(f"{SEED} {fsm_conn_id}")
-            for victim in (None, *VICTIMS):
-                request, seconds = chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4), chance.uniform(0, SLOW)
-                kill = Kill(victim, request, seconds) if victim else None
-                runs[fsm_conn_id, f"{victim} killed" if victim else "together"] = stage.start_bulk(
-                    "kills_bulk", kill, fsm_conn_id, once_per="key", runs=2
-                )
-            kill = Kill("task", chance.randint(CONCURRENCY, BULK_JOBS // 2), LATENCY)
-            runs[fsm_conn_id, "deleted"] = stage.start_bulk("kills_bulk", kill, fsm_conn_id)
+        # Those first that have to run together, as there are not slots for all.
+        for name in ("together", *(f"{victim} killed" for victim in VICTIMS), "deleted"):
+            for fsm_conn_id in (ledgers.STORES[store] for store in STORES):
+                runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
     ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
     if not IS_RETRIED:
         reports = [pair for one in ended.values() for pair in zip(one.runs, one.reports, strict=True)]
@@ -108,6 +102,16 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
         ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
     stage.service.settings.latency = LATENCY
     return ended
+
+
+def _start(stage: Stage, name: str, fsm_conn_id: str) -> list[Run]:
+    chance = Random(f"{SEED} {fsm_conn_id} {name}")
+    if name == "deleted":
+        kill = Kill("task", chance.randint(CONCURRENCY, BULK_JOBS // 2), LATENCY)
+        return stage.start_bulk("kills_bulk", kill, fsm_conn_id)
+    victim, request = name.removesuffix(" killed"), chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
+    planned = None if name == "together" else Kill(victim, request, chance.uniform(0, SLOW))
+    return stage.start_bulk("kills_bulk", planned, fsm_conn_id, once_per="key", runs=2)
 
 
 @pytest.fixture
@@ -145,11 +149,13 @@ def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
     uncertain = [_indices(report, "uncertain") for report in reports]
     # A task whose worker alone is killed lives on for a while, and records what becomes of its own requests.
     assert uncertain[0] == uncertain[1] or victim == "worker"
-    [dead] = [run for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
+    # In Airflow 2 it even ends well.
+    dead = [run.task for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
+    assert dead or victim == "worker"
     for report, indices in zip(reports, uncertain, strict=True):
         assert len(indices) <= MAX_UNCERTAIN
         assert report.state == ("failed" if indices else "success")
-        assert all(one["by"] == dead.task for one in report.result if one["outcome"] == "uncertain")
+        assert all(one["by"] in dead for one in report.result if one["outcome"] == "uncertain")
 
 
 def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
@@ -166,8 +172,8 @@ def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
     assert (second.state, second.jobs) == (first.state, first.jobs)
     assert [one["by"] for one in second.result] == [run.task] * BULK_JOBS
     tally = Tally.from_reports([second])
-    assert tally == Tally.from_reports([first])
     assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
+    assert _indices(second, "uncertain") <= _indices(first, "uncertain")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
