@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-ui bench kills \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-ui bench kills \
 	docs release constraints clean
 
 help: ## List the targets
@@ -76,6 +76,10 @@ test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3
 test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
 	@echo "== pytest tests/distributed"
 	@$(<D)/bin/pytest --quiet tests/distributed
+
+test-databases: build/databases-venv/.installed ## A shared ledger (Debian's postgresql, mariadb-server, libmariadb-dev, gcc)
+	@echo "== pytest tests/unit/writes/test_shared_ledger.py on PostgreSQL and MariaDB"
+	@FSM_DATABASES=postgresql,mariadb $(<D)/bin/pytest --quiet tests/unit/writes/test_shared_ledger.py
 
 test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"

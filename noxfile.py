@@ -48,10 +48,12 @@ def airflow(session: nox.Session, airflow: str) -> None:
     "python,airflow", [nox.param(*run, id=run[1], tags=[run[1]]) for run in RUNS if run[0] == "3.11"]
 )
 def kills(session: nox.Session, airflow: str) -> None:
-    """Kill tasks that create jobs, and triggerers; on Airflow 2 with PostgreSQL, from Debian's packages."""
+    """Kill tasks that create jobs, and triggerers; with PostgreSQL too, from Debian's packages."""
     install(session, airflow)
     # The files have an Airflow of their own; the one in conftest.py needs Airflow 3.3.
-    test(session, airflow, "kills", "--noconftest", "tests/system/test_kills.py")
+    jobs = ["tests/system/test_kills.py", "tests/system/test_kills_database.py"]
+    session.env["FSM_KILLS_STORES"] = "Airflow,SQLite,PostgreSQL"
+    test(session, airflow, "kills", "--noconftest", *jobs)
     if airflow.startswith("3."):
         test(session, airflow, "watchers", "--noconftest", "tests/system/test_watcher_kills.py")
 

@@ -74,6 +74,7 @@ class SqlEntries(LedgerEntries):
         self._task_digest = digest_for(task.as_dict(), DIGITS)
         self._attempt = attempt
         self._versions: dict[str, int] = {}
+        self._is_away = False
         self._in_transaction(self._take_over)
         if load_all:
             self._in_transaction(lambda connection: self._read(connection, None))
@@ -208,16 +209,23 @@ class SqlEntries(LedgerEntries):
     def _in_transaction(self, work: Callable[[Connection], Result]) -> Result:
         """Call a function within a transaction; again if it fails for a reason that may pass.
 
-        Done twice, it has the same result: whether a COMMIT that failed has taken place is unknown.
+        Done twice, it has the same result: whether a COMMIT that failed has taken place is unknown. Once that
+        has failed for long enough, each function is called once, so that not every thread waits as long.
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(RETRY_SECONDS),
+            stop=stop_after_delay(0.0 if self._is_away else RETRY_SECONDS),
             wait=wait_random_exponential(0.05, max=2.0),
             before_sleep=before_sleep_log(logger, logging.WARNING),
             reraise=True,
         )
-        return retrying(lambda: _in_one_transaction(self._engine, work))
+        try:
+            result = retrying(lambda: _in_one_transaction(self._engine, work))
+        except Exception as error:
+            self._is_away = _may_pass(error)
+            raise
+        self._is_away = False
+        return result
 
     def _superseded(self) -> Exception:
         return superseded("this one")

@@ -148,15 +148,17 @@ def statements(engine: Engine) -> str:
 
 def _schema_version(engine: Engine) -> int | None:
     """Return the version of the tables, None if there are none."""
-    query = select(_SCHEMA.c.version)
     try:
-        with engine.connect() as connection:
-            return connection.execute(query).scalar()
+        return _read_version(engine)
     except DBAPIError:
         if not inspect(engine).has_table(_SCHEMA.name):
             return None
-    with engine.connect() as connection:  # again, as another task may have created it meanwhile
-        return connection.execute(query).scalar()
+        return _read_version(engine)  # another task may just have created it
+
+
+def _read_version(engine: Engine) -> int | None:
+    with engine.connect() as connection:
+        return connection.execute(select(_SCHEMA.c.version)).scalar()
 
 
 def _create(engine: Engine, is_last: bool) -> None:

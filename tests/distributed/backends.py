@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from tests.system.local_airflow import free_port
 
@@ -24,12 +25,72 @@ class MissingPackageError(Exception):
     """A program is not installed; the text says which package has it."""
 
 
+class Server:
+    """A program in the background.
+
+    :param url: where it listens.
+    :param probe: a command that succeeds once it does.
+    """
+
+    def __init__(
+        self, url: str, command: list[str], probe: list[str], folder: Path, stop_signal: signal.Signals
+    ) -> None:
+        self.url = url
+        self._command, self._probe, self._folder, self._stop_signal = command, probe, folder, stop_signal
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, also again, and wait until it listens."""
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            # A Ctrl-C is not for the server: whoever uses it stops first.
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while subprocess.run(self._probe, capture_output=True).returncode != 0:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self._command[0]} did not start:\n{log.read_text()}")
+                time.sleep(0.1)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, stop_signal: signal.Signals | None = None) -> None:
+        """Stop it, by the signal that it has for that or another one."""
+        self._process.send_signal(stop_signal or self._stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 @contextmanager
 def postgresql(*, sync: bool = False) -> Iterator[str]:
     """Run a cluster of its own, and give the URL of its database, without a scheme.
 
     :param sync: whether it waits for its disk, as it does by default.
     """
+    with postgresql_server(sync=sync) as server:
+        yield server.url
+
+
+@contextmanager
+def postgresql_server(*, sync: bool = False) -> Iterator[Server]:
+    """Run a cluster of its own; the URL is that of its database, without a scheme."""
     port = free_port()
     as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory(prefix="fsm-postgresql-") as folder:
@@ -49,8 +110,9 @@ def postgresql(*, sync: bool = False) -> Iterator[str]:
         server = [*as_user, _find("postgres"), "-D", data, *options]
         probe = [_find("pg_isready"), "--host=127.0.0.1", f"--port={port}"]
         # SIGINT ends sessions that are still open; SIGTERM would wait for them.
-        with _running(server, probe, Path(folder), signal.SIGINT):
-            yield f"{USER}@127.0.0.1:{port}/postgres"
+        url = f"{USER}@127.0.0.1:{port}/postgres"
+        with Server(url, server, probe, Path(folder), signal.SIGINT) as running:
+            yield running
 
 
 @contextmanager
@@ -73,7 +135,7 @@ def mariadb() -> Iterator[int]:
         socket = f"--socket={folder}/socket"
         server = [_find("mariadbd"), *data[::-1], *user, socket, "--bind-address=127.0.0.1", f"--port={port}"]
         probe = [_find("mariadb-admin"), "--no-defaults", socket, "ping"]
-        with _running(server, probe, Path(folder), signal.SIGTERM):
+        with Server(f"127.0.0.1:{port}", server, probe, Path(folder), signal.SIGTERM):
             yield port
 
 
@@ -84,8 +146,18 @@ def redis() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="fsm-redis-") as folder:
         server = [_find("redis-server"), "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
         probe = [_find("redis-cli"), "-h", "127.0.0.1", "-p", str(port), "ping"]
-        with _running(server, probe, Path(folder), signal.SIGTERM):
-            yield f"redis://127.0.0.1:{port}/0"
+        url = f"redis://127.0.0.1:{port}/0"
+        with Server(url, server, probe, Path(folder), signal.SIGTERM):
+            yield url
+
+
+def missing(program: str) -> str:
+    """Say that a program is not installed; nothing if it is."""
+    try:
+        _find(program)
+    except MissingPackageError as error:
+        return str(error)
+    return ""
 
 
 def _find(program: str) -> str:
@@ -96,34 +168,3 @@ def _find(program: str) -> str:
     if not versions:
         raise MissingPackageError(f"{program} is not installed; on Debian: {PACKAGES}")
     return str(versions[-1])
-
-
-@contextmanager
-def _running(
-    command: list[str], probe: list[str], folder: Path, stop_signal: signal.Signals
-) -> Iterator[None]:
-    log = folder / "log"
-    with log.open("wb") as output:
-        # A Ctrl-C is not for the server: whoever uses it stops first.
-        server = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while subprocess.run(probe, capture_output=True).returncode != 0:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} did not start:\n{log.read_text()}")
-            time.sleep(0.1)
-        yield
-    finally:
-        server.send_signal(stop_signal)
-        try:
-            server.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()

@@ -12,6 +12,7 @@ from tests.seeds import SEED
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID, WAITS_ID
 from tests.system.kills import DAG_IDS, LATENCY, OURS, Stage
+from tests.system.ledgers import Databases
 from tests.system.watcher import until_polled
 
 WATCHED = OURS.with_name("watched.py")
@@ -57,20 +58,16 @@ def airflow(
     dags = tmp_path_factory.mktemp("dags")
     for file in (OURS, WATCHED):
         (dags / file.name).symlink_to(file)
-    env = {
-        "AIRFLOW_CONN_FSM_DEFAULT": job_service.connection_json(),
-        "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
-    }
-    home = tmp_path_factory.mktemp("airflow")
+    home, ledgers = tmp_path_factory.mktemp("airflow"), Databases()
+    ledgers.connect(job_service, "fsm_default", None)
+    ledgers.connect(watched_service, "fsm_watched", None)
     try:
-        with (
-            postgresql() as database,
-            redis() as broker,
-            DistributedAirflow(dags, home, env, database=database, broker=broker) as running,
-        ):
-            for dag_id in (*DAG_IDS[OURS], DAG_ID, WAITS_ID):
-                running.wait_for_dag(dag_id)
-            yield running
+        with postgresql() as database, redis() as broker:
+            ledgers.connect(job_service, "fsm_postgresql", f"postgres://{database}")
+            with DistributedAirflow(dags, home, ledgers.env, database=database, broker=broker) as running:
+                for dag_id in (*DAG_IDS[OURS], DAG_ID, WAITS_ID):
+                    running.wait_for_dag(dag_id)
+                yield running
     except MissingPackageError as error:
         pytest.exit(str(error), returncode=1)
 

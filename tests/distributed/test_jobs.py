@@ -22,6 +22,7 @@ RUNS = 8
 JOBS = RUNS * BULK_JOBS
 
 
+@pytest.mark.parametrize("fsm_conn_id", ["fsm_default", "fsm_postgresql"])
 @pytest.mark.parametrize("worker", ["worker", "worker-2"])
 def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     airflow: DistributedAirflow,
@@ -29,9 +30,10 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     chance: random.Random,
     record_property: Callable[[str, object], None],
     worker: str,
+    fsm_conn_id: str,
 ) -> None:
     requests = chance.randint(1, BULK_JOBS * 3 // 4)
-    runs = _start(stage)
+    runs = _start(stage, fsm_conn_id)
     _until_a_run_has_sent(requests, airflow, stage, worker)
     time.sleep(chance.uniform(0.0, 2 * LATENCY))
     airflow.kill(worker)
@@ -97,8 +99,8 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     assert emitted == {1: len(forms)}
 
 
-def _start(stage: Stage) -> list[Run]:
-    return [stage.start_bulk("kills_bulk", None) for _ in range(RUNS)]
+def _start(stage: Stage, fsm_conn_id: str = "fsm_default") -> list[Run]:
+    return [run for _ in range(RUNS) for run in stage.start_bulk("kills_bulk", None, fsm_conn_id)]
 
 
 def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:

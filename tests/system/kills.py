@@ -1,7 +1,8 @@
 """Tasks that create jobs, killed: what the service holds then, and what the task says of it.
 
 ``python -m tests.system.kills [--seed N]`` does to tasks of the http provider what ``test_kills.py``
-does to ours, and prints both. It runs where that provider is installed: ``make kills``.
+does to ours with a ledger in each of the stores, and prints all. It runs where that provider is installed:
+``make kills``.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import count
@@ -29,11 +30,12 @@ from tests.capabilities import IS_AIRFLOW_3
 from tests.distributed.backends import postgresql
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
+from tests.system.ledgers import STORES, Databases, available, databases
 from tests.system.local_airflow import LocalAirflow
 
 SYSTEM = Path(__file__).parent
 OURS, CONTROL = SYSTEM / "dags" / "kills.py", SYSTEM / "dags_control" / "kills_http.py"
-DAG_IDS = {OURS: ("kills_one", "kills_bulk"), CONTROL: ("control_one", "control_bulk")}
+DAG_IDS = {OURS: ("kills_one", "kills_bulk", "kills_not_retried"), CONTROL: ("control_one", "control_bulk")}
 TASK_ID = "create"
 UNCERTAIN = "may or may not have taken effect"
 
@@ -140,6 +142,12 @@ class Run:
     dag_id: str
     run_id: str
     references: list[str]
+    conf: dict[str, Any]
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """Its task, as the outcomes of others name it."""
+        return {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": TASK_ID, "map_index": -1}
 
 
 @dataclass(frozen=True)
@@ -162,25 +170,31 @@ class Report:
 
 
 @contextmanager
-def staged(folder: Path, *dag_files: Path) -> Iterator["Stage"]:
-    """Run an Airflow with these DAGs, and a service.
+def staged(
+    folder: Path, *dag_files: Path, stores: Collection[str], full: Path | None = None, slots: int = 4
+) -> Iterator["Stage"]:
+    """Run an Airflow with these DAGs, a service, and what the ledgers need.
 
     :param folder: an empty one.
+    :param stores: where ledgers are.
+    :param full: where that of the connection ``fsm_full`` is, in SQLite.
+    :param slots: how many tasks may run at a time.
     """
     dags = folder / "dags"
     dags.mkdir()
     for file in dag_files:
         (dags / file.name).symlink_to(file)
-    with FakeFieldService(latency=LATENCY) as service:
+    with FakeFieldService(latency=LATENCY) as service, databases(folder, service, stores) as ledgers:
+        if full:
+            ledgers.add_file(service, "fsm_full", full)
         connection = {"conn_type": "http", "host": service.base_url, "password": service.settings.token}
-        env = NOTICED_AFTER | {
-            "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
-            "AIRFLOW_CONN_FSM_HTTP": json.dumps(connection),
-        }
+        env = NOTICED_AFTER | ledgers.env
+        env["AIRFLOW_CONN_FSM_HTTP"] = json.dumps(connection)
+        env["AIRFLOW__CORE__PARALLELISM"] = str(slots)
         with _database() as of_database, LocalAirflow(dags, folder / "home", env | of_database) as airflow:
             for dag_id in [dag_id for file in dag_files for dag_id in DAG_IDS[file]]:
                 airflow.wait_for_dag(dag_id)
-            yield Stage(airflow, service)
+            yield Stage(airflow, service, ledgers)
 
 
 @contextmanager
@@ -199,8 +213,11 @@ def _database() -> Iterator[dict[str, str]]:
 class Stage:
     """An Airflow, and a service that kills the senders of planned requests."""
 
-    def __init__(self, airflow: LocalAirflow, service: FakeFieldService) -> None:
+    def __init__(
+        self, airflow: LocalAirflow, service: FakeFieldService, ledgers: Databases | None = None
+    ) -> None:
         self.airflow, self.service = airflow, service
+        self.ledgers = ledgers or Databases()
         self.killer = Killer()
         self.service.fail("POST", "/properties/*/jobs", self.killer, every=True)
         self._numbers = count(1)
@@ -221,26 +238,50 @@ class Stage:
     def _pause(self, paused: bool) -> None:
         self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
 
-    def start_one(self, dag_id: str, point: str, victim: str, **conf: Any) -> Run:
+    def start_one(
+        self, dag_id: str, point: str, victim: str, fsm_conn_id: str = "fsm_default", **conf: Any
+    ) -> Run:
         """Have one job created by a task that dies at this point of its first attempt."""
-        kill = Kill(victim, answered=False) if point == "stored, not answered" else None
-        return self._start(dag_id, 1, kill, {"point": point, "victim": victim, **conf})
+        number = next(self._numbers)
+        if point == "stored, not answered":
+            self.killer.planned[number] = Kill(victim, answered=False)
+        conf |= {"point": point, "victim": victim, "fsm_conn_id": fsm_conn_id}
+        return self._start(dag_id, number, 1, conf)
 
-    def start_bulk(self, dag_id: str, kill: Kill | None) -> Run:
-        """Have many jobs created, by a task that dies once or not at all."""
-        return self._start(
-            dag_id,
-            BULK_JOBS,
-            kill,
-            {"jobs": BULK_JOBS, "concurrency": CONCURRENCY, "killed": kill is not None},
-        )
+    def start_bulk(
+        self,
+        dag_id: str,
+        kill: Kill | None,
+        fsm_conn_id: str = "fsm_default",
+        *,
+        once_per: str = "run",
+        runs: int = 1,
+    ) -> list[Run]:
+        """Have many jobs created, by runs that are given the same list; one task dies once, or none does.
 
-    def _start(self, dag_id: str, jobs: int, kill: Kill | None, conf: dict[str, Any]) -> Run:
+        That of a single run waits for its end.
+        """
         number = next(self._numbers)
         if kill:
             self.killer.planned[number] = kill
-        run_id = self.airflow.trigger(dag_id, {"number": number, **conf})
-        return Run(number, dag_id, run_id, [f"PO-{number}-{index}" for index in range(jobs)])
+        conf = {
+            "jobs": BULK_JOBS,
+            "concurrency": CONCURRENCY,
+            "killed": kill is not None and runs == 1,
+            "once_per": once_per,
+            "fsm_conn_id": fsm_conn_id,
+        }
+        return [self._start(dag_id, number, BULK_JOBS, conf) for _ in range(runs)]
+
+    def _start(self, dag_id: str, number: int, jobs: int, conf: dict[str, Any]) -> Run:
+        conf = {"number": number, **conf}
+        run_id = self.airflow.trigger(dag_id, conf)
+        return Run(number, dag_id, run_id, [f"PO-{number}-{index}" for index in range(jobs)], conf)
+
+    def start_again(self, run: Run) -> None:
+        """Delete a run that is over, and trigger it again under the same id."""
+        self.airflow.api("DELETE", f"/dags/{run.dag_id}/dagRuns/{run.run_id}")
+        self.airflow.trigger(run.dag_id, run.conf, run.run_id)
 
     def finish(self, runs: Iterable[Run]) -> list[Report]:
         """Wait for the end of the runs."""
@@ -338,28 +379,44 @@ def main() -> int:
     end_on_signals()
     with (
         tempfile.TemporaryDirectory(prefix="fsm-kills-") as folder,
-        staged(Path(folder), OURS, CONTROL) as stage,
+        staged(Path(folder), OURS, CONTROL, stores=available(STORES)) as stage,
     ):
         _kill_at_points(stage)
         _kill_at_random(stage, options.seed, options.runs)
     return 0
 
 
+Side = tuple[str, str]
+"""A DAG, and the connection whose ledger it uses."""
+
+
+def _sides(stage: Stage, dag_id: str, name: str, control_id: str, control_name: str) -> dict[Side, str]:
+    """Name ours with each store that is there, and the control."""
+    ours = {
+        (dag_id, fsm_conn_id): f"{name}, ledger in {store}"
+        for store, fsm_conn_id in STORES.items()
+        if f"AIRFLOW_CONN_{fsm_conn_id.upper()}" in stage.ledgers.env
+    }
+    return {**ours, (control_id, "fsm_default"): control_name}
+
+
 def _kill_at_points(stage: Stage) -> None:
-    dags = {"kills_one": "`FsmCreateJobOperator`", "control_one": "`HttpOperator`"}
+    sides = _sides(stage, "kills_one", "`FsmCreateJobOperator`", "control_one", "`HttpOperator`")
     with stage.quiet():
-        runs = {(dag_id, at): stage.start_one(dag_id, at, "task") for at in POINTS for dag_id in dags}
+        runs = {
+            (side, at): stage.start_one(side[0], at, "task", fsm_conn_id=side[1])
+            for at in POINTS
+            for side in sides
+        }
     retried = dict(zip(runs, stage.finish(runs.values()), strict=True))
     with stage.quiet():
         stage.clear(runs.values())
     cleared = dict(zip(runs, stage.finish(runs.values()), strict=True))
-    head = [f"{name}, {when}" for name in dags.values() for when in ("retried", "then cleared")]
-    _print_row("killed", *head)
-    _print_row(*["---"] * (1 + len(head)))
+    _print_row("killed", "", "retried", "then cleared")
+    _print_row(*["---"] * 4)
     for point in POINTS:
-        _print_row(
-            point, *[_in_words(reports[dag_id, point]) for dag_id in dags for reports in (retried, cleared)]
-        )
+        for side, name in sides.items():
+            _print_row(point, name, *[_in_words(reports[side, point]) for reports in (retried, cleared)])
 
 
 def _in_words(report: Report) -> str:
@@ -369,14 +426,15 @@ def _in_words(report: Report) -> str:
 
 
 def _kill_at_random(stage: Stage, seed: int, number: int) -> None:
-    names = {"kills_bulk": "`FsmCreateJobsOperator`", "control_bulk": "`HttpHook` in a loop"}
+    sides = _sides(stage, "kills_bulk", "`FsmCreateJobsOperator`", "control_bulk", "`HttpHook` in a loop")
     columns = [column.name for column in fields(Tally)]
     print(f"\n{number} random kills each, {BULK_JOBS} jobs a run, seed {seed}:\n")
     _print_row("", *[column.replace("_", " ") for column in columns])
     _print_row(*["---"] * (1 + len(columns)))
-    for dag_id, name in names.items():
+    for (dag_id, fsm_conn_id), name in sides.items():
         with stage.quiet():
-            runs = [stage.start_bulk(dag_id, kill) for kill in random_kills(seed, number)]
+            kills = random_kills(seed, number)
+            runs = [run for kill in kills for run in stage.start_bulk(dag_id, kill, fsm_conn_id)]
         tally = Tally.from_reports(stage.finish(runs))
         _print_row(name, *[getattr(tally, column) for column in columns])
 

@@ -1,11 +1,12 @@
 """A job is never created twice, and never silently lost: tasks that are killed on a real Airflow.
 
-``FSM_KILLS_SEED`` repeats the random kills of a test that has failed.
+``FSM_KILLS_SEED`` repeats the random kills of a test that has failed. ``FSM_KILLS_STORES`` names where the
+ledger is, by default ``Airflow,SQLite``; ``PostgreSQL`` is the third.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from fsm_provider.operators.jobs import KEPT_FIELDS
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.seeds import SEED
+from tests.system import ledgers
 from tests.system.kills import (
     BULK_JOBS,
     BULK_RUNS,
@@ -31,6 +33,8 @@ from tests.system.kills import (
     staged,
 )
 
+RUNS = BULK_RUNS if len(ledgers.CHOSEN) == len(ledgers.STORES) else BULK_RUNS // 2
+"""Random kills for each store: fewer, unless all stores are tested."""
 CLEARED_BULK_RUNS = 3
 IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
 """Whether Airflow retries a task whose process was killed; else the test clears it."""
@@ -47,8 +51,14 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("kills"), OURS) as running:
+    with staged(tmp_path_factory.mktemp("kills"), OURS, stores=ledgers.available()) as running:
         yield running
+
+
+@pytest.fixture(scope="module", params=ledgers.chosen(*ledgers.STORES))
+def fsm_conn_id(request: pytest.FixtureRequest) -> str:
+    """The connection, which has the ledger in one of the stores."""
+    return ledgers.STORES[request.param]
 
 
 @dataclass
@@ -61,17 +71,17 @@ class Aftermath:
 
 
 @pytest.fixture(scope="module")
-def killed(stage: Stage) -> dict[object, Aftermath]:
+def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
     """All kills at once, since a killed worker is noticed only after seconds of silence."""
     runs: dict[object, Run] = {}
     with stage.quiet():
         for victim in ("both", "task"):
             for point in POINTS:
-                runs[point, victim] = stage.start_one("kills_one", point, victim)
+                runs[point, victim] = stage.start_one("kills_one", point, victim, fsm_conn_id)
         for name, (point, options) in OPTIONS.items():
-            runs[name] = stage.start_one("kills_one", point, "task", **options)
-        for number, kill in enumerate(random_kills(SEED, BULK_RUNS)):
-            runs[number] = stage.start_bulk("kills_bulk", kill)
+            runs[name] = stage.start_one("kills_one", point, "task", fsm_conn_id, **options)
+        for number, kill in enumerate(random_kills(SEED, RUNS)):
+            [runs[number]] = stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     reports = dict(zip(runs, stage.finish(runs.values()), strict=True))
     if not IS_RETRIED:
         not_retried = [key for key, report in reports.items() if report.attempts == 1]
@@ -81,8 +91,8 @@ def killed(stage: Stage) -> dict[object, Aftermath]:
         reports |= zip(not_retried, again, strict=True)
     after = {key: Aftermath(runs[key], report) for key, report in reports.items()}
 
-    failed = [key for key in range(BULK_RUNS) if after[key].retried.state == "failed"]
-    again = [key for key in runs if key not in range(BULK_RUNS)] + failed[:CLEARED_BULK_RUNS]
+    failed = [key for key in range(RUNS) if after[key].retried.state == "failed"]
+    again = [key for key in runs if key not in range(RUNS)] + failed[:CLEARED_BULK_RUNS]
     with stage.quiet():
         stage.clear([runs[key] for key in again])
     for key, report in zip(again, stage.finish([runs[key] for key in again]), strict=True):
@@ -143,36 +153,40 @@ def test_if_uncertain_a_job_is_created_again_only_where_asked(
 
 
 def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_killed(
-    killed: dict[object, Aftermath],
+    killed: dict[object, Aftermath], fsm_conn_id: str, record_property: Callable[[str, str], None]
 ) -> None:
-    reports = [killed[number].retried for number in range(BULK_RUNS)]
+    reports = [killed[number].retried for number in range(RUNS)]
     tally = Tally.from_reports(reports)
-    print(f"seed {SEED}: {tally}")
+    print(f"seed {SEED}, {fsm_conn_id}: {tally}")
     assert {report.attempts for report in reports} <= AFTER_ONE_KILL
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
-        asked=BULK_RUNS * BULK_JOBS
+        asked=RUNS * BULK_JOBS
     )
     for report in reports:
         outcomes = Counter(outcome["outcome"] for outcome in report.result)
         assert outcomes["uncertain"] <= CONCURRENCY + CONCURRENCY // 2
         states = {"failed" if outcomes["uncertain"] else "success"} | ALSO_AFTER_ONE_KILL
         assert report.state in states
+    ledgers.note(record_property, "once in a run", fsm_conn_id)
 
 
-def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
-    cleared = [killed[number] for number in range(BULK_RUNS) if killed[number].cleared]
-    assert len(cleared) == CLEARED_BULK_RUNS
+def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(
+    killed: dict[object, Aftermath], fsm_conn_id: str
+) -> None:
+    cleared = [killed[number] for number in range(RUNS) if killed[number].cleared]
+    assert cleared
     for aftermath in cleared:
         assert aftermath.cleared
         assert aftermath.cleared.jobs == aftermath.retried.jobs
+        by = None if fsm_conn_id == "fsm_default" else aftermath.run.task
         assert aftermath.cleared.result == [
-            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"]}
+            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"], "by": by}
             for one in aftermath.retried.result
         ]
 
 
-def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> None:
-    run, process = _run_in_the_middle(stage)
+def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage, fsm_conn_id: str) -> None:
+    run, process = _run_in_the_middle(stage, fsm_conn_id)
 
     stage.airflow.set_task_state(run.dag_id, run.run_id, TASK_ID, "failed")
 
@@ -186,8 +200,8 @@ def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage) -> N
     assert stage.killer.seen[run.number] == BULK_JOBS
 
 
-def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage) -> None:
-    run, task = _run_in_the_middle(stage)
+def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage, fsm_conn_id: str) -> None:
+    run, task = _run_in_the_middle(stage, fsm_conn_id)
     worker = task.parent()
     assert worker
     worker.suspend()
@@ -210,9 +224,9 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage)
         assert tally.uncertain_existing + tally.uncertain_missing <= CONCURRENCY + CONCURRENCY // 2
 
 
-def _run_in_the_middle(stage: Stage) -> tuple[Run, psutil.Process]:
+def _run_in_the_middle(stage: Stage, fsm_conn_id: str) -> tuple[Run, psutil.Process]:
     # Under way together, they leave Airflow's API alone for a while: see Stage.quiet.
     stage.service.settings.latency = 2.0
-    run = stage.start_bulk("kills_bulk", None)
+    [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
     stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
     return run, psutil.Process(stage.task(run)["pid"])

@@ -22,6 +22,8 @@ SUITES = {
     "watchers": "watchers whose triggerer is killed",
 }
 CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
+ONCE = ("once in a run", "once across runs")
+"""What the kills of tasks have found, as the stores that the ledger was in."""
 MARKERS = "<!-- versions: made by tests/versions/report.py -->", "<!-- /versions -->"
 
 
@@ -37,8 +39,12 @@ def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
         "skipped": number["skipped"],
         "seconds": round(float(counts.attrib["time"])),
     }
-    noted = [json.loads(one.attrib["value"]) for one in counts.iter("property")]
-    return airflow, python, suite, found | ({"capabilities": dict(noted)} if noted else {})
+    noted: dict[str, list[str]] = {}
+    for one in counts.iter("property"):
+        capability, text = json.loads(one.attrib["value"])
+        noted.setdefault(capability, []).append(text)
+    capabilities = {capability: ", ".join(texts) for capability, texts in noted.items()}
+    return airflow, python, suite, found | ({"capabilities": capabilities} if noted else {})
 
 
 def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
@@ -54,13 +60,18 @@ def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
 
 def capabilities_for(pythons: dict[str, Any]) -> dict[str, str]:
     """Give what the run on the oldest Python has found."""
-    found = next(iter(pythons.values())).get("boot", {}).get("capabilities", {})
-    return {name: found.get(name, "not measured") for name in CAPABILITIES}
+    suites = next(iter(pythons.values()))
+    found = {
+        **suites.get("boot", {}).get("capabilities", {}),
+        **suites.get("kills", {}).get("capabilities", {}),
+    }
+    return {name: found.get(name, "not measured") for name in (*CAPABILITIES, *ONCE)}
 
 
 def short_table(results: dict[str, Any]) -> str:
     """Tabulate which versions ran, and what each can do."""
-    lines = [f"| Airflow | Python | {' | '.join(CAPABILITIES)} |", "|---" * (2 + len(CAPABILITIES)) + "|"]
+    columns = ("Airflow", "Python", *CAPABILITIES, *ONCE)
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for airflow, pythons in results.items():
         texts = [text.partition(":")[0] for text in capabilities_for(pythons).values()]
         lines.append(f"| {airflow} | {', '.join(pythons)} | {' | '.join(texts)} |")

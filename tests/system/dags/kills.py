@@ -6,20 +6,29 @@ import time
 from datetime import timedelta
 
 from airflow.providers.common.compat.sdk import dag
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import Pool
 
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state.variable_store import state_store_for
 
-CALLS_OF_SET = {
-    "before the POST": ("after", 1),
-    "answered, not recorded": ("before", 2),
-    "recorded": ("after", 2),
+STORES = {
+    "before the POST": ("after", "intent"),
+    "answered, not recorded": ("before", "job"),
+    "recorded": ("after", "job"),
 }
-"""Around which call of the store's ``set`` the task dies: the first is the intent, the second the job."""
+"""What is being stored when the task dies, and whether it is stored."""
+
+
+def die(victim):
+    for pid in {"task": [os.getpid()], "both": [os.getppid(), os.getpid()]}[victim]:
+        os.kill(pid, signal.SIGKILL)
 
 
 class DeadlyStore:
-    """The store of a task's state, in one of whose ``set`` the task is killed."""
+    """The store of a task's state, in one of whose ``set`` the task is killed: the second is for the job."""
 
     def __init__(self, store, dies_at, victim):
         self._store, self._dies_at, self._victim = store, dies_at, victim
@@ -35,15 +44,43 @@ class DeadlyStore:
         self._die_if("after")
 
     def _die_if(self, when):
-        if (when, self._sets) == self._dies_at:
-            for pid in {"task": [os.getpid()], "both": [os.getppid(), os.getpid()]}[self._victim]:
-                os.kill(pid, signal.SIGKILL)
+        if (when, {1: "intent", 2: "job"}.get(self._sets)) == self._dies_at:
+            die(self._victim)
+
+
+def die_in_database(dies_at, victim):
+    """Kill the task before it sends the COMMIT that stores this, or after it has gone through."""
+    statements = {"INSERT INTO fsm_ledger ": "intent", "UPDATE fsm_ledger ": "job"}
+
+    def note(connection, cursor, statement, *args):
+        for start, stored in statements.items():
+            if statement.startswith(start):
+                connection.info["stored"] = stored
+
+    def forget(connection):
+        connection.info.pop("stored", None)
+
+    def commit(connection):
+        if ("before", connection.info.get("stored")) == dies_at:
+            die(victim)
+
+    def checkin(_, record):
+        if ("after", record.info.pop("stored", None)) == dies_at:
+            die(victim)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "rollback", forget)
+    event.listen(Engine, "commit", commit)
+    event.listen(Pool, "checkin", checkin)
 
 
 def arm(context):
     conf = context["dag_run"].conf
-    if context["ti"].try_number == 1 and (dies_at := CALLS_OF_SET.get(conf["point"])):
-        context["task_state_store"] = DeadlyStore(state_store_for(context), dies_at, conf["victim"])
+    if context["ti"].try_number == 1 and (dies_at := STORES.get(conf["point"])):
+        if FsmHook(conf["fsm_conn_id"]).state_conn_id:
+            die_in_database(dies_at, conf["victim"])
+        else:
+            context["task_state_store"] = DeadlyStore(state_store_for(context), dies_at, conf["victim"])
 
 
 def wait_to_be_killed(context, result=None):
@@ -53,9 +90,13 @@ def wait_to_be_killed(context, result=None):
         time.sleep(0.05)
 
 
-def job_requests(number, jobs):
+def job_requests(number, jobs, once_per, **other):
     return [
-        {"property_id": number * 1000 + index, "job": {"customerReference": f"PO-{number}-{index}"}}
+        {
+            "property_id": number * 1000 + index,
+            "job": {"customerReference": f"PO-{number}-{index}"},
+            **({"key": f"PO-{number}-{index}"} if once_per == "key" else {}),
+        }
         for index in range(jobs)
     ]
 
@@ -63,7 +104,11 @@ def job_requests(number, jobs):
 settings = {
     "schedule": None,
     "max_active_runs": 50,
-    "default_args": {"retries": 2, "retry_delay": timedelta(seconds=1)},
+    "default_args": {
+        "retries": 2,
+        "retry_delay": timedelta(seconds=1),
+        "fsm_conn_id": "{{ dag_run.conf['fsm_conn_id'] }}",
+    },
 }
 
 
@@ -83,11 +128,23 @@ def kills_one():
 def kills_bulk():
     FsmCreateJobsOperator(
         task_id="create",
-        jobs="{{ job_requests(dag_run.conf['number'], dag_run.conf['jobs']) | tojson }}",
+        jobs="{{ job_requests(**dag_run.conf) | tojson }}",
+        once_per="{{ dag_run.conf['once_per'] }}",
         max_concurrency="{{ dag_run.conf['concurrency'] }}",
         post_execute=wait_to_be_killed,
     )
 
 
+@dag(**settings, user_defined_macros={"job_requests": job_requests})
+def kills_not_retried():
+    FsmCreateJobsOperator(
+        task_id="create",
+        jobs="{{ job_requests(**dag_run.conf) | tojson }}",
+        max_concurrency="{{ dag_run.conf['concurrency'] }}",
+        retries=0,
+    )
+
+
 kills_one()
 kills_bulk()
+kills_not_retried()

@@ -1,6 +1,6 @@
 """Empty databases for a ledger.
 
-``FSM_DATABASES`` names others than SQLite: ``postgresql,mariadb``, as ``make test-distributed`` does.
+``FSM_DATABASES`` names others than SQLite: ``postgresql,mariadb``, as ``make test-databases`` does.
 """
 
 import json

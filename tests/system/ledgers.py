@@ -1,0 +1,82 @@
+"""Where the ledger of the tasks may be that tests kill: in Airflow itself, or in a database.
+
+``FSM_KILLS_STORES`` names the stores of ``test_kills.py`` and ``test_kills_database.py``, with commas.
+"""
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fsm_provider.testing import FakeFieldService
+from tests.distributed.backends import Server, missing, postgresql_server
+
+STORES = {"Airflow": "fsm_default", "SQLite": "fsm_sqlite", "PostgreSQL": "fsm_postgresql"}
+"""The connection that has each."""
+CHOSEN = os.environ.get("FSM_KILLS_STORES", "Airflow,SQLite").split(",")
+
+
+def chosen(*stores: str) -> list[object]:
+    """Give those of the stores that are to be tested, as parameters; one that is not installed is skipped."""
+    reason = missing("postgres")
+    without_postgresql = pytest.mark.skipif(bool(reason), reason=reason)
+    return [
+        pytest.param(store, marks=[without_postgresql] if store == "PostgreSQL" else [])
+        for store in stores
+        if store in CHOSEN
+    ]
+
+
+def available(stores: Collection[str] = CHOSEN) -> list[str]:
+    """Give those of the stores that are installed."""
+    return [store for store in stores if store != "PostgreSQL" or not missing("postgres")]
+
+
+def note(record_property: Callable[[str, str], None], capability: str, fsm_conn_id: str) -> None:
+    """Write down that this was measured with the ledger of a connection, for docs/versions.md."""
+    [store] = [store for store, of in STORES.items() if of == fsm_conn_id]
+    record_property("capability", json.dumps([capability, store]))
+
+
+@dataclass
+class Databases:
+    """The databases of the ledgers, and the connections of Airflow."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+    postgresql: Server | None = None
+
+    def connect(self, service: FakeFieldService, fsm_conn_id: str, ledger: str | None) -> None:
+        """Add a connection to the service, whose ledger is in a database or not."""
+        connection = service.connection()
+        if ledger:
+            state_conn_id = f"{fsm_conn_id}_ledger"
+            connection["extra"] = {**connection.get("extra", {}), "state_conn_id": state_conn_id}
+            self.env[f"AIRFLOW_CONN_{state_conn_id.upper()}"] = ledger
+        self.env[f"AIRFLOW_CONN_{fsm_conn_id.upper()}"] = json.dumps(connection)
+
+    def add_file(self, service: FakeFieldService, fsm_conn_id: str, file: Path) -> None:
+        """Add a connection whose ledger is in a file of SQLite's."""
+        self.files[fsm_conn_id] = file
+        self.connect(service, fsm_conn_id, json.dumps({"conn_type": "sqlite", "host": str(file)}))
+
+
+@contextmanager
+def databases(folder: Path, service: FakeFieldService, stores: Collection[str]) -> Iterator[Databases]:
+    """Run what these stores need, and make a connection for each."""
+    with ExitStack() as stack:
+        running = Databases()
+        for store in stores:
+            fsm_conn_id = STORES[store]
+            if store == "SQLite":
+                running.add_file(service, fsm_conn_id, folder / "ledger.db")
+            elif store == "PostgreSQL":
+                running.postgresql = stack.enter_context(postgresql_server())
+                running.connect(service, fsm_conn_id, f"postgres://{running.postgresql.url}")
+            else:
+                running.connect(service, fsm_conn_id, None)
+        yield running

@@ -1,0 +1,239 @@
+"""What only a ledger in a database promises: a key is sent once, whichever run asks, and however runs end.
+
+``FSM_KILLS_STORES`` names the databases, by default ``SQLite``.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.seeds import SEED
+from tests.system import ledgers
+from tests.system.kills import (
+    BULK_JOBS,
+    CONCURRENCY,
+    LATENCY,
+    OURS,
+    VICTIMS,
+    Kill,
+    Report,
+    Run,
+    Stage,
+    Tally,
+    staged,
+)
+from tests.system.test_kills import IS_RETRIED
+
+STORES = [store for store in ("SQLite", "PostgreSQL") if store in ledgers.available()]
+SLOW = 20 * LATENCY
+"""The latency at which two runs overlap, though one starts seconds after the other."""
+MAX_UNCERTAIN = CONCURRENCY + CONCURRENCY // 2
+SMALL_DISK = "160k"
+AWAY_SECONDS = 3.0
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[Path | None]:
+    """Mount a disk for one ledger; give None where this may not be done."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    with _small_disk(tmp_path_factory.mktemp("small") / "disk") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterator[Stage]:
+    full = disk / "ledger.db" if disk else None
+    # Runs of one list are to run together, and some wait for a killed one.
+    folder = tmp_path_factory.mktemp("kills")
+    with staged(folder, OURS, stores=ledgers.available(), full=full, slots=10) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=ledgers.chosen("SQLite", "PostgreSQL"))
+def fsm_conn_id(request: pytest.FixtureRequest) -> str:
+    """The connection, which has the ledger in one of the databases."""
+    return ledgers.STORES[request.param]
+
+
+@dataclass
+class Ended:
+    """Runs of one list, and how they have ended."""
+
+    runs: list[Run]
+    reports: list[Report]
+
+
+@pytest.fixture(scope="module")
+def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
+    """All at once, since what a killed task was sending counts as under way for two minutes."""
+    runs: dict[tuple[str, str], list[Run]] = {}
+    stage.service.settings.latency = SLOW
+    with stage.quiet():
+        # Those first that have to run together, as there are not slots for all.
+        for name in ("together", *(f"{victim} killed" for victim in VICTIMS), "deleted"):
+            for fsm_conn_id in (ledgers.STORES[store] for store in STORES):
+                runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
+    ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
+    if not IS_RETRIED:
+        reports = [pair for one in ended.values() for pair in zip(one.runs, one.reports, strict=True)]
+        with stage.quiet():
+            stage.clear([run for run, report in reports if report.result is None])
+        ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
+    stage.service.settings.latency = LATENCY
+    return ended
+
+
+def _start(stage: Stage, name: str, fsm_conn_id: str) -> list[Run]:
+    chance = Random(f"{SEED} {fsm_conn_id} {name}")
+    if name == "deleted":
+        kill = Kill("task", chance.randint(CONCURRENCY, BULK_JOBS // 2), LATENCY)
+        return stage.start_bulk("kills_bulk", kill, fsm_conn_id)
+    victim, request = name.removesuffix(" killed"), chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
+    planned = None if name == "together" else Kill(victim, request, chance.uniform(0, SLOW))
+    return stage.start_bulk("kills_bulk", planned, fsm_conn_id, once_per="key", runs=2)
+
+
+@pytest.fixture
+def ended(all_ended: dict[tuple[str, str], Ended], fsm_conn_id: str) -> dict[str, Ended]:
+    """Those with this ledger."""
+    return {name: one for (of, name), one in all_ended.items() if of == fsm_conn_id}
+
+
+def test_two_runs_of_one_list_at_the_same_moment_create_each_job_once(
+    ended: dict[str, Ended], fsm_conn_id: str, record_property: Callable[[str, str], None]
+) -> None:
+    runs, reports = ended["together"].runs, ended["together"].reports
+
+    assert [report.state for report in reports] == ["success", "success"]
+    assert Tally.from_reports(reports) == Tally(asked=2 * BULK_JOBS, created=2 * BULK_JOBS)
+    created = [_indices(report, "created") for report in reports]
+    assert any("Waiting for another task" in report.log for report in reports), "one came after the other"
+    assert not created[0] & created[1]
+    assert created[0] | created[1] == set(range(BULK_JOBS))
+    for report, other in zip(reports, reversed(runs), strict=True):
+        existing = [one for one in report.result if one["outcome"] == "existing"]
+        assert [one["by"] for one in existing] == [other.task] * len(existing)
+    ledgers.note(record_property, "once across runs", fsm_conn_id)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
+    ended: dict[str, Ended], victim: str
+) -> None:
+    runs, reports = ended[f"{victim} killed"].runs, ended[f"{victim} killed"].reports
+    tally = Tally.from_reports(reports)
+    print(f"seed {SEED}, {victim} killed: {tally}, attempts {[report.attempts for report in reports]}")
+
+    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=2 * BULK_JOBS)
+    uncertain = [_indices(report, "uncertain") for report in reports]
+    # A task whose worker alone is killed lives on for a while, and records what becomes of its own requests.
+    assert uncertain[0] == uncertain[1] or victim == "worker"
+    # In Airflow 2 it even ends well.
+    dead = [run.task for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
+    assert dead or victim == "worker"
+    for report, indices in zip(reports, uncertain, strict=True):
+        assert len(indices) <= MAX_UNCERTAIN
+        assert report.state == ("failed" if indices else "success")
+        assert all(one["by"] in dead for one in report.result if one["outcome"] == "uncertain")
+
+
+def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
+    stage: Stage, ended: dict[str, Ended]
+) -> None:
+    [run], [first] = ended["deleted"].runs, ended["deleted"].reports
+
+    # It is to begin and end as the deleted one has: alive.
+    with stage.quiet():
+        stage.start_again(replace(run, conf={**run.conf, "killed": False}))
+    [second] = stage.finish([run])
+
+    assert second.attempts == 1
+    assert (second.state, second.jobs) == (first.state, first.jobs)
+    assert [one["by"] for one in second.result] == [run.task] * BULK_JOBS
+    tally = Tally.from_reports([second])
+    assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
+    assert _indices(second, "uncertain") <= _indices(first, "uncertain")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_a_database_that_is_restarted_meanwhile_delays_the_task(
+    stage: Stage, fsm_conn_id: str, how: signal.Signals
+) -> None:
+    if fsm_conn_id != "fsm_postgresql" or stage.ledgers.postgresql is None:
+        pytest.skip("SQLite has no server")
+    stage.service.settings.latency = SLOW
+    [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
+    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
+
+    stage.ledgers.postgresql.stop(how)
+    stage.service.settings.latency = LATENCY
+    with pytest.raises(TimeoutError):
+        stage.service.wait_for(lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS)
+    stage.ledgers.postgresql.start()
+    [report] = stage.finish([run])
+
+    assert (report.state, report.attempts) == ("success", 1)
+    assert Tally.from_reports([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
+
+
+def test_on_a_full_disk_nothing_is_sent_without_a_stored_intent(
+    stage: Stage, disk: Path | None, fsm_conn_id: str
+) -> None:
+    if fsm_conn_id != "fsm_sqlite":
+        pytest.skip("the disk is that of SQLite's file")
+    if disk is None:
+        pytest.skip("a small disk can be mounted only as root")
+    [run] = stage.start_bulk("kills_not_retried", None, "fsm_full")
+    [first] = stage.finish([run])
+    stored = _stored(stage.ledgers.files["fsm_full"])
+
+    assert first.state == "failed"
+    assert "full" in first.log
+    tally = Tally.from_reports([first])
+    assert replace(tally, created=0, not_created=0) == Tally(asked=BULK_JOBS)
+    sent = {reference for reference, jobs in first.jobs.items() if jobs}
+    assert sent <= stored.keys()
+    unrecorded = [reference for reference in sent if stored[reference] == "sent"]
+    assert len(unrecorded) <= MAX_UNCERTAIN
+
+    subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
+    stage.clear([run])
+    [second] = stage.finish([run])
+    print(f"full disk: {tally}, not recorded: {len(unrecorded)}; then {Tally.from_reports([second])}")
+
+    assert second.state == ("failed" if unrecorded else "success")
+    assert Tally.from_reports([second]) == Tally(
+        asked=BULK_JOBS, created=BULK_JOBS - len(unrecorded), uncertain_existing=len(unrecorded)
+    )
+
+
+def _indices(report: Report, outcome: str) -> set[int]:
+    return {one["index"] for one in report.result if one["outcome"] == outcome}
+
+
+def _stored(file: Path) -> dict[str, str]:
+    """Read what a ledger says of each reference, without the provider."""
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        rows = connection.execute("SELECT entry, state FROM fsm_ledger").fetchall()
+    return {json.loads(entry)["sent"][3]["customerReference"]: state for entry, state in rows}
