@@ -11,8 +11,8 @@ from tests.distributed.backends import MissingPackageError, postgresql, redis
 from tests.seeds import SEED
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID, WAITS_ID
+from tests.system.kill_stores import Databases
 from tests.system.kills import DAG_IDS, LATENCY, OURS, Stage
-from tests.system.ledgers import Databases
 from tests.system.watcher import until_polled
 
 WATCHED = OURS.with_name("watched.py")

@@ -30,7 +30,7 @@ from tests.capabilities import IS_AIRFLOW_3
 from tests.distributed.backends import postgresql
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
-from tests.system.ledgers import STORES, Databases, available, databases
+from tests.system.kill_stores import STORES, Databases, available, databases
 from tests.system.local_airflow import LocalAirflow
 
 SYSTEM = Path(__file__).parent
