@@ -15,7 +15,7 @@ import pytest
 from fsm_provider.operators.jobs import KEPT_FIELDS
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.seeds import SEED
-from tests.system import ledgers
+from tests.system import kill_stores
 from tests.system.kills import (
     BULK_JOBS,
     BULK_RUNS,
@@ -33,7 +33,7 @@ from tests.system.kills import (
     staged,
 )
 
-RUNS = BULK_RUNS if len(ledgers.CHOSEN) == len(ledgers.STORES) else BULK_RUNS // 2
+RUNS = BULK_RUNS if len(kill_stores.CHOSEN) == len(kill_stores.STORES) else BULK_RUNS // 2
 """Random kills for each store: fewer, unless all stores are tested."""
 CLEARED_BULK_RUNS = 3
 IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
@@ -51,14 +51,14 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("kills"), OURS, stores=ledgers.available()) as running:
+    with staged(tmp_path_factory.mktemp("kills"), OURS, stores=kill_stores.available()) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=ledgers.chosen(*ledgers.STORES))
+@pytest.fixture(scope="module", params=kill_stores.chosen(*kill_stores.STORES))
 def fsm_conn_id(request: pytest.FixtureRequest) -> str:
     """The connection, which has the ledger in one of the stores."""
-    return ledgers.STORES[request.param]
+    return kill_stores.STORES[request.param]
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
         assert outcomes["uncertain"] <= CONCURRENCY + CONCURRENCY // 2
         states = {"failed" if outcomes["uncertain"] else "success"} | ALSO_AFTER_ONE_KILL
         assert report.state in states
-    ledgers.note(record_property, "once in a run", fsm_conn_id)
+    kill_stores.note(record_property, "once in a run", fsm_conn_id)
 
 
 def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(

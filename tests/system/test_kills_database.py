@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from tests.seeds import SEED
-from tests.system import ledgers
+from tests.system import kill_stores
 from tests.system.kills import (
     BULK_JOBS,
     CONCURRENCY,
@@ -33,7 +33,7 @@ from tests.system.kills import (
 )
 from tests.system.test_kills import IS_RETRIED
 
-STORES = [store for store in ("SQLite", "PostgreSQL") if store in ledgers.available()]
+STORES = [store for store in ("SQLite", "PostgreSQL") if store in kill_stores.available()]
 SLOW = 20 * LATENCY
 """The latency at which two runs overlap, though one starts seconds after the other."""
 MAX_UNCERTAIN = CONCURRENCY + CONCURRENCY // 2
@@ -66,14 +66,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterat
     full = disk / "ledger.db" if disk else None
     # Runs of one list are to run together, and some wait for a killed one.
     folder = tmp_path_factory.mktemp("kills")
-    with staged(folder, OURS, stores=ledgers.available(), full=full, slots=10) as running:
+    with staged(folder, OURS, stores=kill_stores.available(), full=full, slots=10) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=ledgers.chosen("SQLite", "PostgreSQL"))
+@pytest.fixture(scope="module", params=kill_stores.chosen("SQLite", "PostgreSQL"))
 def fsm_conn_id(request: pytest.FixtureRequest) -> str:
     """The connection, which has the ledger in one of the databases."""
-    return ledgers.STORES[request.param]
+    return kill_stores.STORES[request.param]
 
 
 @dataclass
@@ -92,7 +92,7 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
     with stage.quiet():
         # Those first that have to run together, as there are not slots for all.
         for name in ("together", *(f"{victim} killed" for victim in VICTIMS), "deleted"):
-            for fsm_conn_id in (ledgers.STORES[store] for store in STORES):
+            for fsm_conn_id in (kill_stores.STORES[store] for store in STORES):
                 runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
     ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
     if not IS_RETRIED:
@@ -134,7 +134,7 @@ def test_two_runs_of_one_list_at_the_same_moment_create_each_job_once(
     for report, other in zip(reports, reversed(runs), strict=True):
         existing = [one for one in report.result if one["outcome"] == "existing"]
         assert [one["by"] for one in existing] == [other.task] * len(existing)
-    ledgers.note(record_property, "once across runs", fsm_conn_id)
+    kill_stores.note(record_property, "once across runs", fsm_conn_id)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -180,17 +180,17 @@ def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
 def test_a_database_that_is_restarted_meanwhile_delays_the_task(
     stage: Stage, fsm_conn_id: str, how: signal.Signals
 ) -> None:
-    if fsm_conn_id != "fsm_postgresql" or stage.ledgers.postgresql is None:
+    if fsm_conn_id != "fsm_postgresql" or stage.kill_stores.postgresql is None:
         pytest.skip("SQLite has no server")
     stage.service.settings.latency = SLOW
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
     stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
 
-    stage.ledgers.postgresql.stop(how)
+    stage.kill_stores.postgresql.stop(how)
     stage.service.settings.latency = LATENCY
     with pytest.raises(TimeoutError):
         stage.service.wait_for(lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS)
-    stage.ledgers.postgresql.start()
+    stage.kill_stores.postgresql.start()
     [report] = stage.finish([run])
 
     assert (report.state, report.attempts) == ("success", 1)
@@ -206,7 +206,7 @@ def test_on_a_full_disk_nothing_is_sent_without_a_stored_intent(
         pytest.skip("a small disk can be mounted only as root")
     [run] = stage.start_bulk("kills_not_retried", None, "fsm_full")
     [first] = stage.finish([run])
-    stored = _stored(stage.ledgers.files["fsm_full"])
+    stored = _stored(stage.kill_stores.files["fsm_full"])
 
     assert first.state == "failed"
     assert "full" in first.log
