@@ -119,18 +119,26 @@ class SqlEntries(LedgerEntries):
             connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
 
     def _write(self, changed: Mapping[str, Entry | None]) -> None:
-        if not self._in_transaction(partial(self._write_rows, changed=changed)):
+        refused, others = self._in_transaction(partial(self._write_rows, changed=changed))
+        for key, row in others.items():
+            self._take_in(key, row)
+        if refused:
             raise self._superseded()
 
-    def _write_rows(self, connection: Connection, changed: Mapping[str, Entry | None]) -> bool:
-        """Write rows; return False if a claim is refused, as a later attempt has begun."""
+    def _write_rows(
+        self, connection: Connection, changed: Mapping[str, Entry | None]
+    ) -> tuple[bool, dict[str, Row[Any]]]:
+        """Write rows; return whether a claim is refused, as a later attempt has begun, and others' rows.
+
+        It changes nothing else: what it has read is out of date if the transaction is repeated.
+        """
         # First, as SQLite then locks before it reads.
         is_current = connection.execute(
             ATTEMPTS.update()
             .where(ATTEMPTS.c.task == self._task_digest, ATTEMPTS.c.attempt == self._attempt)
             .values(stored_at=utc_now())
         ).rowcount
-        refused = False
+        refused, others = False, {}
         rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
         new = []
         for key in sorted(changed):
@@ -144,10 +152,10 @@ class SqlEntries(LedgerEntries):
             else:
                 if entry is not None and not is_intent(entry):
                     logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, _by(row))
-                self._take_in(key, row)
+                others[key] = row
         if new:
             connection.execute(LEDGER.insert(), new)
-        return not refused
+        return refused, others
 
     def _replace(self, connection: Connection, key: str, entry: Entry | None, row: Row[Any]) -> None:
         where = self._where(LEDGER.c.key_digest == row.key_digest)
@@ -185,6 +193,7 @@ class SqlEntries(LedgerEntries):
             if key in self._unstored:
                 return
             if row is None:
+                self._versions.pop(key, None)  # a row that is made again has the same
                 self._set(key, None)
             else:
                 self._versions[key] = row.version

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from fsm_provider.state import sql_entries
@@ -34,6 +34,58 @@ def test_a_database_that_stays_away_is_waited_for_once(tmp_path, monkeypatch):
     assert later.get("key") == INTENT
     rename(engine, "fsm_ledger", "elsewhere")
     assert seconds_to_fail(lambda: entries.load(["key"])) >= 0.3
+
+
+def test_what_another_task_claims_while_a_transaction_is_repeated_is_not_replaced(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
+    check_tables(engine)
+    scope = {"base_url": "http://fsm", "scope": "", "load_all": False}
+    first, second = (SqlEntries(engine, task=TASK_OF[one], attempt=one, **scope) for one in "12")
+    claim(first, "a", "1")
+    first.store()
+    claim(second, "a", "2")
+    claim(second, "b", "2")
+    failed = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def fail_once(connection, cursor, statement, *args):
+        if statement.startswith("INSERT INTO fsm_ledger ") and not failed:
+            failed.append(statement)
+            raise OperationalError(statement, {}, Exception("database is locked"))
+
+    second.store()
+
+    assert failed
+    assert second.get("a")["by"] == TASK_OF["1"].as_dict()
+    first.load(["a", "b"])
+    assert [first.get(key)["by"]["run_id"] for key in "ab"] == ["1", "2"]
+
+
+def test_a_claim_that_is_withdrawn_and_made_again_is_not_replaced(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
+    check_tables(engine)
+    scope = {"base_url": "http://fsm", "scope": "", "load_all": False}
+    first, second = (SqlEntries(engine, task=TASK_OF[one], attempt=one, **scope) for one in "12")
+    claim(first, "a", "1")
+    first.store()
+    second.load(["a"])
+    first.put("a", None)
+    first.store()
+    second.load(["a"])
+    claim(first, "a", "1")
+    first.store()
+
+    claim(second, "a", "2")
+    second.store()
+
+    assert second.get("a")["by"] == TASK_OF["1"].as_dict()
+
+
+TASK_OF = {run: Task("dag", run, "task", -1) for run in "12"}
+
+
+def claim(entries, key, run):
+    entries.put(key, INTENT | {"by": TASK_OF[run].as_dict()})
 
 
 def rename(engine, table, name):
