@@ -42,7 +42,7 @@ RESULTS_OF = {
     "fsm_provider.transfers.forms": "PdfOutcome",
 }
 """What a module's operators return or write, exported there and defined in another module."""
-FOR_AIRFLOW = ("question_from", "sanitize_uri", "settings_from")
+FOR_AIRFLOW = ("question_from", "sanitize_uri", "service_of", "settings_from", "state_conn_id_of")
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
     r"\bMoment\b": "datetime",

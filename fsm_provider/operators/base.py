@@ -148,6 +148,7 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         write: Write,
         send: Callable[[FsmHook], Any],
         keep: Callable[[Any], Any] = lambda result: result,
+        find: Callable[[FsmHook], Any] | None = None,
     ) -> Any:
         """Return the result of a write; send it unless the ledger knows its result.
 
@@ -158,7 +159,12 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         ledger.load([write])
         ledger.expect([write])
         return ledger.run_once(
-            write, lambda: send(hook), prepare=lambda: hook.client, keep=keep, stopping=self._stopping
+            write,
+            lambda: send(hook),
+            prepare=lambda: hook.client,
+            keep=keep,
+            find=partial(find, hook) if find else None,
+            stopping=self._stopping,
         )
 
     def on_kill(self) -> None:

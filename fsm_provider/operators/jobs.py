@@ -16,6 +16,7 @@ from fsm_provider.api.validation import (
 )
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.operators.base import (
+    FsmArgumentError,
     FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
@@ -24,6 +25,8 @@ from fsm_provider.operators.base import (
     once_options,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.writes.lookups import FindExisting, find_job
+from fsm_provider.writes.lookups import find_by as find_by
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 from fsm_provider.writes.outcomes import job_from
 
@@ -53,10 +56,20 @@ class FsmJobOperator(FsmOneWriteOperator):
         retry, or ``create`` it again, at the risk of two (templated).
     :param if_already_done: what to do if the job was created before the task was cleared: ``reuse`` it, or
         ``create`` another (templated). A retry always reuses it.
+    :param find_existing: a function that looks for a job whose creation is uncertain, after the request and
+        in later attempts: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
+        the id of the job, or None. Without a job, ``if_uncertain`` decides. :func:`find_by` makes one for
+        services that list jobs.
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain", "if_already_done")
     option_parsers: ClassVar[OptionParsers] = once_options("create")
+
+    def __init__(self, *, find_existing: FindExisting | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.find_existing = find_existing
+        if find_existing is not None and not callable(find_existing):
+            raise FsmArgumentError(f"find_existing: should be a function, not {find_existing!r}")
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -122,7 +135,11 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.check_keys({"key": request.key})
             with self.ledger(context) as ledger:
                 result: dict[str, Any] = self.write_once(
-                    ledger, write_for(request), lambda hook: self._create(hook, request), keep=_without_people
+                    ledger,
+                    write_for(request),
+                    lambda hook: self._create(hook, request),
+                    keep=_without_people,
+                    find=partial(find_job, self.find_existing, request) if self.find_existing else None,
                 )
         return job_from(result)
 
@@ -219,6 +236,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 concurrency=options["max_concurrency"],
                 fail_fast=options["on_error"] == "fail_fast",
                 existing_jobs=options["existing_jobs"],
+                find_existing=self.find_existing,
             )
             ledger, complete = None, False
             try:

@@ -25,6 +25,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.models import job_url
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Ledger, NothingSentError
+from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.outcomes import JobOutcome, id_and_link
 from fsm_provider.writes.write import Write, WriteOutcome, still_uncertain
 
@@ -72,6 +73,7 @@ class BulkJobCreator:
     :param concurrency: concurrent requests.
     :param fail_fast: stop sending after the first job that is rejected or uncertain.
     :param existing_jobs: ids of jobs that a person has found in the service, by key; they are not sent.
+    :param find_existing: looks for a job whose creation is uncertain.
     :raises FsmInputError: if one of these keys belongs to no request.
     """
 
@@ -83,6 +85,7 @@ class BulkJobCreator:
         concurrency: int,
         fail_fast: bool,
         existing_jobs: Mapping[str, int] | None = None,
+        find_existing: FindExisting | None = None,
     ) -> None:
         self._requests = requests
         self._writes = [write_for(request) for request in requests]
@@ -101,6 +104,8 @@ class BulkJobCreator:
         self._created: set[str] = set()
         self._unsent: Literal["not_created", "unknown"] = "unknown"
         self._hook = hook
+        self._find_existing = find_existing
+        self._to_look_up = 0
         self._concurrency = concurrency
         self._fail_fast = fail_fast
         self._slots = BoundedSemaphore(concurrency)
@@ -121,8 +126,13 @@ class BulkJobCreator:
         ledger.load(self._writes)
         for key, outcome in self._by_key.items():
             known = self._update(self._writes[outcome["index"]], ledger)
-            if key not in self._existing_jobs and (known is None or known.repeat or known.under_way):
+            if key in self._existing_jobs:
+                continue
+            if known is None or known.repeat or known.under_way:
                 self._to_send.append(outcome["index"])
+            elif self._find_existing and outcome["outcome"] == "uncertain":
+                self._to_send.append(outcome["index"])
+                self._to_look_up += 1
         for key, job_id in self._existing_jobs.items():
             outcome = self._by_key[key]
             if outcome["jobID"] not in (None, job_id):
@@ -204,7 +214,7 @@ class BulkJobCreator:
     @property
     def to_send(self) -> int:
         """The number of jobs that are to be created."""
-        return len(self._to_send)
+        return len(self._to_send) - self._to_look_up
 
     def interrupt(self) -> None:
         """Send nothing more; requests in flight are finished and recorded."""
@@ -260,8 +270,9 @@ class BulkJobCreator:
 
     def _create(self, request: JobRequest, write: Write, ledger: Ledger) -> None:
         outcome = self._by_key[write.key]
+        find = partial(find_job, self._find_existing, request, self._hook) if self._find_existing else None
         try:
-            ledger.run_once(write, lambda: self._send(request, write), stopping=self._stopping)
+            ledger.run_once(write, lambda: self._send(request, write), find=find, stopping=self._stopping)
         except NothingSentError:
             self._update(write, ledger)
         except FsmError as error:

@@ -185,6 +185,7 @@ class Ledger:
         *,
         prepare: Callable[[], Any] = lambda: None,
         keep: Callable[[Any], Any] = lambda result: result,
+        find: Callable[[], Any] | None = None,
         stopping: Event | None = None,
     ) -> Any:
         """Send a write, or return the result of an earlier attempt or another task that sent it.
@@ -195,6 +196,8 @@ class Ledger:
         :param send: returns the result, JSON and not None.
         :param prepare: called before the intent is stored, if there is something to send.
         :param keep: returns the part of the result that is stored, and that later attempts return.
+        :param find: looks for what a write has written whose outcome is unknown, before it is sent again, and
+            after it was sent; returns the result, or None.
         :param stopping: ends the wait.
         :raises FsmUncertainWriteError: if an earlier attempt sent it without learning the outcome; also if it
             was then sent again and refused.
@@ -203,17 +206,39 @@ class Ledger:
         """
         while True:
             known = self._known_at_rest(write, stopping or Event())
+            is_uncertain = known is not None and isinstance(known.error, FsmUncertainWriteError)
+            if is_uncertain and (found := self._find(write, prepare, find)) is not None:
+                return found
             if known is None or known.repeat:
                 prepare()
                 try:
                     return self._send(write, send, keep, known.error if known else None)
                 except _ClaimedError:
                     continue
+                except FsmError as error:
+                    if not error.may_have_written or (found := self._find(write, prepare, find)) is None:
+                        raise
+                    return found
             if known.error:
                 raise known.error
             who = f"by {known.by}" if known.by not in (None, self._task) else "by an earlier attempt"
             logger.info("%s %s was sent %s; its result is reused", write.method, write.path, who)
             return known.result
+
+    def _find(self, write: Write, prepare: Callable[[], Any], find: Callable[[], Any] | None) -> Any:
+        """Look for what a write has written; a failure leaves it uncertain."""
+        if find is None:
+            return None
+        try:
+            prepare()
+            found = find()
+        except Exception as error:  # noqa: BLE001 - it is the user's function
+            logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
+            return None
+        if found is not None:
+            logger.info("%s was found in the service", write)
+            self.record(write, found)
+        return found
 
     def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
         """Return what is known of a write once no other task is sending it."""

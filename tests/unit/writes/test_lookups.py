@@ -1,0 +1,186 @@
+"""A job whose creation is uncertain, looked up in the service."""
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.api import FsmInputError
+from fsm_provider.api.payloads import JobRequest
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
+from fsm_provider.testing import faults
+from tests.http_server import serving
+from tests.unit.state_store import context_for
+
+JOB = {"customerReference": "PO-1"}
+
+
+@pytest.fixture
+def find(service):
+    """Finds the job in the service; counts how often it looks."""
+
+    def find_existing(hook, request):
+        find_existing.looks += 1
+        wanted = request.job.customer_reference
+        return next((job["id"] for job in service.jobs if job["customerReference"] == wanted), None)
+
+    find_existing.looks = 0
+    return find_existing
+
+
+@pytest.fixture(params=["one", "many"])
+def attempt(request, store):
+    """Runs an attempt of either operator; returns the job's id."""
+
+    def run(**options):
+        if request.param == "one":
+            operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB, **options)
+            return operator.execute(context_for(store))["id"]
+        operator = FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": JOB}], **options)
+        return operator.execute(context_for(store))[0]["jobID"]
+
+    return run
+
+
+def lose_the_response(service, *, handled=True):
+    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=handled))
+
+
+def test_a_job_is_found_after_a_response_that_was_lost(service, connect, store, attempt, find):
+    connect(service)
+    lose_the_response(service)
+
+    job_id = attempt(find_existing=find)
+
+    assert [job_id] == [job["id"] for job in service.jobs]
+    assert attempt() == job_id
+    assert find.looks == len(service.jobs) == 1
+
+
+def test_a_job_is_found_by_a_later_attempt(service, connect, store, attempt, find):
+    connect(service)
+    lose_the_response(service)
+    with pytest.raises(AirflowFailException):
+        attempt()
+
+    assert attempt(find_existing=find, if_uncertain="create") == service.jobs[0]["id"]
+    assert len(service.jobs) == 1
+
+
+def test_without_a_job_if_uncertain_decides(service, connect, store, attempt, find):
+    connect(service)
+    lose_the_response(service, handled=False)
+    for looks in (1, 2):
+        with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+            attempt(find_existing=find)
+        assert (find.looks, service.jobs) == (looks, [])
+
+    assert attempt(find_existing=find, if_uncertain="create") == service.jobs[0]["id"]
+    assert (find.looks, len(service.jobs)) == (3, 1)
+
+
+def fails(hook, request):
+    raise LookupError("no such view")
+
+
+@pytest.mark.parametrize(
+    ("find_existing", "says"),
+    [(fails, "LookupError: no such view"), (lambda *_: {"id": 1}, "find_existing: .* should be an integer")],
+)
+def test_what_cannot_be_looked_up_stays_uncertain(
+    service, connect, store, attempt, find_existing, says, caplog
+):
+    connect(service)
+    lose_the_response(service)
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+            attempt(find_existing=find_existing)
+    assert len(service.jobs) == 1
+    assert "could not be looked up" in caplog.text
+    assert caplog.text.count(says.partition(":")[0]) >= 2
+
+
+def test_the_entry_stays_while_the_lookup_waits(service, connect, store, attempt):
+    connect(service)
+    lose_the_response(service)
+    service.fail("GET", "/forms", faults.Status(429, headers={"Retry-After": "1"}))
+    seen = []
+
+    def find_existing(hook, request):
+        list(hook.list_forms(property_id=1))
+        seen.append([entry["sent"][:2] for entry in store.entries.values()])
+
+    with pytest.raises(AirflowFailException):
+        attempt(find_existing=find_existing)
+    assert seen == [[["POST", "/properties/7/jobs"]]]
+
+
+def test_no_lookup_is_counted_as_a_job_to_be_created(service, connect, store, find):
+    connect(service)
+    lose_the_response(service)
+    jobs = [{"property_id": 7, "job": JOB}, {"property_id": 8, "job": JOB}]
+    with pytest.raises(AirflowFailException):
+        FsmCreateJobsOperator(task_id="task", jobs=jobs[:1]).execute(context_for(store))
+
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_jobs=1, find_existing=find)
+    outcomes = operator.execute(context_for(store))
+
+    assert [one["outcome"] for one in outcomes] == ["existing", "created"]
+
+
+def test_something_else_than_a_function_is_refused():
+    with pytest.raises(FsmInputError, match="find_existing: should be a function, not 'find'"):
+        FsmCreateJobOperator(task_id="task", property_id=7, job={}, find_existing="find")
+
+
+class Listing(BaseHTTPRequestHandler):
+    """Two pages of jobs."""
+
+    pages = (
+        [
+            {"id": 1, "customerReference": "PO-1", "propertyID": 8},
+            {"id": 2, "customerReference": "PO-2", "propertyID": 7},
+            {"id": 3, "customerReference": "twice", "propertyID": 7},
+        ],
+        [
+            {"id": 4, "customerReference": "PO-1", "propertyID": "7"},
+            {"id": 5, "customerReference": "twice"},
+            {"id": 6},
+        ],
+    )
+
+    def do_GET(self):
+        assert urlsplit(self.path).path == "/properties/7/jobs"
+        page = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
+        more = {"hasMore": page == 0, "nextCursor": "1" if page == 0 else None}
+        body = json.dumps({"data": self.pages[page], "pagination": more}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(("reference", "found"), [("PO-1", 4), ("PO-2", 2), ("PO-9", None), (None, None)])
+def test_a_listing_of_jobs_is_searched_by_reference_and_property(monkeypatch, reference, found):
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Listing)) as server:
+        connection = {
+            "conn_type": "fsm",
+            "host": f"http://127.0.0.1:{server.server_port}",
+            "password": "token",
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
+        look = find_by("/properties/{property_id}/jobs")
+        request = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": reference}})
+
+        assert look(FsmHook(), request) == found
+
+        twice = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "twice"}})
+        with pytest.raises(FsmInputError, match=r"customerReference: 2 jobs have 'twice': \[3, 5\]"):
+            look(FsmHook(), twice)
