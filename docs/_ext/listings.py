@@ -37,11 +37,11 @@ MODULES_BESIDE = {
     "testing": ["fsm_provider.testing", "fsm_provider.testing.faults", "fsm_provider.testing.openapi"],
 }
 """Public modules that provider_info does not list, by kind."""
-RESULTS_OF = {
-    "fsm_provider.operators.jobs": "JobOutcome",
-    "fsm_provider.transfers.forms": "PdfOutcome",
+EXPORTED_BY = {
+    "fsm_provider.operators.jobs": ("JobOutcome", "find_by"),
+    "fsm_provider.transfers.forms": ("PdfOutcome",),
 }
-"""What a module's operators return or write, exported there and defined in another module."""
+"""What users import from a module that is defined in another one."""
 FOR_AIRFLOW = ("question_from", "sanitize_uri", "service_of", "settings_from", "state_conn_id_of")
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
@@ -160,7 +160,7 @@ def page_for(dotted: str) -> Iterator[str]:
     for name, thing in names:
         if not inspect.ismodule(thing) and not is_internal(thing):
             yield from documented(dotted, name, thing)
-    if name := RESULTS_OF.get(dotted):
+    for name in EXPORTED_BY.get(dotted, ()):
         yield from documented(dotted, name, getattr(module, name))
 
 

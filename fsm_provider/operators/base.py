@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import parse_choice
+from fsm_provider.api.validation import parse_choice, parse_text
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -120,10 +120,15 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         """Check that each write has a key, if it is sent once for each.
 
         :param keys: by the name of the argument.
-        :raises FsmInputError: naming each that is missing.
+        :raises FsmInputError: naming each that is missing, or one that its template has not found.
         """
-        if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
+        if self.once_per != "key":
+            return
+        if missing := [name for name, key in keys.items() if key in (None, "")]:
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
+        for name, key in keys.items():
+            if is_known(key):
+                parse_text(name, key)
 
     def ledger(self, context: Context) -> Ledger:
         """Open the task's ledger."""

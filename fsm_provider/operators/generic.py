@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fsm_provider.api.validation import parse_choice
+from fsm_provider.api.validation import parse_choice, parse_text
 from fsm_provider.operators.base import (
     FsmBaseOperator,
     FsmOneWriteOperator,
@@ -86,7 +86,8 @@ class FsmRequestOperator(FsmOneWriteOperator):
                 return self._send(self.hook)["answer"]
             content = {"params": self.query_params, "json": self.json, "headers": self.headers}
             self.check_keys({"key": self.key})
-            write = Write(self.method.upper(), self.path, content, given_key=self.key)
+            key = None if self.key in (None, "") else str(parse_text("key", self.key))
+            write = Write(self.method.upper(), self.path, content, given_key=key)
             with self.ledger(context) as ledger:
                 return self.write_once(ledger, write, self._send)["answer"]
 

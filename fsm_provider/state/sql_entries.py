@@ -29,6 +29,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.entries import Entry, LedgerEntries, is_intent, superseded
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
@@ -89,6 +90,15 @@ class SqlEntries(LedgerEntries):
         while some := list(islice(remaining, KEYS_PER_QUERY)):
             self._in_transaction(partial(self._read, keys=some))
 
+    def has_entries_elsewhere(self) -> bool:
+        """Return whether this task has written entries in another scope: with another ``once_per``."""
+        columns = (LEDGER.c.dag_id, LEDGER.c.run_id, LEDGER.c.task_id)
+        mine = [column == storable(getattr(self._task, column.name)) for column in columns]
+        query = select(LEDGER.c.version).where(
+            LEDGER.c.service == self._service, LEDGER.c.scope != self._scope, *mine
+        )
+        return self._in_transaction(lambda connection: connection.execute(query.limit(1)).first() is not None)
+
     def check_current(self) -> None:
         """Raise if a later attempt has begun. If the database is away, that is unknown, and only logged.
 
@@ -147,7 +157,9 @@ class SqlEntries(LedgerEntries):
                 refused = True
             elif row is None:
                 new += [self._values(key, entry)] if entry is not None else []
-            elif row.attempt == self._attempt or row.version == self._versions.get(key):
+            elif row.attempt == self._attempt or (
+                entry is not None and row.version == self._versions.get(key)
+            ):
                 self._replace(connection, key, entry, row)
             else:
                 if entry is not None and not is_intent(entry):
@@ -183,7 +195,7 @@ class SqlEntries(LedgerEntries):
         }
 
     def _read(self, connection: Connection, keys: Collection[str] | None) -> None:
-        found = {_key_of(row): row for row in self._rows(connection, keys)}
+        found = {_key_in(row): row for row in self._rows(connection, keys)}
         for key in keys or found:
             self._take_in(key, found.get(key))
 
@@ -197,9 +209,7 @@ class SqlEntries(LedgerEntries):
                 self._set(key, None)
             else:
                 self._versions[key] = row.version
-                entry = json.loads(row.entry)
-                del entry["key"]
-                self._set(key, entry)
+                self._set(key, _entry_in(row))
 
     def _rows(
         self, connection: Connection, keys: Collection[str] | None, *, lock: bool = False
@@ -264,8 +274,33 @@ def _by(row: Row[Any]) -> Task:
     return Task(row.dag_id, row.run_id, row.task_id, row.map_index)
 
 
-def _key_of(row: Row[Any]) -> str:
-    return str(json.loads(row.entry)["key"])
+def _key_in(row: Row[Any]) -> str:
+    try:
+        key = json.loads(row.entry)["key"]
+    except (ValueError, KeyError, TypeError):
+        key = None
+    if not isinstance(key, str) or digest_for(key, DIGITS) != row.key_digest:
+        raise _damaged(row)
+    return key
+
+
+def _entry_in(row: Row[Any]) -> Entry:
+    entry: Entry = json.loads(row.entry)
+    del entry["key"]
+    try:
+        sent_at, _ = datetime.fromisoformat(entry["sent"][2]), Task(**entry["by"])
+        if sent_at.tzinfo and {"digest", "generation", "kind"} <= entry.keys():
+            return entry
+    except (ValueError, KeyError, TypeError, IndexError):
+        pass
+    raise _damaged(row)
+
+
+def _damaged(row: Row[Any]) -> FsmInputError:
+    return FsmInputError(
+        f"{LEDGER.name}: the entry of '{row.key}' was changed and cannot be read, so what was sent is not "
+        "known: look in the service, and restore or delete the row"
+    )
 
 
 def storable(text: str) -> str:

@@ -107,6 +107,12 @@ def engine_for(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get
             f"state_conn_id: the host of connection '{state_conn_id}' should be the absolute path of a file, "
             "and its other fields empty"
         )
+    extra = hook.get_connection(state_conn_id).extra_dejson
+    if unused := [name for name in extra if name.startswith("ssl") and name not in engine.url.query]:
+        raise FsmInputError(
+            f"state_conn_id: connection '{state_conn_id}': {', '.join(unused)}: would be ignored here. For "
+            "PostgreSQL, put it into the extra's sqlalchemy_query"
+        )
     if engine.dialect.name in ("mysql", "mariadb"):
         # Otherwise InnoDB locks the gaps between keys, and inserts of two tasks wait for each other.
         engine = engine.execution_options(isolation_level="READ COMMITTED")

@@ -135,6 +135,9 @@ class BulkJobCreator:
                 self._to_look_up += 1
         for key, job_id in self._existing_jobs.items():
             outcome = self._by_key[key]
+            known = ledger.get(self._writes[outcome["index"]])
+            if known and known.under_way:
+                raise FsmInputError(f"existing_jobs.{key}: may not be created yet: {known.error}")
             if outcome["jobID"] not in (None, job_id):
                 raise FsmInputError(
                     f"existing_jobs.{key}: job {outcome['jobID']} was created for it, not {job_id}"

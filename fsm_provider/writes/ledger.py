@@ -12,6 +12,7 @@ In a database, other tasks may write to the same entries: see :mod:`fsm_provider
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from threading import Event, local
@@ -105,8 +106,17 @@ class Ledger:
         self._entries.check_current()
 
     def load(self, writes: Collection[Write]) -> None:
-        """Read what other tasks have stored of these writes."""
+        """Read what other tasks have stored of these writes.
+
+        :raises FsmInputError: if writes are sent once for each key, and a key is that of another kind.
+        """
         self._entries.load([write.key for write in writes])
+        for write in writes if self._once_per_key else ():
+            if (entry := self._entries.get(write.key)) and entry["kind"] != _kind(write):
+                raise FsmInputError(
+                    f"key: '{write.key}' is that of {describe_entry(entry)}, by {task_of(entry)}, and cannot "
+                    f"be that of {write} too. A key belongs to one write"
+                )
 
     def expect(self, writes: Collection[Write]) -> None:
         """Check that this attempt is given the same writes as earlier ones.
@@ -114,7 +124,7 @@ class Ledger:
         :raises FsmInputError: in a retry, if an earlier attempt sent writes that are not given now. After a
             clear, if it did and a new write may be the same, changed: any may, unless both have keys of their
             own. In a mapped task whose entries are its own a key does not help, as a write may have moved to
-            another map index. If writes are sent once for each key, only if a key is that of another kind.
+            another map index. Never if writes are sent once for each key.
         """
         found = {write.key: self._entries.get(write.key) for write in writes}
         if not self._once_per_key:
@@ -123,11 +133,6 @@ class Ledger:
             entry = found[write.key]
             if entry is None:
                 continue
-            if self._once_per_key and entry["kind"] != _kind(write):
-                raise FsmInputError(
-                    f"key: '{write.key}' is that of {describe_entry(entry)}, by {task_of(entry)}, and cannot "
-                    f"be that of {write} too. A key belongs to one write"
-                )
             if "result" in entry and entry["digest"] != write.digest and not self._repeats(entry):
                 logger.warning(
                     "%s was sent with other content under key '%s'; the change is not sent",
@@ -166,15 +171,18 @@ class Ledger:
                 "uncertain, set if_uncertain instead"
             )
 
-    def get(self, write: Write) -> WriteOutcome | None:
-        """Return what is known of a write; None if, as far as the ledger knows, it was never sent."""
+    def get(self, write: Write, *, waited: bool = False) -> WriteOutcome | None:
+        """Return what is known of a write; None if, as far as the ledger knows, it was never sent.
+
+        :param waited: whether another task has had the time to send and record it.
+        """
         entry = self._entries.get(write.key)
         if entry is None:
             return None
         by, repeat = task_of(entry), self._repeats(entry)
         if "result" in entry:
             return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
-        under_way = self._is_under_way(entry)
+        under_way = not waited and self._is_under_way(entry)
         error = error_from(entry, self._task, under_way=under_way)
         return WriteOutcome(error=error, repeat=repeat, under_way=under_way, by=by)
 
@@ -221,6 +229,7 @@ class Ledger:
                     return found
             if known.error:
                 raise known.error
+            self._refuse_equal_of_another_index(write)
             who = f"by {known.by}" if known.by not in (None, self._task) else "by an earlier attempt"
             logger.info("%s %s was sent %s; its result is reused", write.method, write.path, who)
             return known.result
@@ -240,13 +249,31 @@ class Ledger:
             self.record(write, found)
         return found
 
+    def _refuse_equal_of_another_index(self, write: Write) -> None:
+        """Refuse a write without a key that another map index has sent: whether both are wanted is not known.
+
+        After a clear, it may have moved to this index, and is the same.
+        """
+        entry = self._entries.get(write.key)
+        if entry and not write.given_key and entry["generation"] == self._generation:
+            by = task_of(entry)
+            if by and self._task and by.map_index != self._task.map_index:
+                raise FsmInputError(
+                    f"{write} is equal to what {by} has sent: leave one out, or give both keys"
+                )
+
     def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
-        """Return what is known of a write once no other task is sending it."""
-        is_logged = False
+        """Return what is known of a write once no other task is sending it.
+
+        The wait has an end even if the clock of the other one is ahead.
+        """
+        seen, since = None, 0.0
         while (known := self.get(write)) and known.under_way:
-            if not is_logged:
+            if (entry := self._entries.get(write.key)) != seen:
                 logger.info("Waiting for another task: %s", known.error)
-            is_logged = True
+                seen, since = entry, time.monotonic()
+            elif time.monotonic() - since >= self._max_flight.total_seconds():
+                return self.get(write, waited=True)
             if stopping.wait(LOOK_INTERVAL):
                 raise NothingSentError("stopped before anything was sent")
             self.load([write])
@@ -292,19 +319,30 @@ class Ledger:
                 raise
             if isinstance(error, FsmConflictError) and (before is None or is_conflict(before)):
                 before = {**self._intent(write), "error": error.as_dict()}
-            self._entries.put(write.key, before)
+            self._withdraw(write, before)
             if isinstance(uncertain, FsmUncertainWriteError) and error.permanent:
                 raise still_uncertain(write, uncertain, error) from error
             raise
         except _ClaimedError:
             raise
         except NothingSentError:
-            self._entries.put(write.key, before)
+            self._withdraw(write, before)
             raise
         finally:
             self._sending.write = None
         self._entries.put(write.key, {**self._sent(write), "result": keep(result)})
         return result
+
+    def _withdraw(self, write: Write, before: Entry | None) -> None:
+        """Restore what was known before.
+
+        :raises _ClaimedError: if another task knows more by now.
+        """
+        self._entries.put(write.key, before)
+        if self._task:
+            self.store()
+            if self._entries.get(write.key) is not before:
+                raise _ClaimedError
 
     def _store_intent(self, write: Write, before: Entry | None) -> None:
         intent = {**self._intent(write), **({"before": before} if before else {})}
@@ -312,7 +350,8 @@ class Ledger:
         try:
             self.store()
         except BaseException:
-            self._entries.put(write.key, before)
+            if self._entries.get(write.key) is intent:  # and not what another task has written
+                self._entries.put(write.key, before)
             raise
         if self._entries.get(write.key) is not intent:
             raise _ClaimedError

@@ -97,7 +97,7 @@ def _in_database(
     if once_per == "run" and has_state(context):
         raise FsmInputError(
             f"state_conn_id: is new: earlier attempts of this task have recorded in Airflow what they sent, "
-            f"not in '{state_conn_id}'. Start another run, or clear the setting until this one has ended"
+            f"not in '{state_conn_id}'. Start another run"
         )
     is_task = "ti" in context
     task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
@@ -113,6 +113,11 @@ def _in_database(
             attempt=attempt_id(context) if is_task else "",
             load_all=bool(scope),
         )
+        if is_task and context["ti"].try_number > 1 and entries.has_entries_elsewhere():
+            raise FsmInputError(
+                f"once_per: is '{once_per}' now, and earlier attempts of this task have sent with another: "
+                "what they sent would be sent again. Start another run"
+            )
     except BaseException:
         engine.dispose()
         raise

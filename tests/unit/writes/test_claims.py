@@ -53,7 +53,7 @@ class Attempt:
     ) -> None:
         self.name, self.task = name, task
         self.outcome: object = None
-        self.is_done = self.is_sending = False
+        self.is_done = self.is_sending = self.was_killed = False
         self._database, self._max_flight, self._again = database, max_flight, again
         self._order = Order.GO
         self._resume, self._paused = threading.Semaphore(0), threading.Semaphore(0)
@@ -108,6 +108,7 @@ class Attempt:
                 self.outcome = ledger.run_once(WRITE, self._send, stopping=self)
         except (KilledError, FsmUncertainWriteError, SupersededError, NothingSentError) as error:
             self.outcome = self.outcome or error
+            self.was_killed = isinstance(error, KilledError)
         finally:
             engine.dispose()
             self.is_done = True
@@ -179,10 +180,6 @@ def play(database: Database, plan: list, flights: dict[str, float], *, again: bo
     return database.attempts
 
 
-def was_killed(attempt: Attempt) -> bool:
-    return isinstance(attempt.outcome, KilledError)
-
-
 @settings(deadline=None, max_examples=150)
 @given(plan=steps, flights=flights)
 def test_a_key_is_sent_once_and_what_is_said_of_it_is_so(plan: list, flights: dict[str, float]) -> None:
@@ -200,7 +197,7 @@ def test_a_key_is_sent_once_and_what_is_said_of_it_is_so(plan: list, flights: di
     else:
         # Uncertain is only what somebody was about to send, and died.
         assert isinstance(last.outcome, FsmUncertainWriteError)
-        assert any(was_killed(one) for one in attempts)
+        assert any(one.was_killed for one in attempts)
 
 
 @settings(deadline=None, max_examples=150)

@@ -4,13 +4,19 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
+from fsm_provider.api.errors import (
+    FsmBadRequestError,
+    FsmInputError,
+    FsmRateLimitedError,
+    FsmUncertainWriteError,
+)
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state import sql_entries, sql_tables
@@ -137,6 +143,27 @@ def test_both_operators_find_what_the_other_has_created(service):
     assert len(service.jobs) == 2
 
 
+@pytest.mark.parametrize("key", ["None", "nan", {"id": 1}])
+def test_a_key_whose_template_found_nothing_is_refused(service, key):
+    for make in (job, request):
+        operator = make("{{ key }}")
+        operator.key = key
+        with pytest.raises(AirflowFailException, match="key: "):
+            operator.execute(run_of("run"))
+    with pytest.raises((FsmInputError, AirflowFailException), match=r"jobs\[0\]\.key: "):
+        jobs(key).execute(run_of("run"))
+    assert service.requests == []
+
+
+def test_a_number_is_the_same_key_as_its_text(service):
+    first = request("7").execute(run_of("first"))
+    operator = request("{{ key }}")
+    operator.key, operator.json = 7, {"customerReference": "7"}
+
+    assert operator.execute(run_of("second")) == first
+    assert len(service.jobs) == 1
+
+
 def test_a_key_of_another_operation_is_refused(service):
     job().execute(run_of("first"))
 
@@ -145,6 +172,17 @@ def test_a_key_of_another_operation_is_refused(service):
     ):
         request(path="/properties/7/notes").execute(run_of("second"))
     assert len(service.requests) == 1
+
+
+def test_the_key_of_a_request_is_refused_in_a_list_of_jobs(service):
+    request().execute(run_of("first"))
+
+    for options in ({}, {"existing_jobs": {"PO-1": 5}}):
+        context = run_of("second")
+        with pytest.raises(AirflowFailException, match="and cannot be that of"):
+            jobs("PO-1", **options).execute(context)
+        assert context["ti"].pushed["return_value"][0]["outcome"] == "unknown"
+    assert len(service.jobs) == 1
 
 
 def test_a_key_with_other_content_is_not_sent_and_a_warning_says_so(service, caplog):
@@ -225,6 +263,77 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
     (outcome,) = second.result()
     assert (outcome["outcome"], outcome["jobID"]) == ("existing", first.result()["id"])
     assert len(service.jobs) == 1
+
+
+def test_what_another_run_is_sending_is_no_existing_job(service, entries):
+    def send():
+        context = run_of("second")
+        with pytest.raises(
+            AirflowFailException, match=r"existing_jobs\.PO-1: may not be created yet: .*run first"
+        ):
+            jobs("PO-1", existing_jobs={"PO-1": 4711}).execute(context)
+        return {"id": 1}
+
+    operator = job()
+    operator._create = lambda hook, request: send()
+    operator.execute(run_of("first"))
+
+    assert jobs("PO-1").execute(run_of("third"))[0]["jobID"] == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [FsmBadRequestError(400, "POST", "/x"), FsmRateLimitedError(429, "POST", "/x")]
+)
+def test_a_refusal_does_not_hide_what_another_run_has_made_meanwhile(entries, refusal):
+    def send():
+        other = entries.ledger("b1", "other", repeat_uncertain=True)
+        other._max_flight *= 0
+        with other:
+            other.run_once(WRITE, lambda: {"id": 2})
+        raise refused(400, "POST", "/x")
+
+    assert entries.ledger("a1").run_once(WRITE, send) == {"id": 2}
+
+
+def test_the_wait_for_another_task_has_an_end_even_if_its_clock_is_ahead(entries, database):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1").run_once(WRITE, interrupted)
+    (row,) = database.rows()
+    entry = json.loads(row.entry)
+    entry["sent"][2] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+    with database.engine.begin() as connection:
+        connection.execute(sql_tables.LEDGER.update().values(entry=json.dumps(entry)))
+
+    ledger = entries.ledger("b1", "other")
+    ledger._max_flight = timedelta(seconds=1)
+    with pytest.raises(FsmUncertainWriteError, match="has recorded no response"):
+        ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"key": "PO-2"}', '{"key": "PO-1", "sent": []}'])
+def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database, text):
+    job().execute(run_of("first"))
+    with database.engine.begin() as connection:
+        connection.execute(sql_tables.LEDGER.update().values(entry=text))
+
+    context = run_of("second")
+    with pytest.raises(AirflowFailException, match="the entry of 'PO-1' was changed and cannot be read"):
+        jobs("PO-1").execute(context)
+    assert context["ti"].pushed["return_value"][0]["outcome"] == "unknown"
+    assert len(service.jobs) == 1
+
+
+def test_another_tasks_row_is_not_deleted_by_a_claim_that_was_given_up(entries, monkeypatch):
+    first = entries.ledger("a1")
+    with entries.ledger("b1", "other") as other:
+        other.run_once(WRITE, lambda: {"id": 2})
+    monkeypatch.setattr(sql_entries, "RETRY_SECONDS", 0)
+    first.load([WRITE])
+    first._entries.put(WRITE.key, None)
+
+    first.store()
+
+    assert entries.ledger("c1", "third").get(WRITE).result == {"id": 2}
 
 
 def test_what_another_run_did_not_record_is_uncertain_and_names_it(service, monkeypatch):
@@ -316,6 +425,28 @@ def test_without_keys_a_mapped_row_that_may_be_a_changed_one_is_refused(service)
     create("A")
     with pytest.raises(AirflowFailException, match="is new, and may be the same, changed"):
         create("B", cleared=1)
+    assert len(service.jobs) == 1
+
+
+def test_equal_mapped_tasks_without_keys_are_refused(service):
+    def create(map_index, cleared=0):
+        FsmCreateJobOperator(task_id="task", property_id=7, job={"notes": "a"}).execute(
+            run_of("run", map_index=map_index, cleared=cleared)
+        )
+
+    create(0)
+    with pytest.raises(AirflowFailException, match="is equal to what task task"):
+        create(1)
+    create(1, cleared=1)  # after a clear, the row may have moved
+    assert len(service.jobs) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [("run", "key"), ("key", "run")])
+def test_once_per_does_not_change_within_a_run(service, before, after):
+    job(once_per=before).execute(run_of("run"))
+
+    with pytest.raises(AirflowFailException, match=f"once_per: is '{after}' now"):
+        job(once_per=after).execute(run_of("run", cleared=1, try_number=2))
     assert len(service.jobs) == 1
 
 
@@ -468,6 +599,10 @@ def test_nothing_is_sent_while_the_database_is_away(service, monkeypatch, databa
     [
         ({"conn_type": "http", "host": "x"}, "connection 'ledger' is of type http, not of a SQL database"),
         ({"conn_type": "sqlite", "host": "a.db"}, "should be the absolute path of a file"),
+        (
+            {"conn_type": "postgres", "host": "x", "extra": {"sslmode": "require"}},
+            "'ledger': sslmode: would be ignored here",
+        ),
         ({"conn_type": "sqlite"}, "should be the absolute path of a file"),
     ],
 )
