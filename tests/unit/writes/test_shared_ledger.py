@@ -290,7 +290,7 @@ def test_a_refusal_does_not_hide_what_another_run_has_made_meanwhile(entries, re
         other._max_flight *= 0
         with other:
             other.run_once(WRITE, lambda: {"id": 2})
-        raise refused(400, "POST", "/x")
+        raise refusal
 
     assert entries.ledger("a1").run_once(WRITE, send) == {"id": 2}
 
