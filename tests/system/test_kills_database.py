@@ -180,17 +180,17 @@ def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
 def test_a_database_that_is_restarted_meanwhile_delays_the_task(
     stage: Stage, fsm_conn_id: str, how: signal.Signals
 ) -> None:
-    if fsm_conn_id != "fsm_postgresql" or stage.kill_stores.postgresql is None:
+    if fsm_conn_id != "fsm_postgresql" or stage.ledgers.postgresql is None:
         pytest.skip("SQLite has no server")
     stage.service.settings.latency = SLOW
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
     stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
 
-    stage.kill_stores.postgresql.stop(how)
+    stage.ledgers.postgresql.stop(how)
     stage.service.settings.latency = LATENCY
     with pytest.raises(TimeoutError):
         stage.service.wait_for(lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS)
-    stage.kill_stores.postgresql.start()
+    stage.ledgers.postgresql.start()
     [report] = stage.finish([run])
 
     assert (report.state, report.attempts) == ("success", 1)
@@ -206,7 +206,7 @@ def test_on_a_full_disk_nothing_is_sent_without_a_stored_intent(
         pytest.skip("a small disk can be mounted only as root")
     [run] = stage.start_bulk("kills_not_retried", None, "fsm_full")
     [first] = stage.finish([run])
-    stored = _stored(stage.kill_stores.files["fsm_full"])
+    stored = _stored(stage.ledgers.files["fsm_full"])
 
     assert first.state == "failed"
     assert "full" in first.log
