@@ -94,7 +94,7 @@ def _in_database(
         raise FsmInputError(
             f"state_conn_id: {error}: install airflow-provider-fsm[sql] and the provider of the database"
         ) from None
-    if once_per == "run" and has_state(context):
+    if has_state(context):
         raise FsmInputError(
             f"state_conn_id: is new: earlier attempts of this task have recorded in Airflow what they sent, "
             f"not in '{state_conn_id}'. Start another run"

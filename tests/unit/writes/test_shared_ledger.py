@@ -499,8 +499,9 @@ def test_each_way_to_write_the_base_url_is_the_same_service(service, monkeypatch
         assert len(another.jobs) == 1
 
 
+@pytest.mark.parametrize("once_per", ["run", "key"])
 def test_a_run_whose_ledger_is_in_airflow_does_not_change_over(
-    service, connect, connection_extra, monkeypatch
+    once_per, service, connect, connection_extra, monkeypatch
 ):
     monkeypatch.delitem(connection_extra, "state_conn_id")
     connect(service)
@@ -509,7 +510,7 @@ def test_a_run_whose_ledger_is_in_airflow_does_not_change_over(
     connect(service, state_conn_id="ledger")
 
     with pytest.raises(AirflowFailException, match="state_conn_id: is new: earlier attempts of this task"):
-        job(once_per="run").execute(context_for(store))
+        job(once_per=once_per).execute(context_for(store))
     assert len(service.jobs) == 1
 
 
