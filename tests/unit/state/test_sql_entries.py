@@ -12,7 +12,8 @@ from fsm_provider.state.sql_tables import check_tables
 from fsm_provider.state.task import Task
 
 TASK = Task("dag", "run", "task", -1)
-INTENT = {"generation": 0, "digest": "d", "sent": ["POST", "/", "", {}], "kind": "k", "by": TASK.as_dict()}
+SENT = ["POST", "/", "2026-01-01T00:00:00+00:00", {}]
+INTENT = {"generation": 0, "digest": "d", "sent": SENT, "kind": "k", "by": TASK.as_dict()}
 
 
 def test_a_database_that_stays_away_is_waited_for_once(tmp_path, monkeypatch):
