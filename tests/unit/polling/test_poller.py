@@ -38,22 +38,22 @@ def forms(service):
 
 
 class Limited:
-    """At most 20 requests in 5 s of the hurried clock, and 429 to any more; the 21st gets it in any case."""
+    """20 requests, and then 429 to any more for 5 s of the hurried clock."""
 
     def __init__(self, hurry=HURRY, window=5.0, requests=20):
         self.hurry, self.window, self.requests = hurry, window, requests
-        self.sent = []
-        self.has_limited = False
+        self.sent, self.closed_until = 0, None
 
     async def play(self, exchange):
         now = time.monotonic() * self.hurry
-        if self.has_limited:
-            self.sent = [at for at in self.sent if at > now - self.window]
-        if len(self.sent) >= self.requests:
-            self.has_limited = True
-            wait = max(0, int(self.sent[0] + self.window - now)) + 1
+        if self.closed_until is not None and now >= self.closed_until:
+            self.sent, self.closed_until = 0, None
+        if self.sent == self.requests and self.closed_until is None:
+            self.closed_until = now + self.window
+        if self.closed_until is not None:
+            wait = int(self.closed_until - now) + 1
             return await faults.Status(429, retry_after=wait).play(exchange)
-        self.sent.append(now)
+        self.sent += 1
         return await faults.CorrectResponse().play(exchange)
 
 
