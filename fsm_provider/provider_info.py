@@ -104,6 +104,20 @@ def get_provider_info() -> dict[str, Any]:
                         "and Airflows. Empty: Airflow records it, for each run.",
                         type=["string", "null"],
                     ),
+                    "idempotency_header": _field(
+                        "Idempotency header",
+                        "The header in which the service reads a key, so that a write that is sent again "
+                        "takes effect once, e.g. Idempotency-Key. Empty: what may have been written is not "
+                        "repeated.",
+                        type=["string", "null"],
+                    ),
+                    "idempotency_hours": _field(
+                        "Idempotency (h)",
+                        "Hours for which the service remembers such a key. Default: 24.",
+                        type=["number", "null"],
+                        exclusiveMinimum=0,
+                        default=24,
+                    ),
                     "allow_http": _field(
                         "Allow http",
                         "Send the token in the clear to a host that is not this machine.",

@@ -132,23 +132,31 @@ class FsmClient:
         pages = self.pages(listing.path, listing.response, params, max_pages=max_pages)
         return chain.from_iterable(map(_records, pages.pages_with_warning()))
 
-    def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
+    def create_job(
+        self,
+        property_id: int | str,
+        job: JobCreate | dict[str, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Job:
         """Create a job on a property. Repeated only after failures that cannot have created it.
 
         :param property_id: the property's identifier.
         :param job: the request body; a dictionary is validated first.
+        :param headers: further headers.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless.
         :raises FsmError: if it was not created.
         """
-        return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""))
+        return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""), headers)
 
-    def send_job(self, request: JobRequest) -> Job:
+    def send_job(self, request: JobRequest, headers: Mapping[str, str] | None = None) -> Job:
         """Create the job of a validated request; see :meth:`create_job`."""
         return self._create(
             endpoints.CREATE_JOB,
             partial(check_job, request=request),
             path=request.path,
+            headers=headers,
             json=request.job.body(),
             subject=request.subject,
         )
@@ -158,12 +166,14 @@ class FsmClient:
         webhook: WebhookCreate | dict[str, Any],
         *,
         on_registered: Callable[[Webhook], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Webhook]:
         """Register a webhook; with the style ``separate``, once per event type.
 
         :param webhook: the registration; a dictionary is validated first.
         :param on_registered: called with each registration before the next is sent, since the service may
             show its signing secret only once.
+        :param headers: further headers.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationMismatchError: if the service registered other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
@@ -176,6 +186,7 @@ class FsmClient:
                 endpoints.REGISTER_WEBHOOK,
                 check_id,
                 path=endpoints.REGISTER_WEBHOOK.path,
+                headers=headers,
                 params=part.query(style),
                 subject=part.subject,
                 confidential=part.confidential,
@@ -230,17 +241,22 @@ class FsmClient:
         return self._send(call, lambda body: parse_json(body) if body else None)
 
     def _create(
-        self, endpoint: Endpoint[RecordT], check_response: Callable[[RecordT], None], **call: Any
+        self,
+        endpoint: Endpoint[RecordT],
+        check_response: Callable[[RecordT], None],
+        *,
+        headers: Mapping[str, str] | None,
+        **call: Any,
     ) -> RecordT:
         version = self.settings.api_version
-        headers = {"X-API-VERSION": version} if endpoint.versioned and version else {}
+        versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
 
         def read(body: bytes) -> RecordT:
             record = parse_record(parse_json(body), endpoint.response, timezone=self.settings.server_timezone)
             check_response(record)
             return record
 
-        return self._send(ApiRequest(endpoint.method, headers=headers, **call), read)
+        return self._send(ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call), read)
 
     def pages(
         self,

@@ -130,6 +130,7 @@ class FsmUncertainWriteError(FsmError):
 
     permanent = True
     may_have_written = True
+    advice: ClassVar[str] = "is not repeated: look it up in the service before you run it again"
 
     method: str
     path: str
@@ -142,8 +143,15 @@ class FsmUncertainWriteError(FsmError):
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}. "
             f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
-            "is not repeated: look it up in the service before you run it again."
+            f"{self.advice}."
         )
+
+
+class FsmRepeatableWriteError(FsmUncertainWriteError):
+    """A write that may or may not have taken effect, and that the service recognises if it is sent again."""
+
+    permanent = False
+    advice = "may be repeated, as the service recognises it by its key"
 
 
 @dataclass(eq=False)

@@ -15,13 +15,20 @@ from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
     FsmRateLimitedError,
+    FsmRepeatableWriteError,
     FsmResponseError,
     FsmServerError,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_REPEATABLE = (FsmConnectionError, FsmRateLimitedError, FsmResponseError, FsmServerError)
+_REPEATABLE = (
+    FsmConnectionError,
+    FsmRateLimitedError,
+    FsmRepeatableWriteError,
+    FsmResponseError,
+    FsmServerError,
+)
 
 
 def is_repeatable(error: FsmError) -> bool:
@@ -51,7 +58,7 @@ class RetryPolicy:
     ) -> float | None:
         """Return the seconds to wait before the next attempt, or None to raise ``error``.
 
-        An uncertain write is never repeated.
+        An uncertain write is repeated only if the service recognises it.
 
         :param attempt: number of attempts made, from 1.
         :param waited: seconds waited so far.

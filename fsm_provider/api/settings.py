@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,10 +26,23 @@ from pydantic import (
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EventTypesStyle
-from fsm_provider.api.validation import describe_invalid_fields, dotted_name
+from fsm_provider.api.validation import HEADER_NAME, OWN_HEADERS, describe_invalid_fields, dotted_name
 
 _SHOWN_AS = {"base_url": "host", "token": "password"}
+_HEADERS_WITH_A_MEANING = OWN_HEADERS | {
+    *("accept", "accept-encoding", "connection", "content-encoding", "content-type", "cookie", "expect"),
+    *("host", "te", "trailer", "upgrade", "user-agent", "x-api-version"),
+}
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
+
+
+def _check_header_name(name: str) -> str:
+    if not HEADER_NAME.fullmatch(name) or name.lower() in _HEADERS_WITH_A_MEANING:
+        raise ValueError("should be the name of a header of its own, such as Idempotency-Key")
+    return name
+
+
+HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 
 
 class Settings(BaseModel):
@@ -50,6 +64,9 @@ class Settings(BaseModel):
     :param verify_ssl: whether the service's certificate is checked.
     :param ca_bundle: path of a file or folder of certificates to check it against.
     :param state_conn_id: the Airflow connection of the SQL database that holds the ledger.
+    :param idempotency_header: the header in which the service reads a key of each write, so that the same
+        write sent again takes effect once.
+    :param idempotency_hours: how long the service remembers such a key.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -69,6 +86,8 @@ class Settings(BaseModel):
     verify_ssl: bool = True
     ca_bundle: str | None = None
     state_conn_id: Name | None = None
+    idempotency_header: HeaderName | None = None
+    idempotency_hours: float = Field(default=24.0, gt=0, allow_inf_nan=False)
 
     @field_validator("base_url")
     @classmethod

@@ -35,6 +35,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.log_filter import suppress_url_logging
 from fsm_provider.api.settings import Settings
+from fsm_provider.api.validation import parse_headers
 
 ResultT = TypeVar("ResultT")
 
@@ -49,9 +50,6 @@ MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
 """Seconds; a longer Retry-After is cut to this."""
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 
@@ -203,7 +201,7 @@ class Transport:
     def _prepare(self, call: ApiRequest) -> requests.PreparedRequest:
         request = requests.PreparedRequest()
         request.method = call.method
-        _check_headers(call.headers)
+        parse_headers("headers", call.headers)
         request.headers = CaseInsensitiveDict({**_HEADERS, **call.headers})
         try:
             request.prepare_url(self._settings.base_url + call.path, call.params)
@@ -225,16 +223,6 @@ class Transport:
             f"no complete response arrived: {type(origin).__name__}: {origin} "
             f"(timeout {self._settings.timeout:g} s)"
         )
-
-
-def _check_headers(headers: Mapping[str, str]) -> None:
-    for name, value in headers.items():
-        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise FsmInputError(f"headers: {name!r} is not a valid header name")
-        if name.lower() in _OWN_HEADERS:
-            raise FsmInputError(f"headers: {name.title()} is set by the client: leave it out")
-        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-            raise FsmInputError(f"headers: the value of {name} should be Latin-1 text of one line")
 
 
 def _check_characters(body: Any, json: Any) -> None:

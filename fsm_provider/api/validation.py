@@ -25,6 +25,11 @@ NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
 """As pandas writes an integer of a column with gaps."""
 
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
+"""Headers that the client alone sets, in lower case."""
+
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
@@ -73,6 +78,24 @@ def parse_text(name: str, value: Any) -> int | str:
             f"{name}: is a complete record or list as text: let its template take one value, such as ['id']"
         )
     return value if isinstance(value, int) else text
+
+
+def parse_headers(name: str, value: Any) -> dict[str, str]:
+    """Check further headers; None is none.
+
+    :raises FsmInputError: naming the header that cannot be sent, or that the client alone sets.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
+    headers = dict(value or {})
+    for header, text in headers.items():
+        if not isinstance(header, str) or not HEADER_NAME.fullmatch(header):
+            raise FsmInputError(f"{name}: {header!r} is not a valid header name")
+        if header.lower() in OWN_HEADERS:
+            raise FsmInputError(f"{name}: {header.title()} is set by the client: leave it out")
+        if not isinstance(text, str) or not _HEADER_VALUE.fullmatch(text):
+            raise FsmInputError(f"{name}: the value of {header} should be Latin-1 text of one line")
+    return headers
 
 
 def parse_identifier(name: str, value: Any) -> int | str:

@@ -113,18 +113,25 @@ class FsmHook(BaseHook):
         """List asset dynamic fields; see :meth:`fsm_provider.api.FsmClient.list_asset_dynamic_fields`."""
         return self.client.list_asset_dynamic_fields(params=params, max_pages=max_pages)
 
-    def create_job(self, property_id: int | str, job: JobCreate | dict[str, Any]) -> Job:
+    def create_job(
+        self,
+        property_id: int | str,
+        job: JobCreate | dict[str, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Job:
         """Create a job on a property; see :meth:`fsm_provider.api.FsmClient.create_job`."""
-        return self.client.create_job(property_id, job)
+        return self.client.create_job(property_id, job, headers=headers)
 
     def register_webhook(
         self,
         webhook: WebhookCreate | dict[str, Any],
         *,
         on_registered: Callable[[Webhook], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Webhook]:
         """Register a webhook; see :meth:`fsm_provider.api.FsmClient.register_webhook`."""
-        return self.client.register_webhook(webhook, on_registered=on_registered)
+        return self.client.register_webhook(webhook, on_registered=on_registered, headers=headers)
 
     def download_form_pdf(
         self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import parse_choice, parse_text
+from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def once_options(again: str) -> OptionParsers:
         "once_per": partial(parse_choice, choices=("run", "key")),
         "if_uncertain": partial(parse_choice, choices=("fail", again)),
         "if_already_done": partial(parse_choice, choices=("reuse", again)),
+        "headers": parse_headers,
     }
 
 
@@ -92,6 +93,7 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         Airflow asks, which needs the database, and a key for each write (templated).
     :param if_uncertain: what to do if a write was sent without learning the outcome.
     :param if_already_done: what to do if a write was done before the task was cleared.
+    :param headers: further headers of each request.
     """
 
     def __init__(
@@ -100,12 +102,14 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         once_per: str = "run",
         if_uncertain: str = "fail",
         if_already_done: str = "reuse",
+        headers: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.once_per = once_per
         self.if_uncertain = if_uncertain
         self.if_already_done = if_already_done
+        self.headers = headers
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
         """Parse the options; see :meth:`FsmOptionsOperator.options`."""
@@ -151,13 +155,15 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         self,
         ledger: Ledger,
         write: Write,
-        send: Callable[[FsmHook], Any],
+        send: Callable[[FsmHook, Mapping[str, str]], Any],
         keep: Callable[[Any], Any] = lambda result: result,
         find: Callable[[FsmHook], Any] | None = None,
     ) -> Any:
         """Return the result of a write; send it unless the ledger knows its result.
 
         The connection is read before the intent is stored. See :meth:`Ledger.run_once`.
+
+        :param send: called with the hook and further headers.
         """
         hook = self.hook
         hook.sleep = partial(ledger.wait, stopping=self._stopping)
@@ -165,7 +171,7 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         ledger.expect([write])
         return ledger.run_once(
             write,
-            lambda: send(hook),
+            lambda: send(hook, ledger.headers_for(write)),
             prepare=lambda: hook.client,
             keep=keep,
             find=partial(find, hook) if find else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.validation import parse_choice, parse_text
@@ -62,7 +63,6 @@ class FsmRequestOperator(FsmOneWriteOperator):
         method: str = "GET",
         query_params: dict[str, Any] | None = None,
         json: Any = None,
-        headers: dict[str, str] | None = None,
         key: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -71,7 +71,6 @@ class FsmRequestOperator(FsmOneWriteOperator):
         self.method = method
         self.query_params = query_params
         self.json = json
-        self.headers = headers
         self.key = key
         with bad_arguments_are_refused():
             self.options(only_known=True)
@@ -83,7 +82,7 @@ class FsmRequestOperator(FsmOneWriteOperator):
         """Send the request."""
         with permanent_errors_fail_the_task():
             if self.method.upper() == "GET":
-                return self._send(self.hook)["answer"]
+                return self._send(self.hook, {})["answer"]
             content = {"params": self.query_params, "json": self.json, "headers": self.headers}
             self.check_keys({"key": self.key})
             key = None if self.key in (None, "") else str(parse_text("key", self.key))
@@ -91,8 +90,9 @@ class FsmRequestOperator(FsmOneWriteOperator):
             with self.ledger(context) as ledger:
                 return self.write_once(ledger, write, self._send)["answer"]
 
-    def _send(self, hook: FsmHook) -> dict[str, Any]:
-        response = hook.request(self.method, self.path, self.query_params, self.json, headers=self.headers)
+    def _send(self, hook: FsmHook, further: Mapping[str, str]) -> dict[str, Any]:
+        headers = {**(self.headers or {}), **further}
+        response = hook.request(self.method, self.path, self.query_params, self.json, headers=headers)
         self.log.info("%s %s succeeded", self.method.upper(), self.path)
         return {"answer": response}
 

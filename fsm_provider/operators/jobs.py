@@ -60,9 +60,12 @@ class FsmJobOperator(FsmOneWriteOperator):
         in later attempts: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
         the id of the job, or None. Without a job, ``if_uncertain`` decides. :func:`find_by` makes one for
         services that list jobs.
+    :param headers: further headers of each request (templated).
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain", "if_already_done")
+    template_fields: tuple[str, ...] = (
+        *("fsm_conn_id", "once_per", "if_uncertain", "if_already_done", "headers"),
+    )
     option_parsers: ClassVar[OptionParsers] = once_options("create")
 
     def __init__(self, *, find_existing: FindExisting | None = None, **kwargs: Any) -> None:
@@ -137,14 +140,14 @@ class FsmCreateJobOperator(FsmJobOperator):
                 result: dict[str, Any] = self.write_once(
                     ledger,
                     write_for(request),
-                    lambda hook: self._create(hook, request),
+                    partial(self._create, request),
                     keep=_without_people,
                     find=partial(find_job, self.find_existing, request) if self.find_existing else None,
                 )
         return job_from(result)
 
-    def _create(self, hook: FsmHook, request: JobRequest) -> dict[str, Any]:
-        job = hook.client.send_job(request).as_json()
+    def _create(self, request: JobRequest, hook: FsmHook, headers: Mapping[str, str]) -> dict[str, Any]:
+        job = hook.client.send_job(request, {**(self.headers or {}), **headers}).as_json()
         self.log.info("%s: created job %s", request, job["id"])
         return job
 
@@ -237,6 +240,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 fail_fast=options["on_error"] == "fail_fast",
                 existing_jobs=options["existing_jobs"],
                 find_existing=self.find_existing,
+                headers=options["headers"],
             )
             ledger, complete = None, False
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -241,12 +241,14 @@ class _Pending:
         # The ledger knows more of what this task has registered itself.
         if unknown and not self._registrations.is_own(unknown) and not self._force and if_uncertain == "fail":
             raise uncertain_error(unknown)
-        result: dict[str, Any] = ledger.run_once(self.write, lambda: self._register(secrets))
+        result: dict[str, Any] = ledger.run_once(
+            self.write, lambda: self._register(secrets, ledger.headers_for(self.write))
+        )
         if self._known is None or self._known.result != result:
             self._registrations.save(self.name, result=result)
         return result
 
-    def _register(self, secrets: SecretStore) -> dict[str, Any]:
+    def _register(self, secrets: SecretStore, headers: Mapping[str, str]) -> dict[str, Any]:
         before = self._known
         payload, token = self._payload, None
         try:
@@ -261,7 +263,7 @@ class _Pending:
             raise NothingSentError(f"Nothing was registered: {error}") from error
         try:
             (webhook,) = self._operator.hook.register_webhook(
-                payload, on_registered=partial(self._store_secret, secrets)
+                payload, on_registered=partial(self._store_secret, secrets), headers=headers
             )
         except FsmError as error:
             if error.may_have_written:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
@@ -77,13 +78,32 @@ class _Endpoints:
             raise HTTPException(404, f"There is no form {form_id}") from error
         return Response(pdf_for(form.record), media_type="application/pdf")
 
+    async def _once(self, request: Request, handle: Callable[[], Awaitable[Response]]) -> Response:
+        header = self._settings.idempotency_header
+        key = request.headers.get(header) if header else None
+        if key is None:
+            return await handle()
+        asked = (str(request.url), await request.body())
+        if key not in self._state.answers:
+            self._state.answers[key] = (asked, await handle())
+        first_asked, answer = self._state.answers[key]
+        if first_asked != asked:
+            raise HTTPException(422, f"{header} {key} was sent with another request")
+        return answer
+
     async def create_job(self, property_id: str, request: Request) -> Response:
+        return await self._once(request, partial(self._create_job, property_id, request))
+
+    async def _create_job(self, property_id: str, request: Request) -> Response:
         if not wire.is_integer(property_id) or not self._state.has_property(int(property_id)):
             raise HTTPException(404, f"There is no property {property_id}")
         body = await parsing.read_job_body(request)
         return JSONResponse(self._state.add_job(int(property_id), body, {}), status_code=201)
 
     async def register_webhook(self, request: Request) -> Response:
+        return await self._once(request, partial(self._register_webhook, request))
+
+    async def _register_webhook(self, request: Request) -> Response:
         query = request.query_params
         object_ = parsing.parse_webhook_object(query)
         event_types = parsing.parse_event_types(query, self._settings.event_types_style, object_)

@@ -52,6 +52,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
     :param event_types_style: how several event types are parsed from the query. ``last``: only the last of a
         repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
         ``eventTypes[]``; ``comma``: the last, split at commas.
+    :param idempotency_header: the header that has the key of a write. One that is sent again with its key
+        takes effect once and is answered as it was first, but by a 422 if its content has changed; a refusal
+        is forgotten. None: there is none.
     :param deliveries: how registered webhooks are notified of new jobs; only those with a target on
         127.0.0.1 are.
     """
@@ -71,6 +74,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         properties: Iterable[int] | None = None,
         forbidden_tokens: Iterable[str] = (),
         event_types_style: EventTypesStyle = "last",
+        idempotency_header: str | None = None,
         deliveries: Deliveries | None = None,
     ) -> None:
         self.settings: Settings = Settings(
@@ -82,6 +86,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
             page_size_param=page_size_param,
             event_types_style=event_types_style,
             latency=latency,
+            idempotency_header=idempotency_header,
         )
         self._port = port
         self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
@@ -161,6 +166,8 @@ class FakeFieldService(FakeRecords, FakeFaults):
             extra["cursor_param"] = self.settings.cursor_param
         if self.settings.page_size_param is not None:
             extra["page_size_param"] = self.settings.page_size_param
+        if self.settings.idempotency_header is not None:
+            extra["idempotency_header"] = self.settings.idempotency_header
         return {
             "conn_type": "fsm",
             "host": self.base_url,

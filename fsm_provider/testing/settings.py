@@ -37,6 +37,8 @@ class Settings:
         repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
         ``eventTypes[]``; ``comma``: the last, split at commas.
     :param latency: seconds between handling a request and responding.
+    :param idempotency_header: the header that has the key of a write, which is answered as it was answered
+        first; None: there is none.
     :param ignore_cursor: every page is the first, whatever the cursor, and has a new next cursor.
     :param ignore_filters: every form is listed whatever the filters.
     :param cursors_from_zero: the next cursor of the first page is 0, of the second 1, instead of an
@@ -55,6 +57,7 @@ class Settings:
     page_size_param: str | None
     event_types_style: EventTypesStyle
     latency: float
+    idempotency_header: str | None = None
     ignore_cursor: bool = False
     ignore_filters: bool = False
     cursors_from_zero: bool = False

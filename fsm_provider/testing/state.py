@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from starlette.responses import Response
+
 from fsm_provider.testing import wire
 from fsm_provider.testing.delivering import RecordedDelivery
 from fsm_provider.testing.listing import Listing
@@ -85,6 +87,8 @@ class ServiceState:
         self.forms: Listing[StoredForm] = Listing()
         self.asset_dynamic_fields: Listing[Record] = Listing()
         self.webhooks: list[Record] = []
+        self.answers: dict[str, tuple[Any, Response]] = {}
+        """What was asked with an idempotency key, and the response."""
         self.deliveries: list[RecordedDelivery] = []
         self.on_job_created: list[Callable[[int], None]] = []
         self._properties = None if properties is None else set(properties)

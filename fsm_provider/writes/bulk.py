@@ -74,6 +74,7 @@ class BulkJobCreator:
     :param fail_fast: stop sending after the first job that is rejected or uncertain.
     :param existing_jobs: ids of jobs that a person has found in the service, by key; they are not sent.
     :param find_existing: looks for a job whose creation is uncertain.
+    :param headers: further headers of each request.
     :raises FsmInputError: if one of these keys belongs to no request.
     """
 
@@ -86,6 +87,7 @@ class BulkJobCreator:
         fail_fast: bool,
         existing_jobs: Mapping[str, int] | None = None,
         find_existing: FindExisting | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._requests = requests
         self._writes = [write_for(request) for request in requests]
@@ -105,6 +107,7 @@ class BulkJobCreator:
         self._unsent: Literal["not_created", "unknown"] = "unknown"
         self._hook = hook
         self._find_existing = find_existing
+        self._headers = headers or {}
         self._to_look_up = 0
         self._concurrency = concurrency
         self._fail_fast = fail_fast
@@ -275,7 +278,8 @@ class BulkJobCreator:
         outcome = self._by_key[write.key]
         find = partial(find_job, self._find_existing, request, self._hook) if self._find_existing else None
         try:
-            ledger.run_once(write, lambda: self._send(request, write), find=find, stopping=self._stopping)
+            send = partial(self._send, request, write, ledger)
+            ledger.run_once(write, send, find=find, stopping=self._stopping)
         except NothingSentError:
             self._update(write, ledger)
         except FsmError as error:
@@ -314,12 +318,12 @@ class BulkJobCreator:
         outcome["by"] = known.by.as_dict() if known and known.by else None
         return known
 
-    def _send(self, request: JobRequest, write: Write) -> dict[str, int | str | None]:
+    def _send(self, request: JobRequest, write: Write, ledger: Ledger) -> dict[str, int | str | None]:
         with self._slots:
             if self._stopping.is_set():
                 raise NothingSentError
             try:
-                job = self._hook.client.send_job(request)
+                job = self._hook.client.send_job(request, {**self._headers, **ledger.headers_for(write)})
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
                 self._stop_if_others_would_fail(error)  # before another job takes this slot

@@ -19,9 +19,17 @@ from threading import Event, local
 from types import TracebackType
 from typing import Any, Self
 
-from fsm_provider.api.errors import FsmConflictError, FsmError, FsmInputError, FsmUncertainWriteError
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmConflictError,
+    FsmError,
+    FsmInputError,
+    FsmUncertainWriteError,
+)
+from fsm_provider.api.retry import Attempts
 from fsm_provider.state.entries import Entry, LedgerEntries, is_intent
 from fsm_provider.state.task import Task
+from fsm_provider.writes.idempotency import Idempotency
 from fsm_provider.writes.write import (
     Write,
     WriteOutcome,
@@ -29,6 +37,7 @@ from fsm_provider.writes.write import (
     describe_first,
     error_from,
     is_conflict,
+    repeatable,
     still_uncertain,
     task_of,
 )
@@ -61,6 +70,7 @@ class Ledger:
     :param task: the running task, where other tasks write to the same entries.
     :param once_per_key: whether tasks of all runs do.
     :param max_flight: seconds after which what another task has sent and not recorded is uncertain.
+    :param idempotency: the keys by which the service recognises a write; None if it does not.
     :raises Exception: what the store raises. Nothing is known then.
     """
 
@@ -75,6 +85,7 @@ class Ledger:
         task: Task | None = None,
         once_per_key: bool = False,
         max_flight: float = 0.0,
+        idempotency: Idempotency | None = None,
     ) -> None:
         self._entries = entries
         self._generation = generation
@@ -84,6 +95,7 @@ class Ledger:
         self._task = task
         self._once_per_key = once_per_key
         self._max_flight = timedelta(seconds=max_flight)
+        self._idempotency = idempotency
         self._sending = local()
 
     def __enter__(self) -> Self:
@@ -184,6 +196,8 @@ class Ledger:
             return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
         under_way = not waited and self._is_under_way(entry)
         error = error_from(entry, self._task, under_way=under_way)
+        if self._is_recognised(entry) and isinstance(error, FsmUncertainWriteError):
+            error, repeat = repeatable(error), True
         return WriteOutcome(error=error, repeat=repeat, under_way=under_way, by=by)
 
     def run_once(
@@ -199,7 +213,8 @@ class Ledger:
         """Send a write, or return the result of an earlier attempt or another task that sent it.
 
         The intent is stored first; the result is stored by the next :meth:`store`. What another task is
-        sending at this moment is waited for.
+        sending at this moment is waited for. A write that the service recognises is repeated while its
+        outcome is unknown.
 
         :param send: returns the result, JSON and not None.
         :param prepare: called before the intent is stored, if there is something to send.
@@ -212,8 +227,10 @@ class Ledger:
         :raises NothingSentError: if ``stopping`` has ended the wait.
         :raises FsmError: what ``send`` raises.
         """
+        stopping = stopping or Event()
+        attempts = self._idempotency.attempts() if self._idempotency else None
         while True:
-            known = self._known_at_rest(write, stopping or Event())
+            known = self._known_at_rest(write, stopping)
             is_uncertain = known is not None and isinstance(known.error, FsmUncertainWriteError)
             if is_uncertain and (found := self._find(write, prepare, find)) is not None:
                 return found
@@ -224,15 +241,30 @@ class Ledger:
                 except _ClaimedError:
                     continue
                 except FsmError as error:
-                    if not error.may_have_written or (found := self._find(write, prepare, find)) is None:
-                        raise
-                    return found
+                    if error.may_have_written and (found := self._find(write, prepare, find)) is not None:
+                        return found
+                    self._wait_to_repeat(error, attempts, stopping)
+                    continue
             if known.error:
                 raise known.error
             self._refuse_equal_of_another_index(write)
             who = f"by {known.by}" if known.by not in (None, self._task) else "by an earlier attempt"
             logger.info("%s %s was sent %s; its result is reused", write.method, write.path, who)
             return known.result
+
+    @staticmethod
+    def _wait_to_repeat(error: FsmError, attempts: Attempts | None, stopping: Event) -> None:
+        """Wait before a write is repeated that the service recognises.
+
+        :raises FsmError: ``error``, if it is not to be repeated now.
+        """
+        if attempts is None or not isinstance(error, FsmUncertainWriteError):
+            raise error
+        refusal = error.__cause__
+        if isinstance(refusal, FsmApiError) and not isinstance(refusal, FsmConflictError):
+            raise error
+        if stopping.wait(attempts.delay_after(repeatable(error))):
+            raise repeatable(error)
 
     def _find(self, write: Write, prepare: Callable[[], Any], find: Callable[[], Any] | None) -> Any:
         """Look for what a write has written; a failure leaves it uncertain."""
@@ -283,6 +315,11 @@ class Ledger:
         """Record the result, JSON and not None, of a write whose outcome a person has found out."""
         self._entries.put(write.key, {**self._intent(write), "result": result})
 
+    def headers_for(self, write: Write) -> dict[str, str]:
+        """Return the headers by which the service recognises a write, inside ``send``."""
+        sent = self._sent(write).get("idempotency")
+        return {sent["header"]: sent["key"]} if sent else {}
+
     def wait(self, seconds: float, stopping: Event) -> None:
         """Wait before a request, inside ``send``. The intent is withdrawn meanwhile, as nothing is in flight.
 
@@ -303,7 +340,11 @@ class Ledger:
             self._store_intent(*withdrawn)
 
     def _send(
-        self, write: Write, send: Callable[[], Any], keep: Callable[[Any], Any], uncertain: FsmError | None
+        self,
+        write: Write,
+        send: Callable[[], Any],
+        keep: Callable[[Any], Any],
+        uncertain: FsmError | None,
     ) -> Any:
         before = self._entries.get(write.key)
         self._store_intent(write, before)
@@ -346,6 +387,8 @@ class Ledger:
 
     def _store_intent(self, write: Write, before: Entry | None) -> None:
         intent = {**self._intent(write), **({"before": before} if before else {})}
+        if self._idempotency:
+            intent["idempotency"] = self._idempotency.for_intent(write, before)
         self._entries.put(write.key, intent)
         try:
             self.store()
@@ -374,6 +417,9 @@ class Ledger:
         if "result" in entry:
             return self._repeat_done and entry["generation"] != self._generation
         return self._repeat_uncertain
+
+    def _is_recognised(self, entry: Entry) -> bool:
+        return self._idempotency is not None and self._idempotency.recognises(entry)
 
     def _is_under_way(self, entry: Entry) -> bool:
         if not is_intent(entry) or task_of(entry) == self._task:

@@ -12,6 +12,7 @@ from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task import Task, attempt_id
 from fsm_provider.state.task_store import TaskEntries
 from fsm_provider.state.variable_store import NoStateStore, has_state, state_store_for
+from fsm_provider.writes.idempotency import Idempotency
 from fsm_provider.writes.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def open_ledger(
         )
     store = state_store_for(context)
     if isinstance(store, NoStateStore):
-        return Ledger(TaskEntries(store))
+        return Ledger(TaskEntries(store), idempotency=_idempotency(hook, uuid4().hex))
+    task = Task.from_context(context)
     return Ledger(
         TaskEntries(store),
         generation=_generation(context),
-        mapped=Task.from_context(context).map_index >= 0,
+        mapped=task.map_index >= 0,
         repeat_uncertain=repeat_uncertain,
         repeat_done=repeat_done,
+        idempotency=_idempotency(hook, digest_for(task.as_dict(), 32)),
     )
 
 
@@ -130,6 +133,7 @@ def _in_database(
         task=task,
         once_per_key=once_per == "key",
         max_flight=max_flight(lambda: hook.client.settings),
+        idempotency=_idempotency(hook, scope),
     )
 
 
@@ -139,6 +143,14 @@ def max_flight(read_settings: Callable[[], Settings]) -> float:
         return max(MIN_FLIGHT, FLIGHT_TIMEOUTS * read_settings().timeout)
     except FsmInputError:  # nothing is sent either
         return MIN_FLIGHT
+
+
+def _idempotency(hook: FsmHook, scope: str) -> Idempotency | None:
+    try:
+        return Idempotency.from_settings(hook.client.settings, service=hook.service, scope=scope)
+    except Exception as error:  # noqa: BLE001 - nothing is sent either
+        logger.debug("The settings cannot be read: %r", error)
+        return None
 
 
 def _generation(context: Context) -> int:

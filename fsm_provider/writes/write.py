@@ -9,6 +9,7 @@ from typing import Any
 from fsm_provider.api.errors import (
     FsmConflictError,
     FsmError,
+    FsmRepeatableWriteError,
     FsmUncertainWriteError,
     describe,
     error_from_dict,
@@ -74,6 +75,11 @@ def still_uncertain(write: Write, uncertain: FsmError, error: FsmError) -> FsmUn
         reason, attempted_at = uncertain.reason, uncertain.attempted_at
     reason = f"{reason}; another attempt at it failed: {error}"
     return FsmUncertainWriteError(write.method, write.path, reason, attempted_at, write.subject)
+
+
+def repeatable(error: FsmUncertainWriteError) -> FsmRepeatableWriteError:
+    """Return the error of a write that the service recognises if it is sent again."""
+    return FsmRepeatableWriteError(error.method, error.path, error.reason, error.attempted_at, error.subject)
 
 
 def is_conflict(entry: Entry) -> bool:

@@ -24,6 +24,7 @@ from fsm_provider.api.errors import (
     FsmRateLimitedError,
     FsmRedirectError,
     FsmRegistrationMismatchError,
+    FsmRepeatableWriteError,
     FsmResponseError,
     FsmSecretNotStoredError,
     FsmServerError,
@@ -72,6 +73,7 @@ EVERY_ERROR = [
     FsmRegistrationMismatchError("other events", webhook_id=5),
     FsmSecretNotStoredError("lost", webhook_id=6),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT),
+    FsmRepeatableWriteError("POST", "/properties/7/jobs", "502", "2026-01-31T08:00:00+00:00", SUBJECT),
     FsmUncertainWriteError("POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}),
 ]
 over_every_error = pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)

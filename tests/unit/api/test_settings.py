@@ -31,6 +31,8 @@ def test_defaults_are_those_of_the_contract():
         "ca_bundle": None,
         "allow_http": False,
         "state_conn_id": None,
+        "idempotency_header": None,
+        "idempotency_hours": 24.0,
     }
 
 

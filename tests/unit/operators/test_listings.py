@@ -184,7 +184,8 @@ def test_any_request_can_be_sent(service, connect):
 
 def test_another_authorization_is_refused(service, connect):
     connect(service)
-    operator = FsmRequestOperator(task_id="any", path="/forms", headers={"authorization": "Basic x"})
+    operator = FsmRequestOperator(task_id="any", path="/forms")
+    operator.headers = {"authorization": "Basic x"}  # as a template renders it
 
     with pytest.raises(AirflowFailException, match="headers: Authorization"):
         operator.execute({})

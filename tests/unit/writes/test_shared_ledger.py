@@ -25,6 +25,7 @@ from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.ledger import Ledger
 from fsm_provider.writes.write import Write
+from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import DATABASES, empty_database, server
 
@@ -222,6 +223,7 @@ def test_keys_differ_as_texts_do(service, database):
     )
 
 
+@THREADS.needed
 def test_runs_at_the_same_moment_create_each_job_once(service, database):
     service.settings.latency = 0.01
     keys = [f"PO-{number}" for number in range(40)]
@@ -240,6 +242,7 @@ def test_runs_at_the_same_moment_create_each_job_once(service, database):
     assert {row.state for row in database.rows()} == {"done"}
 
 
+@THREADS.needed
 def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
     caplog.set_level("INFO")
     arrived, go_on = threading.Event(), threading.Event()
@@ -275,7 +278,7 @@ def test_what_another_run_is_sending_is_no_existing_job(service, entries):
         return {"id": 1}
 
     operator = job()
-    operator._create = lambda hook, request: send()
+    operator._create = lambda request, hook, headers: send()
     operator.execute(run_of("first"))
 
     assert jobs("PO-1").execute(run_of("third"))[0]["jobID"] == 1

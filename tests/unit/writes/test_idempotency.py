@@ -1,0 +1,306 @@
+"""Writes with a key by which the service recognises them, so that one that is uncertain is repeated."""
+
+import json
+import signal
+from datetime import datetime, timedelta
+from functools import partial
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from fsm_provider.api import FsmError, FsmInputError
+from fsm_provider.api.retry import RetryPolicy
+from fsm_provider.operators.generic import FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes import idempotency
+from tests.unit.state_store import DatabaseStore, context_for
+from tests.unit.supervisor import supervised
+
+HEADER = "Idempotency-Key"
+JOB = {"customerReference": "PO-1"}
+PATH = "/properties/7/jobs"
+
+
+@pytest.fixture(autouse=True)
+def delays(monkeypatch):
+    """As short as they are long otherwise."""
+    monkeypatch.setattr(idempotency, "RetryPolicy", partial(RetryPolicy, base=0.01))
+
+
+@pytest.fixture
+def service():
+    with FakeFieldService(idempotency_header=HEADER) as running:
+        yield running
+
+
+@pytest.fixture
+def connection_extra():
+    return {"max_retries": 2}
+
+
+@pytest.fixture(params=["one", "many", "any"])
+def attempt(request, store):
+    """Runs an attempt of an operator; returns the job's id."""
+
+    def run(context=None, job=JOB, **options):
+        context = context or context_for(store)
+        if request.param == "one":
+            operator = FsmCreateJobOperator(task_id="task", property_id=7, job=job, **options)
+            return operator.execute(context)["id"]
+        if request.param == "many":
+            operator = FsmCreateJobsOperator(
+                task_id="task",
+                jobs=[{"property_id": 7, "job": job, "key": options.pop("key", None)}],
+                **options,
+            )
+            return operator.execute(context)[0]["jobID"]
+        options = {name: "send" if value == "create" else value for name, value in options.items()}
+        operator = FsmRequestOperator(task_id="task", method="POST", path=PATH, json=job, **options)
+        return operator.execute(context)["id"]
+
+    return run
+
+
+def keys(service, method="POST", path="*"):
+    return [sent.headers.get(HEADER.lower()) for sent in service.requests_to(method, path)]
+
+
+class HandledWith502:
+    async def play(self, exchange):
+        await exchange.handle()
+        await faults.Status(502).play(exchange)
+
+
+LOST = {
+    "reset after it was handled": faults.Reset(after_handling=True),
+    "reset before": faults.Reset(),
+    "502": faults.Status(502),
+    "502 after it was handled": HandledWith502(),
+    "408": faults.Status(408),
+    "303": faults.Status(303, headers={"Location": "/jobs/1"}),
+    "truncated": faults.Truncated(),
+}
+
+
+@pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
+def test_a_write_whose_response_was_lost_is_repeated_with_its_key(service, connect, store, attempt, fault):
+    connect(service)
+    service.fail("POST", PATH, fault, calls=(1, 2))
+
+    job_id = attempt()
+
+    assert [job_id] == [job["id"] for job in service.jobs]
+    assert len(keys(service)) == 3
+    assert len(set(keys(service))) == 1
+    assert all(len(key) == 32 for key in keys(service))
+    assert attempt() == job_id
+    assert len(keys(service)) == 3
+
+
+def test_without_the_setting_no_key_is_sent_and_nothing_repeated(service, connect, store, attempt):
+    connect(service, idempotency_header="")
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises(AirflowFailException, match="is not repeated"):
+        attempt()
+    assert keys(service) == [None]
+
+
+def test_a_write_that_stays_uncertain_is_left_to_a_retry_of_the_task(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, HandledWith502(), every=True)
+    with pytest.raises(
+        Exception, match="may be repeated, as the service recognises it by its key"
+    ) as failure:
+        attempt()
+    assert not isinstance(failure.value, AirflowFailException)
+    assert len(keys(service)) == 3
+
+    service.clear_faults()
+    assert attempt() == service.jobs[0]["id"]
+    assert len(service.jobs) == len(set(keys(service))) == 1
+
+
+class KilledError(BaseException):
+    pass
+
+
+def kill(*_):
+    raise KilledError
+
+
+def test_what_was_in_flight_when_the_task_was_killed_is_sent_again(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, faults.Stall(2))
+    signal.signal(signal.SIGALRM, kill)
+    signal.setitimer(signal.ITIMER_REAL, 0.7)
+    with pytest.raises(KilledError):
+        attempt()
+
+    assert attempt() == service.jobs[0]["id"]
+    assert len(service.jobs) == len(set(keys(service))) == 1
+    assert len(keys(service)) >= 2
+
+
+def test_what_was_sent_without_a_key_is_not_repeated(service, connect, store, attempt):
+    connect(service, idempotency_header="")
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises(AirflowFailException, match="is not repeated"):
+        attempt()
+
+    connect(service)
+    with pytest.raises(AirflowFailException, match="is not repeated"):
+        attempt()
+    assert len(service.jobs) == 1
+
+
+@pytest.mark.parametrize("change", [{"idempotency_header": "X-Key"}, {"idempotency_hours": 1e-9}])
+def test_what_the_service_may_not_recognise_is_not_repeated(service, connect, store, attempt, change):
+    connect(service, max_retries=0)
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+        attempt()
+
+    connect(service, **change)
+    with pytest.raises(AirflowFailException, match="is not repeated"):
+        attempt()
+    assert len(service.jobs) == len(keys(service)) == 1
+
+
+def test_another_service_gets_no_repeat(service, connect, store, attempt):
+    connect(service, max_retries=0)
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+        attempt()
+
+    with FakeFieldService(idempotency_header=HEADER) as other:
+        connect(other)
+        if isinstance(store, DatabaseStore):
+            assert attempt() == other.jobs[0]["id"]  # its entry is that of another service
+            assert keys(other) != keys(service)
+        else:
+            with pytest.raises(AirflowFailException, match="is not repeated"):
+                attempt()
+            assert other.jobs == []
+
+
+def test_a_repeat_that_is_refused_leaves_it_uncertain(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, faults.Reset(after_handling=True), call=1)
+    service.fail("POST", PATH, faults.Status(400), call=2)
+    with pytest.raises(AirflowFailException, match=r"another attempt at it failed: .*HTTP 400"):
+        attempt()
+    assert len(keys(service)) == 2
+
+    assert attempt() == service.jobs[0]["id"]
+    assert len(service.jobs) == len(set(keys(service))) == 1
+
+
+def test_a_conflict_while_the_first_is_under_way_is_repeated(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, faults.Reset(after_handling=True), call=1)
+    service.fail("POST", PATH, faults.Status(409), call=2)
+
+    assert attempt() == service.jobs[0]["id"]
+    assert len(set(keys(service))) == 1
+
+
+def test_a_job_that_is_created_again_after_a_clear_has_another_key(service, connect, store, attempt):
+    connect(service)
+    first = attempt()
+    cleared = context_for(store, cleared=1)
+    assert attempt(cleared, if_already_done="create") != first
+    assert len(set(keys(service))) == len(service.jobs) == 2
+
+
+def test_a_draft_that_was_changed_after_a_refusal_has_another_key(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, faults.Status(400))
+    with pytest.raises(AirflowFailException):
+        attempt(key="one")
+
+    attempt(job={"customerReference": "PO-2"}, key="one")
+    assert len(set(keys(service))) == 2
+
+
+def test_a_draft_that_was_changed_while_it_is_uncertain_keeps_its_key(service, connect, store, attempt):
+    connect(service, max_retries=0)
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+        attempt(key="one")
+
+    with pytest.raises(AirflowFailException, match="HTTP 422"):
+        attempt(job={"customerReference": "PO-2"}, key="one")
+    assert len(set(keys(service))) == len(service.jobs) == 1
+
+
+def test_the_time_that_counts_is_that_of_the_first_request(service, connect, store, attempt, monkeypatch):
+    connect(service, max_retries=0, idempotency_hours=24)
+    service.fail("POST", PATH, faults.Reset(after_handling=True), every=True)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + cls.passed
+
+    monkeypatch.setattr(idempotency, "datetime", Later)
+    for Later.passed in (timedelta(), timedelta(hours=13)):
+        with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+            attempt()
+    Later.passed = timedelta(hours=25)
+    with pytest.raises(AirflowFailException, match="is not repeated"):
+        attempt()
+    assert len(keys(service)) == 2
+
+
+def test_further_headers_go_with_it(service, connect, store, attempt):
+    connect(service)
+    attempt(headers={"X-Trace": "t-1", HEADER.lower(): "mine"})
+    [sent] = service.requests_to("POST", PATH)
+    assert sent.headers["x-trace"] == "t-1"
+    assert sent.headers[HEADER.lower()] != "mine"
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({"Authorization": "Basic x"}, "headers: Authorization is set by the client"),
+        ({"X-A": 1}, "headers: the value of X-A should be"),
+        ({"X A": "1"}, "headers: 'X A' is not a valid header name"),
+        (["X-A"], "headers: should map names of headers to texts, not list"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_refused_when_the_dag_is_parsed(headers, says):
+    for make in (
+        lambda **rest: FsmCreateJobOperator(task_id="t", property_id=7, job={}, **rest),
+        lambda **rest: FsmCreateJobsOperator(task_id="t", jobs=[], **rest),
+        lambda **rest: FsmRequestOperator(task_id="t", path="/x", **rest),
+    ):
+        with pytest.raises(FsmInputError, match=says):
+            make(headers=headers)
+
+
+def test_a_registration_is_repeated_and_its_secret_stored(service, connect, store):
+    connect(service)
+    service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
+    with supervised() as supervisor:
+        operator = FsmRegisterWebhookOperator(
+            task_id="task", object="jobs", event_types="jobs.created", target_url="https://example.com/hook"
+        )
+        [registered] = operator.execute(context_for(store))
+
+        secrets = json.loads(supervisor.variables["fsm_webhook_secrets_fsm_default_jobs"])
+    assert [registered["id"]] == [webhook["id"] for webhook in service.webhooks]
+    assert list(secrets.values()) == [webhook["signingSecret"] for webhook in service.webhooks]
+    assert len(keys(service)) == 2
+    assert len(set(keys(service))) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "content-type", "Idempotency Key", "Host", "Schlüssel", "a:b"]
+)
+def test_a_header_with_a_meaning_is_refused(service, connect, attempt, name):
+    connect(service, idempotency_header=name)
+    with pytest.raises(AirflowFailException, match="idempotency_header: should be the name of a header"):
+        attempt()
