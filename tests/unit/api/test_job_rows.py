@@ -317,7 +317,7 @@ def test_fields_of_any_kind(field, cell, sent):
     assert (job["job"].get("extra_fields") or {"tenant": job["job"].get("skills")})["tenant"] == sent
 
 
-@pytest.mark.parametrize("cell", [[float("nan")], [date(2026, 1, 31)], {1: "x"}, [("a", 1)]])
+@pytest.mark.parametrize("cell", [[float("nan")], [float("inf")], [date(2026, 1, 31)], {1: "x"}, [("a", 1)]])
 def test_a_record_that_is_no_json(cell):
     assert error_of([row(cell=cell)], {"extra_fields.tenant": "cell"}) == (
         f"row 1: cell: should be text or a number, not {type(cell).__name__}"
