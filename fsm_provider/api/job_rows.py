@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import csv
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -10,29 +15,62 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import JobCreate, JobRequest, check
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING
 
-RECORDS_METHODS = ("to_dicts", "to_pylist")
-"""Return the rows of a DataFrame of Polars, and of a table of Arrow."""
-NUMBERS_ARE_TEXT = ("notes", "priority")
-"""Fields of a job for which an integer becomes text."""
+RECORDS_METHODS: dict[str, tuple[str, ...]] = {"to_dicts": (), "to_pylist": (), "to_dict": ("records",)}
+"""Return the rows of a DataFrame of Polars, of a table of Arrow, and of a DataFrame of pandas."""
 EXTRA = "extra_fields"
+FIELDS = {
+    name: str(field.alias)
+    for attribute, field in JobCreate.model_fields.items()
+    for name in (attribute, field.alias)
+    if attribute != EXTRA
+}
+"""The service's name of each field of a job, by that name and in snake_case."""
 MAX_DECIMALS = 6
 """Decimals of a float that somebody may have written; 0.1 + 0.2 has more."""
+MAX_EXACT = 2**53
+"""Floats from here on stand for several integers."""
+NARROW_FLOATS = ("float16", "float32", "halffloat", "float")
+"""As NumPy, pandas, Polars and Arrow call them. They turn 16777217 into 16777216."""
 MAX_PROBLEMS = 50
 """Rows that an error describes."""
+MAX_COLUMNS = 20
+"""Columns of the table that an error lists."""
+MAX_NAME = 40
+"""Characters of a column's name that it shows."""
 
 Field = tuple[str, ...]
 """The place of a cell in a job's request, e.g. ``("job", "quotedAmount")``."""
+KEY: Field = ("key",)
+PROPERTY: Field = ("property_id",)
+NUMBERS_ARE_TEXT: tuple[Field, ...] = (KEY, ("job", "notes"), ("job", "priority"))
+"""Fields for which an integer becomes text."""
+ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA))
+"""What may be a boolean, a list or a record."""
+ANY_TEXT: tuple[Field, ...] = (("job", "notes"), *ANY_JSON)
+"""What may look like a number or a record."""
+
+_INEXACT = "is of 32-bit floats or smaller ones, which are not exact: read it as integers or text"
+_NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
+_SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
+_SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?\d[\d.,_']*(e[+-]?\d+)?", re.IGNORECASE)
+_INTEGER = re.compile(r"-?[0-9]+")
+_RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*['"{\[].*\]""", re.DOTALL)
 
 
 def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, str]) -> list[dict[str, Any]]:
     """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a table.
 
     Cells are taken as they come: ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text
-    such as ``None`` is not sent. All rows are checked before any job is returned.
+    such as ``None`` is not sent. What may be wrong is refused: a date, as its format is not known; a float
+    that is not exact, and each column of 32-bit floats; a number in scientific notation; an error of a
+    spreadsheet, such as ``#N/A``; a column that the table has twice. All rows are checked before any job is
+    returned.
 
-    :param rows: mappings from column to cell, such as a ``csv.DictReader``; a DataFrame of pandas or Polars;
-        an Arrow table.
-    :param key: the column of the job's key, which is different in each row.
+    :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; a DataFrame
+        of pandas or Polars; an Arrow table. The index of a DataFrame is no column.
+    :param key: the column of the job's key, which is different in each row; a difference in case, blanks or
+        leading zeros alone is none. Blanks and a byte order mark around a column's name do not matter.
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
@@ -40,20 +78,20 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     :raises FsmInputError: with a line for each wrong row, which names the columns. Rows count from 1, without
         the header.
     """
-    columns: dict[Field, str] = {("key",): key, ("property_id",): property_id}
-    columns |= {("job", *_field(name)): column for name, column in map.items()}
+    columns = _columns(key, property_id, map)
+    restkey = rows.restkey if isinstance(rows, csv.DictReader) else None
     jobs: list[dict[str, Any]] = []
     problems: list[str] = []
-    first_rows: dict[str, int] = {}
-    for number, row in enumerate(_mappings(rows), 1):
-        try:
-            job = _job_from(row, columns)
-        except FsmInputError as error:
-            problems.append(f"row {number}: {error}")
-            continue
-        first = first_rows.setdefault(job["key"], number)
-        if first != number:
-            problems.append(f"row {number}: {key}: is the same as in row {first}")
+    first_rows: dict[str, tuple[int, str]] = {}
+    for number, row in enumerate(_mappings(rows, columns.values()), 1):
+        job, wrong = _job_from(row, columns, restkey)
+        if "key" in job:
+            first, same = first_rows.setdefault(_spelling(job["key"]), (number, job["key"]))
+            if first != number:
+                but = "" if same == job["key"] else ", but for case, blanks or leading zeros"
+                wrong.append(f"{key}: is the same as in row {first}{but}")
+        if wrong:
+            problems.append(f"row {number}: {'; '.join(wrong)}")
         jobs.append(job)
     if problems:
         if (more := len(problems) - MAX_PROBLEMS) > 0:
@@ -62,47 +100,128 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     return jobs
 
 
+def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
+    """Return the column of each field.
+
+    :raises FsmInputError: if a job has no such field, or if one is given twice.
+    """
+    columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
+    for name, column in fields.items():
+        field = ("job", *_field(name))
+        if field in columns:
+            raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
+        columns[field] = column
+    for field, column in columns.items():
+        if not isinstance(column, str):
+            raise FsmInputError(f"{field[-1]}: should be the name of a column, not {type(column).__name__}")
+    return columns
+
+
 def _field(name: str) -> Field:
     """Return the place of a field in a job.
 
     :raises FsmInputError: if a job has no such field.
     """
-    if name.startswith(f"{EXTRA}."):
-        return EXTRA, name.partition(".")[2]
-    for attribute, field in JobCreate.model_fields.items():
-        if name in (attribute, field.alias) and name != EXTRA:
-            return (str(field.alias),)
-    raise FsmInputError(f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'")
+    if name in FIELDS:
+        return (FIELDS[name],)
+    prefix, _, extra = str(name).partition(".")
+    if prefix != EXTRA or not extra:
+        raise FsmInputError(f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'")
+    if extra in FIELDS or extra == EXTRA:
+        raise FsmInputError(f"map: '{name}' is a field of a job: leave out '{EXTRA}.'")
+    return EXTRA, extra
 
 
-def _mappings(rows: Any) -> Iterator[Mapping[Any, Any]]:
-    for method in RECORDS_METHODS:
-        if hasattr(rows, method):
-            rows = getattr(rows, method)()
-    if hasattr(rows, "to_dict"):
-        rows = rows.to_dict("records")
-    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
+    """Return the rows, each with ``keys()``, after a check of the table's own columns.
+
+    :raises FsmInputError: if it is no table, or has other columns.
+    """
+    if isinstance(rows, str | bytes | Mapping) or not (
+        isinstance(rows, Iterable) or hasattr(type(rows), "to_pylist")
+    ):
         raise FsmInputError(
             f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {type(rows).__name__}"
         )
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
+    if header := _header(rows):
+        try:
+            _check_columns([name for name, _ in header], columns)
+        except FsmInputError as error:
+            raise FsmInputError(f"rows: {error}") from None
+        narrow = {_trimmed(name) for name, dtype in header if _is_narrow(dtype)}
+        if inexact := [column for column in dict.fromkeys(columns) if _trimmed(column) in narrow]:
+            raise FsmInputError(f"rows: {', '.join(inexact)}: {_INEXACT}")
+    kind = type(rows)
+    methods = [name for name in RECORDS_METHODS if hasattr(kind, "columns") and hasattr(kind, name)]
+    records = getattr(rows, methods[0])(*RECORDS_METHODS[methods[0]]) if methods else rows
+    for number, row in enumerate(records, 1):
+        if not hasattr(row, "keys"):
             raise FsmInputError(
-                f"rows: row {number} should be a mapping from column to cell, not {type(row).__name__}"
+                f"rows: row {number} of the {kind.__name__} should be a mapping from column to cell, "
+                f"not {type(row).__name__}"
             )
         yield row
 
 
-def _job_from(row: Mapping[Any, Any], columns: Mapping[Field, str]) -> dict[str, Any]:
-    if None in row:
-        raise FsmInputError("has more cells than there are columns")
-    if missing := [column for column in columns.values() if column not in row]:
-        raise FsmInputError(f"there is no column {', '.join(missing)}, only {', '.join(map(str, row))}")
+def _header(rows: Any) -> list[tuple[Any, Any]]:
+    """Return the columns of a table and their types; nothing if only its rows name them."""
+    kind = type(rows)
+    if isinstance(rows, csv.DictReader):
+        return [(name, None) for name in rows.fieldnames or ()]
+    if hasattr(kind, "to_pylist") and hasattr(kind, "schema"):
+        return list(zip(rows.schema.names, rows.schema.types, strict=True))
+    if hasattr(kind, "columns") and hasattr(kind, "dtypes"):
+        return list(zip(rows.columns, rows.dtypes, strict=True))
+    return []
+
+
+def _check_columns(names: Collection[Any], columns: Collection[str]) -> None:
+    """Check that a table has each of the columns once.
+
+    :raises FsmInputError: naming those that it has not, or more than once.
+    """
+    counts = Counter(map(_trimmed, names))
+    if missing := [column for column in dict.fromkeys(columns) if not counts[_trimmed(column)]]:
+        listed = [_shown(name) for name in list(names)[:MAX_COLUMNS]]
+        if (more := len(names) - MAX_COLUMNS) > 0:
+            listed.append(f"and {more} more")
+        raise FsmInputError(f"there is no column {', '.join(missing)}, only {', '.join(listed)}")
+    if several := [column for column in dict.fromkeys(columns) if counts[_trimmed(column)] > 1]:
+        raise FsmInputError(f"there is more than one column {', '.join(several)}")
+
+
+def _trimmed(column: Any) -> Any:
+    return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
+
+
+def _shown(column: Any) -> str:
+    if not isinstance(column, str):
+        return f"{str(column)[:MAX_NAME]} ({type(column).__name__})"
+    return column[:MAX_NAME] if column.isprintable() else ascii(column[:MAX_NAME])
+
+
+def _spelling(key: str) -> str:
+    """Return what is equal for keys that people would take for the same."""
+    text = " ".join(unicodedata.normalize("NFKC", key).casefold().split())
+    text = "".join(filter(str.isprintable, text))
+    return text.lstrip("0") if text.isdecimal() else text
+
+
+def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return a row's job, as far as its cells are valid, and what is wrong with the others."""
+    names = list(row.keys())
+    if restkey in names:
+        return {}, ["has more cells than there are columns"]
+    try:
+        _check_columns(names, columns.values())
+    except FsmInputError as error:
+        return {}, [str(error)]
+    cells = {_trimmed(name): row[name] for name in names}
     problems: list[str] = []
-    request: dict[str, Any] = {"key": "valid", "property_id": 0, "job": {}}
+    request: dict[str, Any] = {"job": {}}
     for field, column in columns.items():
         try:
-            value = _value(row[column], field[-1])
+            value = _value(cells[_trimmed(column)], field)
             if value is None and field[0] != "job":
                 raise FsmInputError("is empty")
         except FsmInputError as error:
@@ -115,39 +234,79 @@ def _job_from(row: Mapping[Any, Any], columns: Mapping[Field, str]) -> dict[str,
                 inner = inner.setdefault(place, {})
             inner[name] = value
     try:
-        check(JobRequest, request, "", columns)
+        check(JobRequest, {"property_id": 0, **request}, "", columns)
     except FsmInputError as error:
         problems.append(str(error))
-    if problems:
-        raise FsmInputError("; ".join(problems))
-    return request
+    return request, problems
 
 
-def _value(cell: Any, field: str) -> Any:
+def _is_narrow(dtype: Any) -> bool:
+    return str(dtype).lower().removesuffix("[pyarrow]") in NARROW_FLOATS
+
+
+def _value(cell: Any, field: Field) -> Any:
     """Return what a cell means; None if it is empty.
 
-    :raises FsmInputError: if it is a float that is no decimal number.
+    :raises FsmInputError: if that is not certain.
     """
-    if hasattr(cell, "item"):
+    dtype = getattr(cell, "dtype", None)
+    if _is_narrow(dtype):
+        raise FsmInputError(_INEXACT)
+    if getattr(dtype, "kind", None) in ("b", "i", "u", "f") and cell.shape == ():
         cell = cell.item()  # it is of NumPy
-    text = str(cell).strip()
+    text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:
         return None
-    if isinstance(cell, float):
-        number = Decimal(repr(cell))
-        if not number.is_finite():
-            raise FsmInputError("is infinite")
-        if cell.is_integer():
-            cell = int(cell)
-        elif -int(number.as_tuple().exponent) > MAX_DECIMALS:
-            raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
-        else:
-            return format(number, "f")
-    if isinstance(cell, Decimal):
-        return format(cell, "f")
+    if isinstance(cell, float | Decimal):
+        cell = text = _number(cell)
     if type(cell) is int:
-        return str(cell) if field in ("key", *NUMBERS_ARE_TEXT) else cell
-    if not isinstance(cell, str):
+        return str(cell) if field in NUMBERS_ARE_TEXT else cell
+    if isinstance(cell, str):
+        return _text(text, field)
+    if field[:2] in ANY_JSON and _is_json(cell):
         return cell
-    is_identifier = field == "property_id" or field.endswith("ID")
-    return text.partition(".")[0] if is_identifier and INTEGER_AS_FLOAT.fullmatch(text) else text
+    raise FsmInputError(f"should be text or a number, not {type(cell).__name__}")
+
+
+def _number(number: float | Decimal) -> Any:
+    exact = Decimal(float.__repr__(number)) if isinstance(number, float) else number
+    if not exact.is_finite():
+        raise FsmInputError("is infinite")
+    if isinstance(number, float):
+        if abs(number) >= MAX_EXACT:
+            raise FsmInputError(
+                "is a float of 2**53 or more, which is not exact: read it as integers or text"
+            )
+        if number.is_integer():
+            return int(number)
+        if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
+            raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
+    return format(exact, "f")
+
+
+def _text(text: str, field: Field) -> str:
+    if _SPREADSHEET_ERROR.fullmatch(text):
+        raise FsmInputError("is an error of a spreadsheet")
+    is_identifier = field == PROPERTY or field[-1].endswith("ID")
+    if not is_identifier and field[:2] in ANY_TEXT:
+        return text
+    if _SHORTENED.fullmatch(text):
+        raise FsmInputError("is a number in scientific notation, as spreadsheets shorten long ones")
+    if _RECORD_OR_LIST.fullmatch(text):
+        raise FsmInputError("is a complete record or list as text: take one value of it")
+    if not is_identifier and field != KEY:
+        return text
+    if text.casefold() in _NO_VALUE:
+        raise FsmInputError("is a word for no value")
+    if INTEGER_AS_FLOAT.fullmatch(text):
+        return text.partition(".")[0]
+    if is_identifier and _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text):
+        raise FsmInputError("is a number, but no plain integer such as 7")
+    return text
+
+
+def _is_json(cell: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(cell, allow_nan=False)) == cell)
+    except (TypeError, ValueError, RecursionError):
+        return False
