@@ -251,6 +251,7 @@ class _Pending:
         from fsm_provider.writes.registrations import uncertain_error
 
         self._known = self._registrations.get(self.name)
+        ledger.load([self.write])  # after the Variable, which others write later
         if not self._force and self.is_saved():
             if is_shared:
                 self._record_saved(ledger)

@@ -8,6 +8,7 @@ where no claim in a Variable keeps them apart.
 import asyncio
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,26 @@ def entries_in(database):
     return {json.loads(row.entry)["key"]: json.loads(row.entry) for row in database.rows()}
 
 
+def wait_for(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Held:
+    """A request that the service handles only once the test lets it."""
+
+    def __init__(self):
+        self.arrived, self.go_on = threading.Event(), threading.Event()
+
+    async def play(self, exchange):
+        self.arrived.set()
+        while not self.go_on.is_set():
+            await asyncio.sleep(0.01)
+        await exchange.respond(await exchange.handle())
+
+
 class Killed(BaseException):
     """A kill: nobody catches it."""
 
@@ -143,26 +164,54 @@ class TestOnce:
     @pytest.mark.usefixtures("without_claims")
     def test_what_another_airflow_is_registering_is_waited_for(self, service, variables, caplog):
         caplog.set_level("INFO")
-        arrived, go_on = threading.Event(), threading.Event()
-
-        class Held:
-            async def play(self, exchange):
-                arrived.set()
-                while not go_on.is_set():
-                    await asyncio.sleep(0.01)
-                await exchange.respond(await exchange.handle())
-
-        service.fail("POST", "/settings/webhooks", Held())
+        service.fail("POST", "/settings/webhooks", held := Held())
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(lambda: register(attempt("first")))
-            assert arrived.wait(10)
+            assert held.arrived.wait(10)
             del variables[REGISTRATION]
             second = pool.submit(lambda: register(attempt("second")))
-            service.wait_for(lambda: "Waiting for another task" in caplog.text, 10)
-            go_on.set()
+            wait_for(lambda: "Waiting for another task" in caplog.text or second.done())
+            held.go_on.set()
 
         assert second.result() == first.result()
         assert len(service.webhooks) == 1
+
+    @pytest.mark.usefixtures("without_claims")
+    def test_what_begins_after_the_ledger_was_read_is_waited_for(self, service, supervisor, caplog):
+        caplog.set_level("INFO")
+        service.fail("POST", "/settings/webhooks", held := Held())
+        reads, futures = [], []
+
+        def before(message):
+            if isinstance(message, comms.GetVariable) and message.key == REGISTRATION:
+                reads.append(message)
+                if len(reads) == 2:
+                    futures.append(pool.submit(lambda: register(attempt("first"))))
+                    assert held.arrived.wait(10)
+
+        supervisor.before = before
+        with ThreadPoolExecutor(2) as pool:
+            second = pool.submit(lambda: register(attempt("second")))
+            wait_for(lambda: "Waiting for another task" in caplog.text or second.done())
+            held.go_on.set()
+        (first,) = futures
+
+        assert second.result() == first.result()
+        assert len(service.webhooks) == 1
+
+    def test_an_outcome_that_is_about_to_be_recorded_is_left_to_its_task(self, supervisor, database, caplog):
+        def before(message):
+            if '"result": {' in supervisor.variables.get(REGISTRATION, ""):
+                supervisor.before = lambda message: None
+                assert ids(register(attempt("2"))) == [1]
+
+        supervisor.before = before
+
+        register(attempt("1"))
+
+        assert "has replaced it" not in caplog.text
+        (row,) = database.rows()
+        assert (row.run_id, row.state) == ("1", "done")
 
     def test_a_person_who_deletes_the_variable_makes_no_second_registration(self, service, variables):
         first = register(attempt("1"))
@@ -351,13 +400,18 @@ class TestTheDatabaseIsAway:
         assert len(service.webhooks) == 1
 
     @pytest.mark.usefixtures("impatient")
-    def test_a_registration_tells_nothing_of_a_later_one_of_another_task(self, service, variables, database):
+    @pytest.mark.parametrize("other", [{"run_id": "2"}, {"run_id": "1", "cleared": 1}])
+    def test_a_registration_tells_nothing_of_a_later_one_in_another_airflow(
+        self, service, variables, database, other
+    ):
+        """Which may have the same DAG, run and task."""
         register(attempt("1"))
-        mine = dict(variables)
+        saved = json.loads(variables[REGISTRATION]) | {"at": "2026-01-05T08:00:00+00:00"}
+        mine = {**variables, REGISTRATION: json.dumps(saved)}
         variables.clear()
         service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
         with pytest.raises(AirflowFailException):
-            register(attempt("2", "another_airflow"), force=True)
+            register(attempt(**other), force=True)
         variables.clear()
         variables |= mine
 
