@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.state import sql_entries
+from fsm_provider.state.sql_entries import SqlEntries
 from fsm_provider.testing import faults
 from fsm_provider.writes.registrations import variable_name
 from tests.unit.state_store import MemoryStateStore, context_for
@@ -245,6 +247,55 @@ class TestOnce:
         assert ids(register(attempt("2", try_number=2), force=True)) == [1]
 
 
+MAX_STEPS = 34
+"""More transactions and messages than an undisturbed registration has, on any version of Airflow."""
+
+
+@contextmanager
+def killed_after(steps, supervisor):
+    """Let so many transactions and messages pass, then kill the task; yield those that have passed."""
+    passed, in_transaction = [], SqlEntries._in_transaction
+
+    def pass_on(step):
+        if len(passed) == steps:
+            raise Killed
+        passed.append(step)
+
+    def pass_on_and_execute(entries, work):
+        pass_on(work)
+        return in_transaction(entries, work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "before", pass_on)
+        patch.setattr(SqlEntries, "_in_transaction", pass_on_and_execute)
+        yield passed
+
+
+class TestKills:
+    @pytest.mark.usefixtures("impatient")
+    @pytest.mark.parametrize("after", range(MAX_STEPS))
+    def test_a_task_killed_at_any_step_registers_nothing_twice(self, service, supervisor, after):
+        with suppress(Killed), killed_after(after, supervisor):
+            register(attempt("1"))
+        for name in [name for name in supervisor.variables if "claim" in name]:
+            del supervisor.variables[name]  # as the error asks people to do
+
+        for context in (attempt("2"), attempt("1", try_number=2), attempt("2", cleared=1), attempt("3")):
+            try:
+                assert ids(register(context)) == [1]
+            except AirflowFailException as error:
+                assert "may or may not have taken effect" in str(error)  # noqa: PT017
+            if context["ti"].run_id == "2":
+                supervisor.variables.clear()  # as in another Airflow
+        assert len(service.webhooks) <= 1
+
+    def test_the_kills_cover_every_step(self, supervisor):
+        with killed_after(None, supervisor) as steps:
+            register(attempt("1"))
+
+        assert MAX_STEPS - 10 < len(steps) < MAX_STEPS
+
+
 class TestTheSetting:
     def test_a_registration_from_before_it_was_set_is_found_by_all(
         self, service, connect, connection_extra, variables, database
@@ -350,6 +401,7 @@ class TestForce:
         register(attempt("2"), force=True)
 
         assert ids(register(attempt("1", try_number=2), force=True)) == [2]
+        assert ids(register(attempt("1", cleared=1), force=True)) == [3]
 
     def test_each_mapped_task_registers_and_no_retry_of_it_does(self, service):
         forced = [ids(register(attempt(map_index=index), force=True)) for index in (0, 1, 0, 1)]
