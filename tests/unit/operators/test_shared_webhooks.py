@@ -247,8 +247,8 @@ class TestOnce:
         assert ids(register(attempt("2", try_number=2), force=True)) == [1]
 
 
-MAX_STEPS = 34
-"""More transactions and messages than an undisturbed registration has, on any version of Airflow."""
+MAX_STEPS = 36
+"""Of an undisturbed registration, on any version of Airflow: transactions, and messages to the supervisor."""
 
 
 @contextmanager
@@ -293,7 +293,7 @@ class TestKills:
         with killed_after(None, supervisor) as steps:
             register(attempt("1"))
 
-        assert MAX_STEPS - 10 < len(steps) < MAX_STEPS
+        assert MAX_STEPS - 10 < len(steps) <= MAX_STEPS
 
 
 class TestTheSetting:
@@ -429,7 +429,7 @@ class TestTheDatabaseIsAway:
         with pytest.raises(sqlalchemy.exc.OperationalError):
             register(attempt())
         assert service.requests == []
-        assert variables == {}
+        assert REGISTRATION not in variables
 
     @pytest.mark.usefixtures("impatient")
     def test_after_the_request_the_variable_knows_and_tells_the_ledger(self, service, database, variables):
