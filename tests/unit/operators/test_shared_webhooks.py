@@ -23,6 +23,7 @@ from fsm_provider.state import sql_entries
 from fsm_provider.state.sql_entries import SqlEntries
 from fsm_provider.testing import faults
 from fsm_provider.writes.registrations import variable_name
+from tests.capabilities import CONCURRENT_MESSAGES
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.supervisor import comms, supervised
 from tests.unit.writes.databases import DATABASES, empty_database, server
@@ -178,6 +179,7 @@ class TestOnce:
         assert second.result() == first.result()
         assert len(service.webhooks) == 1
 
+    @CONCURRENT_MESSAGES.needed
     @pytest.mark.usefixtures("without_claims")
     def test_what_begins_after_the_ledger_was_read_is_waited_for(self, service, supervisor, caplog):
         caplog.set_level("INFO")
