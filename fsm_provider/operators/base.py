@@ -171,7 +171,7 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         ledger.expect([write])
         return ledger.run_once(
             write,
-            lambda: send(hook, ledger.headers_for(write)),
+            lambda: send(hook, ledger.headers()),
             prepare=lambda: hook.client,
             keep=keep,
             find=partial(find, hook) if find else None,

@@ -28,9 +28,10 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 class FsmRequestOperator(FsmOneWriteOperator):
     """Send one request to the service.
 
-    Only a GET is repeated after it may have reached the service. Any other method is a write and is sent
-    once: a retry or a cleared task returns the response to an earlier attempt. A write whose outcome is
-    unknown fails the task without a retry.
+    Only a GET is repeated after it may have reached the service, and a write for which the connection's
+    ``idempotency_header`` sends a key. Any other method is a write and is sent once: a retry or a cleared
+    task returns the response to an earlier attempt. A write whose outcome is unknown fails the task without a
+    retry.
 
     :param path: begins with ``/`` and holds no query (templated).
     :param method: the HTTP method.

@@ -264,7 +264,7 @@ class _Pending:
                 raise uncertain_error(unknown)
         result: dict[str, Any] = ledger.run_once(
             self.write,
-            lambda: self._register(secrets, ledger.headers_for(self.write)),
+            lambda: self._register(secrets, ledger.headers()),
             prepare=secrets.check,
         )
         if self._known is None or self._known.result != result:

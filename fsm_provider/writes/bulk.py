@@ -104,6 +104,7 @@ class BulkJobCreator:
         self._to_send: list[int] = []
         self._waiting = iter(self._to_send)
         self._created: set[str] = set()
+        self._may_be_repeated: set[str] = set()
         self._unsent: Literal["not_created", "unknown"] = "unknown"
         self._hook = hook
         self._find_existing = find_existing
@@ -240,8 +241,10 @@ class BulkJobCreator:
     @property
     def another_attempt_could_help(self) -> bool:
         """Whether a retry of the task could create what is missing."""
-        final = {"rejected", "uncertain"} & {outcome["outcome"] for outcome in self._by_key.values()}
-        if self._fail_fast and final:
+        final = {
+            outcome["outcome"] for key, outcome in self._by_key.items() if key not in self._may_be_repeated
+        }
+        if self._fail_fast and final & {"rejected", "uncertain"}:
             return False
         return self._interrupted or self.passing_error is not None
 
@@ -286,6 +289,7 @@ class BulkJobCreator:
             self._update(write, ledger, error)
             if not error.permanent:
                 self.passing_error = error
+                self._may_be_repeated.add(write.key)
             self._report(outcome, logging.ERROR)
             self._stop_if_others_would_fail(error)
         except BaseException:
@@ -322,11 +326,14 @@ class BulkJobCreator:
         with self._slots:
             if self._stopping.is_set():
                 raise NothingSentError
+            key_headers = ledger.headers()
             try:
-                job = self._hook.client.send_job(request, {**self._headers, **ledger.headers_for(write)})
+                job = self._hook.client.send_job(request, {**self._headers, **key_headers})
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
-                self._stop_if_others_would_fail(error)  # before another job takes this slot
+                # Before another job takes this slot.
+                may_be_repeated = bool(key_headers) and error.may_have_written
+                self._stop_if_others_would_fail(error, may_be_repeated=may_be_repeated)
                 raise
         self._uncertain_in_a_row = 0
         self._created.add(write.key)
@@ -338,14 +345,14 @@ class BulkJobCreator:
         details = outcome["error"] or f"job {outcome['jobID']}{by}"
         logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
 
-    def _stop_if_others_would_fail(self, error: FsmError) -> None:
+    def _stop_if_others_would_fail(self, error: FsmError, *, may_be_repeated: bool = False) -> None:
         if self._stopping.is_set():
             return
         if isinstance(error, FsmUnauthorisedError | FsmConnectionError | FsmRateLimitedError):
             reason = "every further job would fail with this error"
         elif self._uncertain_in_a_row >= MAX_UNCERTAIN_IN_A_ROW:
             reason = f"{MAX_UNCERTAIN_IN_A_ROW} uncertain outcomes in a row mean that the service is down"
-        elif self._fail_fast and error.permanent:
+        elif self._fail_fast and (error.permanent or error.may_have_written) and not may_be_repeated:
             reason = "on_error is fail_fast"
         else:
             return

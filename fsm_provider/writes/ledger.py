@@ -242,10 +242,11 @@ class Ledger:
                 except _ClaimedError:
                     continue
                 except FsmError as error:
-                    if error.may_have_written and (found := self._find(write, prepare, find)) is not None:
-                        return found
-                    self._wait_to_repeat(error, attempts, stopping)
-                    continue
+                    failure = error
+                if failure.may_have_written and (found := self._find(write, prepare, find)) is not None:
+                    return found
+                self._wait_to_repeat(failure, attempts, stopping)
+                continue
             if known.error:
                 raise known.error
             self._refuse_equal_of_another_index(write)
@@ -316,9 +317,9 @@ class Ledger:
         """Record the result, JSON and not None, of a write whose outcome a person has found out."""
         self._entries.put(write.key, {**self._intent(write), "result": result})
 
-    def headers_for(self, write: Write) -> dict[str, str]:
-        """Return the headers by which the service recognises a write, inside ``send``."""
-        sent = self._sent(write).get("idempotency")
+    def headers(self) -> dict[str, str]:
+        """Return the headers by which the service recognises the write, inside ``send``."""
+        _, _, sent = self._sending.write
         return {sent["header"]: sent["key"]} if sent else {}
 
     def wait(self, seconds: float, stopping: Event) -> None:
@@ -328,10 +329,10 @@ class Ledger:
         :param stopping: ends the wait.
         :raises NothingSentError: if it ended the wait.
         """
-        sending: tuple[Write, Entry | None] | None = getattr(self._sending, "write", None)
+        sending: tuple[Write, Entry | None, Entry | None] | None = getattr(self._sending, "write", None)
         withdrawn = sending if seconds > 0 else None
         if withdrawn:
-            write, before = withdrawn
+            write, before, _ = withdrawn
             self._entries.put(write.key, before)
             if seconds >= LONG_WAIT:
                 self.store()
@@ -348,8 +349,9 @@ class Ledger:
         uncertain: FsmError | None,
     ) -> Any:
         before = self._entries.get(write.key)
-        self._store_intent(write, before)
-        self._sending.write = write, before
+        sent = self._idempotency.for_intent(before) if self._idempotency else None
+        self._store_intent(write, before, sent)
+        self._sending.write = write, before, sent
         try:
             result = send()
         except FsmError as error:
@@ -386,10 +388,9 @@ class Ledger:
             if self._entries.get(write.key) is not before:
                 raise _ClaimedError
 
-    def _store_intent(self, write: Write, before: Entry | None) -> None:
-        intent = {**self._intent(write), **({"before": before} if before else {})}
-        if self._idempotency:
-            intent["idempotency"] = self._idempotency.for_intent(write, before)
+    def _store_intent(self, write: Write, before: Entry | None, sent: Entry | None) -> None:
+        further = {"before": before, "idempotency": sent}
+        intent = {**self._intent(write), **{name: value for name, value in further.items() if value}}
         self._entries.put(write.key, intent)
         try:
             self.store()

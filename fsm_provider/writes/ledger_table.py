@@ -103,6 +103,7 @@ class Stored:
             "subject": subject,
             "result": self.entry.get("result"),
             "error": None if error is None else str(error),
+            "idempotency": self.entry.get("idempotency"),
             "base_url": self.row.base_url,
         }
 

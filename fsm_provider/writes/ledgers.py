@@ -70,15 +70,14 @@ def open_ledger(
         )
     store = state_store_for(context)
     if isinstance(store, NoStateStore):
-        return Ledger(TaskEntries(store), idempotency=_idempotency(hook, uuid4().hex))
-    task = Task.from_context(context)
+        return Ledger(TaskEntries(store), idempotency=_idempotency(hook))
     return Ledger(
         TaskEntries(store),
         generation=_generation(context),
-        mapped=task.map_index >= 0,
+        mapped=Task.from_context(context).map_index >= 0,
         repeat_uncertain=repeat_uncertain,
         repeat_done=repeat_done,
-        idempotency=_idempotency(hook, digest_for(task.as_dict(), 32)),
+        idempotency=_idempotency(hook),
     )
 
 
@@ -128,7 +127,7 @@ def _in_database(
         task=task,
         once_per_key=once_per == "key",
         max_flight=max_flight(lambda: hook.client.settings),
-        idempotency=_idempotency(hook, scope),
+        idempotency=_idempotency(hook),
     )
 
 
@@ -140,9 +139,9 @@ def max_flight(read_settings: Callable[[], Settings]) -> float:
         return MIN_FLIGHT
 
 
-def _idempotency(hook: FsmHook, scope: str) -> Idempotency | None:
+def _idempotency(hook: FsmHook) -> Idempotency | None:
     try:
-        return Idempotency.from_settings(hook.client.settings, service=hook.service, scope=scope)
+        return Idempotency.from_settings(hook.client.settings, hook.service)
     except Exception as error:  # noqa: BLE001 - nothing is sent either
         logger.debug("The settings cannot be read: %r", error)
         return None

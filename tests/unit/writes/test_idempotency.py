@@ -2,6 +2,8 @@
 
 import json
 import signal
+import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -15,7 +17,8 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import idempotency
-from tests.unit.state_store import DatabaseStore, context_for
+from fsm_provider.writes.__main__ import main
+from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.supervisor import supervised
 
 HEADER = "Idempotency-Key"
@@ -304,3 +307,90 @@ def test_a_header_with_a_meaning_is_refused(service, connect, attempt, name):
     connect(service, idempotency_header=name)
     with pytest.raises(AirflowFailException, match="idempotency_header: should be the name of a header"):
         attempt()
+
+
+def test_a_job_is_created_again_in_the_second_it_was_created_in(service, connect, store, attempt):
+    connect(service)
+    ids = [attempt(context_for(store, cleared=number), if_already_done="create") for number in range(5)]
+    assert len(set(ids)) == len(set(keys(service))) == 5
+
+
+@pytest.mark.parametrize("first", [faults.Status(400), faults.Status(409), faults.Status(429, retry_after=0)])
+def test_what_was_refused_gets_another_key(service, connect, store, attempt, first):
+    connect(service)
+    service.fail("POST", PATH, first)
+    for cleared in (0, 1):
+        with suppress(AirflowFailException):
+            attempt(context_for(store, cleared=cleared))
+    assert len(service.jobs) == 1
+    # The client itself repeats after a 429.
+    assert len(set(keys(service))) == (1 if first.status == 429 else 2)
+
+
+def test_past_its_hours_it_is_created_with_another_key(service, connect, store, attempt, monkeypatch):
+    connect(service, max_retries=0)
+    service.fail("POST", PATH, faults.Reset(), call=1)
+    with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+        attempt()
+
+    connect(service, idempotency_hours=1e-9)
+    attempt(if_uncertain="create")
+    assert len(set(keys(service))) == 2
+
+
+def test_an_intent_keeps_its_key_through_a_wait(service, connect, store, attempt):
+    connect(service)
+    service.fail("POST", PATH, faults.Status(429, retry_after=1), call=1)
+    service.fail("POST", PATH, faults.Reset(after_handling=True), call=2)
+    attempt()
+    assert len(keys(service)) == 3
+    assert len(set(keys(service))) == len(service.jobs) == 1
+
+
+def test_another_run_has_keys_of_its_own(service, connect, store, attempt):
+    connect(service)
+    attempt(context_for(store, run_id="one"))
+    fresh = store if isinstance(store, DatabaseStore) else MemoryStateStore()
+    attempt(context_for(fresh, run_id="two"))
+    assert len(set(keys(service))) == len(service.jobs) == 2
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_fail_fast_repeats_first(service, connect, store, lost):
+    connect(service)
+    service.fail("POST", PATH, faults.Reset(after_handling=True), calls=range(1, lost + 1))
+    jobs = [{"property_id": number, "job": JOB} for number in (7, 8)]
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1, on_error="fail_fast")
+    if lost == 1:
+        assert [one["outcome"] for one in operator.execute(context_for(store))] == ["created", "created"]
+        return
+    with pytest.raises(
+        AirflowException, match=r"1 uncertain, 1 not created \(nothing more was sent: on_error"
+    ) as failure:
+        operator.execute(context_for(store))
+    assert not isinstance(failure.value, AirflowFailException)
+    assert [job["propertyID"] for job in service.jobs] == [7]
+
+
+def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
+    monkeypatch.setattr(idempotency, "RetryPolicy", partial(RetryPolicy, base=1000.0, cap=1000.0, budget=1e6))
+    connect(service)
+    service.fail("POST", PATH, faults.Reset(), every=True)
+    operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB)
+    signal.signal(signal.SIGALRM, lambda *_: operator.on_kill())
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    started = time.monotonic()
+    with pytest.raises(FsmError, match="may be repeated"):
+        operator.execute(context_for(store))
+    assert time.monotonic() - started < 30
+    assert len(keys(service)) == 1
+
+
+@pytest.mark.parametrize("store", ["in a database"], indirect=True)
+def test_a_forgotten_entry_is_sent_with_another_key(service, connect, store, attempt):
+    connect(service)
+    attempt(key="PO-1")
+    assert main(["forget", "PO-1", "--why", "cancelled"]) == 0
+
+    attempt(key="PO-1")
+    assert len(set(keys(service))) == len(service.jobs) == 2
