@@ -669,7 +669,10 @@ class TestTheReceiversUrl:
             (None, "no Variable fsm_webhooks"),
             ({"endpoints": RECEIVER["endpoints"]}, "has no base_url"),
             ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
-            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: is not a setting"),
+            (
+                {**RECEIVER, "endpoint": {}},
+                "Variable fsm_webhooks: endpoint: is not known: did you mean endpoints?",
+            ),
         ],
     )
     def test_without_a_configured_receiver_a_target_url_is_needed(
