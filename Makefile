@@ -78,8 +78,9 @@ test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debia
 	@$(<D)/bin/pytest --quiet tests/distributed
 
 test-databases: build/databases-venv/.installed ## A shared ledger (Debian's postgresql, mariadb-server, libmariadb-dev, gcc)
-	@echo "== pytest tests/unit/writes/test_shared_ledger.py on PostgreSQL and MariaDB"
-	@FSM_DATABASES=postgresql,mariadb $(<D)/bin/pytest --quiet tests/unit/writes/test_shared_ledger.py
+	@echo "== pytest tests of a shared ledger on PostgreSQL and MariaDB"
+	@FSM_DATABASES=postgresql,mariadb $(<D)/bin/pytest --quiet tests/unit/writes/test_shared_ledger.py \
+		tests/unit/operators/test_shared_webhooks.py tests/unit/test_watermark.py
 
 test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"

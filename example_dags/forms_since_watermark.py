@@ -1,9 +1,11 @@
 """Handle every completed form, whichever runs fail, without relying on events.
 
 Each run lists what was updated since the last run that *succeeded*, and skips what that run has seen, by
-``(id, lastUpdatedOnDateTime)``. The watermark is in an Airflow Variable named like the DAG. The last task
-writes it, once the forms are handled: if a run fails, the next one gets its forms too. So a form is handled
-at least once. Handle it by its key, because writing the watermark may be what failed.
+``(id, lastUpdatedOnDateTime)``. The watermark is in the SQL database that the setting ``state_conn_id`` of
+the connection ``fsm_default`` names, or else in an Airflow Variable named like the DAG; what was seen is in
+another Variable. The last task writes both, once the forms are handled: if a run fails, the next one gets
+its forms too. So a form is handled at least once. Handle it by its key, because writing the watermark may be
+what failed.
 
 The watermark is the start of a listing, by the worker's clock, never the latest time in its records: forms
 arrive while a listing is read. Each listing also goes back by a look-back, because phones sync late and
@@ -18,15 +20,18 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Param, Variable, dag, task
 
+from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 
-VARIABLE = "forms_since_watermark"
+CONNECTION = "fsm_default"
+WATERMARK = "forms_since_watermark"
+SEEN = "forms_since_watermark_seen"
 
 
 def read_state() -> dict:
-    """Return the state saved by the last run that succeeded: ``listed_at`` and ``seen``."""
+    """Return what the last run that succeeded has seen: ``listed_at`` and ``seen``."""
     # The parameter of the default has another name before Airflow 3.
-    return json.loads(Variable.get(VARIABLE, "{}"))
+    return json.loads(Variable.get(SEEN, "{}"))
 
 
 def key_for(form: dict) -> str:
@@ -63,12 +68,8 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
 def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
-        """Take the time before anything is listed; the first run saves it, in case that run fails."""
-        now = datetime.now(UTC).isoformat()
-        state = read_state() or {"listed_at": now, "seen": []}
-        Variable.set(VARIABLE, json.dumps(state))
-        since = datetime.fromisoformat(state["listed_at"]) - timedelta(hours=params["look_back_hours"])
-        return {"now": now, "since": since.isoformat()}
+        """Take the time before anything is listed."""
+        return watermark.begin(WATERMARK, timedelta(hours=params["look_back_hours"]), CONNECTION)
 
     @task
     def choose_unseen(listed):
@@ -85,11 +86,14 @@ def forms_since_watermark():
     @task(trigger_rule="none_failed")
     def commit(listed_at, listed):
         """Save what is done, now that it is."""
-        Variable.set(VARIABLE, json.dumps(next_state(read_state(), listed_at, listed)))
+        Variable.set(SEEN, json.dumps(next_state(read_state(), listed_at, listed)))
+        watermark.commit(WATERMARK, listed_at, CONNECTION)
 
     # [START howto_operator_list_forms]
     begun = begin()
-    list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
+    list_forms = FsmListFormsOperator(
+        task_id="list_forms", fsm_conn_id=CONNECTION, updated_since=begun["since"]
+    )
     handle_forms(choose_unseen(list_forms.output)) >> commit(begun["now"], list_forms.output)
     # [END howto_operator_list_forms]
 

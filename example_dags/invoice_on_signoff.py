@@ -18,10 +18,10 @@ invoice, whichever run or form comes again. A form that leads to no draft invoic
 
 Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
 late. No event starts it: an event that comes while a DAG is paused or at ``max_active_runs`` waits for the
-next event, and so would an invoice. The watermark is in an Airflow Variable named like the DAG, which the
-last task writes. The DAG allows one run at a time, so do not backfill it. It starts paused: its first run
-begins one look-back before itself. With several workers, use folders that all of them can reach, such as
-``s3://...``.
+next event, and so would an invoice. The watermark is in the database of ``state_conn_id`` too, under the
+DAG's name; the last task writes it. The DAG allows one run at a time, so do not backfill it. It starts
+paused: its first run begins one look-back before itself. With several workers, use folders that all of them
+can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def path_for(given: str) -> ObjectStoragePath:
 def invoice_on_signoff():
     @task(multiple_outputs=True)
     def begin(params):
-        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
+        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
 
     @task
     def read_due_list(params):
@@ -207,7 +207,7 @@ def invoice_on_signoff():
 
     @task
     def commit(now):
-        watermark.commit(VARIABLE, now)
+        watermark.commit(VARIABLE, now, "fsm_default")
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

@@ -6,7 +6,7 @@ phones that sync late, and creates a job for each warning notice among them. The
 connection to a SQL database, such as SQLite, which records each key that is sent: a form that is listed again
 creates nothing, even if all runs are deleted.
 
-The watermark is in an Airflow Variable named like the DAG, which the last task writes. A pause or a failed
+The watermark is in that database too, under the DAG's name; the last task writes it. A pause or a failed
 run loses no notice; a notice that reaches the service later than the look-back is lost. If a job is rejected
 or uncertain, the others are created and the run fails. So does each run after it, as it lists the same forms
 again, until a person has corrected what the service rejects; or has looked for the uncertain key in the
@@ -46,7 +46,7 @@ VARIABLE = "remedial_from_warning_notice"
 def remedial_from_warning_notice():
     @task(multiple_outputs=True)
     def begin(params):
-        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]))
+        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
 
     @task
     def choose_warning_notices(forms, params):
@@ -55,7 +55,7 @@ def remedial_from_warning_notice():
 
     @task
     def commit(now):
-        watermark.commit(VARIABLE, now)
+        watermark.commit(VARIABLE, now, "fsm_default")
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,8 +45,13 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
     target. Another run, a retry, a cleared task or another DAG finds it and registers nothing; if its outcome
-    is unknown, they fail without a retry. Concurrent tasks wait for each other (Airflow 3.3 and newer). The
-    connection's ``event_types_style`` selects how several event types are sent.
+    is unknown, they fail without a retry. Concurrent tasks wait for each other (Airflow 3.3 and newer).
+
+    If the connection has ``state_conn_id``, the registration is also an entry of the ledger in that database,
+    under the Variable's name. Then concurrent tasks wait for each other on every version of Airflow, and
+    another Airflow with the same database finds it too.
+
+    The connection's ``event_types_style`` selects how several event types are sent.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
@@ -123,26 +129,34 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
             webhook = self._payload(self.target_url or self._receiver_url())
             registrations = Registrations(self.fsm_conn_id, Task.from_context(context))
             style = self.hook.client.settings.event_types_style
+            is_shared = self.hook.state_conn_id is not None
             pending = [
                 _Pending(self, request, style, registrations, force=options["force"])
                 for request in webhook.requests(style)
             ]
-            if not options["force"] and all(one.is_saved() for one in pending):
+            are_saved = not options["force"] and all(one.is_saved() for one in pending)
+            if are_saved:
                 registrations.delete_stale_claim()
-                return [one.saved() for one in pending]
+                if not is_shared:
+                    return [one.saved() for one in pending]
             with (
-                registrations.exclusive(),
+                nullcontext() if are_saved else registrations.exclusive(),
                 open_ledger(
                     context,
                     self.hook,
+                    once_per="key" if is_shared else "run",
                     repeat_uncertain=options["if_uncertain"] == "create",
                     repeat_done=options["force"],
                 ) as ledger,
             ):
-                ledger.expect([one.write for one in pending])
+                writes = [one.write for one in pending]
+                ledger.load(writes)
+                ledger.expect(writes)
                 secrets = self._open_secret_store()
-                secrets.check()
-                return [one.run(ledger, secrets, if_uncertain=options["if_uncertain"]) for one in pending]
+                return [
+                    one.run(ledger, secrets, if_uncertain=options["if_uncertain"], is_shared=is_shared)
+                    for one in pending
+                ]
 
     def _payload(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
@@ -231,22 +245,47 @@ class _Pending:
         )
         return self._known.result
 
-    def run(self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str) -> dict[str, Any]:
+    def run(
+        self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str, is_shared: bool
+    ) -> dict[str, Any]:
         from fsm_provider.writes.registrations import uncertain_error
 
         self._known = self._registrations.get(self.name)
+        ledger.load([self.write])  # after the Variable, which others write later
         if not self._force and self.is_saved():
+            if is_shared:
+                self._record_saved(ledger)
             return self.saved()
         unknown = self._known if self._known is not None and self._known.result is None else None
-        # The ledger knows more of what this task has registered itself.
-        if unknown and not self._registrations.is_own(unknown) and not self._force and if_uncertain == "fail":
-            raise uncertain_error(unknown)
+        if unknown and not self._force and if_uncertain == "fail":
+            # The ledger knows more of what this task has registered itself, or any that shares it.
+            in_ledger = is_shared and ledger.get(self.write) is not None
+            if not in_ledger and not self._registrations.is_own(unknown):
+                raise uncertain_error(unknown)
         result: dict[str, Any] = ledger.run_once(
-            self.write, lambda: self._register(secrets, ledger.headers_for(self.write))
+            self.write,
+            lambda: self._register(secrets, ledger.headers_for(self.write)),
+            prepare=secrets.check,
         )
         if self._known is None or self._known.result != result:
             self._registrations.save(self.name, result=result)
         return result
+
+    def _record_saved(self, ledger: Ledger) -> None:
+        """Record the saved registration in the ledger if it is missing there, or its outcome is.
+
+        It is missing if it was saved before ``state_conn_id`` was set; its outcome, if the database was away
+        after the request.
+        """
+        known, recorded = self._known, ledger.get(self.write)
+        if recorded is None or (
+            known is not None
+            and isinstance(recorded.error, FsmUncertainWriteError)
+            and not recorded.under_way
+            and recorded.by == known.by
+            and recorded.error.attempted_at <= known.at
+        ):
+            ledger.record(self.write, self.saved())
 
     def _register(self, secrets: SecretStore, headers: Mapping[str, str]) -> dict[str, Any]:
         before = self._known

@@ -226,20 +226,13 @@ class SqlEntries(LedgerEntries):
         return and_(LEDGER.c.service == self._service, LEDGER.c.scope == self._scope, *conditions)
 
     def _in_transaction(self, work: Callable[[Connection], Result]) -> Result:
-        """Call a function within a transaction; again if it fails for a reason that may pass.
+        """Call a function as :func:`in_transaction` does.
 
-        Done twice, it has the same result: whether a COMMIT that failed has taken place is unknown. Once that
-        has failed for long enough, each function is called once, so that not every thread waits as long.
+        Once that has failed for long enough, each function is called once, so that not every thread waits as
+        long.
         """
-        retrying = Retrying(
-            retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(0.0 if self._is_away else RETRY_SECONDS),
-            wait=wait_random_exponential(0.05, max=2.0),
-            before_sleep=before_sleep_log(logger, logging.WARNING),
-            reraise=True,
-        )
         try:
-            result = retrying(lambda: _in_one_transaction(self._engine, work))
+            result = in_transaction(self._engine, work, retry=not self._is_away)
         except Exception as error:
             self._is_away = _may_pass(error)
             raise
@@ -248,6 +241,24 @@ class SqlEntries(LedgerEntries):
 
     def _superseded(self) -> Exception:
         return superseded("this one")
+
+
+def in_transaction(engine: Engine, work: Callable[[Connection], Result], *, retry: bool = True) -> Result:
+    """Call a function within a transaction; again if it fails for a reason that may pass.
+
+    Done twice, it has the same result: whether a COMMIT that failed has taken place is unknown.
+
+    :param retry: whether to call it again, for ``RETRY_SECONDS``.
+    :raises sqlalchemy.exc.SQLAlchemyError: if the database fails.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_delay(RETRY_SECONDS if retry else 0.0),
+        wait=wait_random_exponential(0.05, max=2.0),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
+        reraise=True,
+    )
+    return retrying(lambda: _in_one_transaction(engine, work))
 
 
 def _in_one_transaction(engine: Engine, work: Callable[[Connection], Result]) -> Result:

@@ -1,7 +1,11 @@
 """Airflow Variables, read strictly: one that cannot be read is not taken for one that does not exist.
 
-Airflow says "not found" also where its database is away, and does so on every version. For tasks;
-:func:`read_variable_in_server` is for processes that have a database, and ``trigger_variables`` for triggers.
+Airflow says "not found" also where its database is away, and does so on every version. So where a Variable
+seems absent, a task of Airflow 3.3 lists names, which fails then; before 3.3, it reads a witness, another
+Variable, and then looks again.
+
+For tasks; :func:`read_variable_in_server` is for processes that have a database, and ``trigger_variables``
+for triggers.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from threading import RLock
 from typing import Any
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException, Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_2_PLUS
-from tenacity import retry, stop_after_attempt, wait_random_exponential
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 WITNESS = "fsm_provider_witness"
 """A Variable that exists: where it cannot be read either, nothing is known of others. Airflow 3.0 to 3.2."""
@@ -36,23 +41,28 @@ class VariableUnreadableError(AirflowException):
 def read_variable(key: str) -> str | None:
     """Return a Variable, from a secrets backend or from Airflow's database; None if it does not exist.
 
+    Before it returns None, Airflow 3.0 to 3.2 reads back a value that was just written: neither a cache nor a
+    replica of the database that lags behind can return it. That is a write for each Variable that is absent.
+
     :raises VariableUnreadableError: if that is unknown.
     :raises Exception: what Airflow raises.
     """
     if not AIRFLOW_V_3_0_PLUS:
         return read_variable_in_server(key)
-    return _read_strictly(key, lambda: Variable.get(key, default=None))
+    return _read_strictly(key, lambda: Variable.get(key, default=None), _check_write_is_read)
 
 
 def read_stored_variable(key: str) -> str | None:
     """Return a Variable from Airflow's database alone; None if it does not exist there.
+
+    It writes only where no witness can be read: the ledger reads Variables often.
 
     :raises VariableUnreadableError: if that is unknown.
     :raises Exception: what Airflow raises.
     """
     if not AIRFLOW_V_3_0_PLUS:
         return _read_database(key)
-    return _read_strictly(key, lambda: _get_stored(key))
+    return _read_strictly(key, lambda: _get_stored(key), _check_witness)
 
 
 @retried_write
@@ -120,14 +130,19 @@ def _read_database(key: str) -> str | None:
         return str(value)
 
 
-def _read_strictly(key: str, read: Callable[[], str | None]) -> str | None:
-    """Read in a task of Airflow 3, which reads through the API server."""
+def _read_strictly(
+    key: str, read: Callable[[], str | None], check_readable: Callable[[str], None]
+) -> str | None:
+    """Read in a task of Airflow 3, which reads through the API server.
+
+    :param check_readable: raises, naming the key, if other Variables cannot be read either.
+    """
     with SUPERVISOR_LOCK:
         if (value := read()) is not None:
             return value
         if (keys := variable_keys(key)) is None:
-            _check_witness(key)
-            return _get_stored(key)  # which may have been unreadable before the witness was read
+            check_readable(key)
+            return _get_stored(key)  # which may have been unreadable before that
         if key not in keys:
             return None
         if (value := read()) is None:  # unless another task has written it since
@@ -165,6 +180,18 @@ def _check_witness(key: str) -> None:
         write_variable(WITNESS, "1", WITNESS_DESCRIPTION)
         if _get_stored(WITNESS) is None:
             raise nothing_readable(key)
+
+
+@retry(
+    retry=retry_if_exception_type(VariableUnreadableError),  # as another task may write at the same time
+    stop=stop_after_attempt(WRITE_ATTEMPTS),
+    wait=wait_random_exponential(0.1, max=1.0),
+    reraise=True,
+)
+def _check_write_is_read(key: str) -> None:
+    write_variable(WITNESS, value := uuid4().hex, WITNESS_DESCRIPTION)
+    if _get_stored(WITNESS) != value:
+        raise nothing_readable(key)
 
 
 def _get_stored(key: str) -> str | None:

@@ -66,7 +66,8 @@ class Ledger:
     :param mapped: whether the task instance is mapped, and its entries are its own: input in another order
         then reaches the entries of another map index.
     :param repeat_uncertain: send writes again whose outcome is unknown.
-    :param repeat_done: send writes again that were done before the task was cleared. A retry never does.
+    :param repeat_done: send writes again that were done before the task was cleared, or that another task has
+        sent, if ``once_per_key``. A retry never does.
     :param task: the running task, where other tasks write to the same entries.
     :param once_per_key: whether tasks of all runs do.
     :param max_flight: seconds after which what another task has sent and not recorded is uncertain.
@@ -413,13 +414,23 @@ class Ledger:
 
     def _repeats(self, entry: Entry) -> bool:
         if is_conflict(entry):
-            return self._repeat_uncertain or not self._once_per_key
+            return self._repeat_uncertain or self._repeat_done or not self._once_per_key
+        if self._once_per_key and self._repeat_done and task_of(entry) != self._task:
+            return not self._has_done(entry.get("before"))
         if "result" in entry:
             return self._repeat_done and entry["generation"] != self._generation
         return self._repeat_uncertain
 
     def _is_recognised(self, entry: Entry) -> bool:
         return self._idempotency is not None and self._idempotency.recognises(entry)
+
+    def _has_done(self, entry: Entry | None) -> bool:
+        """Return whether this task did the write since it was cleared, before another task repeated it."""
+        while entry:
+            if "result" in entry and task_of(entry) == self._task:
+                return bool(entry["generation"] == self._generation)
+            entry = entry.get("before")
+        return False
 
     def _is_under_way(self, entry: Entry) -> bool:
         if not is_intent(entry) or task_of(entry) == self._task:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.state.database import open_database
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task import Task, attempt_id
 from fsm_provider.state.task_store import TaskEntries
@@ -90,13 +91,6 @@ def _in_database(
     repeat_uncertain: bool,
     repeat_done: bool,
 ) -> Ledger:
-    try:
-        from fsm_provider.state.sql_entries import SqlEntries
-        from fsm_provider.state.sql_tables import check_tables, engine_for
-    except ImportError as error:
-        raise FsmInputError(
-            f"state_conn_id: {error}: install airflow-provider-fsm[sql] and the provider of the database"
-        ) from None
     if has_state(context):
         raise FsmInputError(
             f"state_conn_id: is new: earlier attempts of this task have recorded in Airflow what they sent, "
@@ -105,9 +99,10 @@ def _in_database(
     is_task = "ti" in context
     task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
     scope = digest_for([task.dag_id, task.run_id, task.task_id], 32) if once_per == "run" else ""
-    engine = engine_for(state_conn_id)
+    engine = open_database(state_conn_id)
     try:
-        check_tables(engine)
+        from fsm_provider.state.sql_entries import SqlEntries
+
         entries = SqlEntries(
             engine,
             base_url=hook.service,
