@@ -319,6 +319,8 @@ def _known_part(request: Any) -> Any:
 
 def _parse_jobs(jobs: Any) -> list[Any]:
     jobs = parse_json("jobs", jobs)
+    if jobs is None:
+        raise FsmInputError("jobs: is None: the template or task output that it comes from is empty")
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)
