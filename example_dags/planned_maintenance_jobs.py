@@ -9,13 +9,11 @@ SQLite, which records each reference that is sent. No run sends it again: not at
 clear, not if the run is deleted and triggered again. ``report`` prints the outcome of each due row:
 
 - ``created`` or ``existing``: the job exists. For ``existing``, the report names the task that created it.
-- ``rejected`` or ``not_created``: the run fails, and the next one sends the row again.
+- ``rejected`` or ``not_created``: the run fails, unless ``fail_on`` is another; the next one sends it again.
 - ``uncertain``, or ``rejected`` by HTTP 409: the job may exist. Each run fails, and none sends the row again
   until a person has looked for the reference in the service, and runs ``python -m fsm_provider.writes settle
   PM-2026-0001`` with ``--job-id 4711`` or ``--not-created``, and ``--why "looked in the app"``.
 """
-
-from __future__ import annotations
 
 import csv
 import io
@@ -62,6 +60,7 @@ def due_jobs(text: str, day: date) -> list[dict]:
         "due_on": Param(None, type=["null", "string"], format="date", title="Day (default: the run's)"),
         "max_jobs": Param(50, type="integer", minimum=1, title="Refuse to create more"),
         "dry_run": Param(False, type="boolean", title="Check and show only"),
+        "fail_on": Param("any", enum=["any", "uncertain", "all", "none"], title="Outcomes that fail the run"),
     },
 )
 def planned_maintenance_jobs():
@@ -90,6 +89,7 @@ def planned_maintenance_jobs():
         once_per="key",
         max_jobs="{{ params.max_jobs }}",
         dry_run="{{ params.dry_run }}",
+        fail_on="{{ params.fail_on }}",
     )
     # A teardown runs even if the creation failed, and does not decide the state of the run.
     report(create_jobs.output).as_teardown(setups=jobs)

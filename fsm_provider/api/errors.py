@@ -226,11 +226,23 @@ class FsmForbiddenError(FsmApiError):
     hint = "the token lacks the permission"
 
 
+@dataclass(eq=False)
 class FsmNotFoundError(FsmApiError):
-    """404 Not found."""
+    """404 Not found.
+
+    :param url: the URL without the query.
+    """
 
     permanent = True
-    hint = "check the path's identifier and the connection's host"
+
+    url: str = ""
+
+    def __str__(self) -> str:
+        asked = f" at {self.url}" if self.url else ""
+        return (
+            f"{super().__str__()}; there is nothing{asked}: check the identifier in the path, and the base "
+            "path in the connection's host"
+        )
 
 
 class FsmConflictError(FsmApiError):

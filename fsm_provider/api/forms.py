@@ -64,6 +64,8 @@ def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
     :param timezone: the zone of date-times that carry none.
     :raises FsmInputError: naming the first invalid one.
     """
+    if given is None:
+        raise FsmInputError("forms: is None: the template or task output that it comes from is empty")
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
     return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
@@ -76,6 +78,11 @@ def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     :param timezone: the zone of date-times that carry none.
     :raises FsmInputError: if it is none of these.
     """
+    if isinstance(given, list | tuple):
+        raise FsmInputError(
+            f"{where}: is a list: each map index of a mapped task gives one. Use .expand(forms=...), or join "
+            "the lists"
+        )
     record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}

@@ -244,7 +244,8 @@ def check(
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        raise FsmInputError(describe_invalid_fields(error, name_for=name_for, messages=_MESSAGES)) from None
+        described = describe_invalid_fields(error, model, name_for=name_for, messages=_MESSAGES)
+        raise FsmInputError(described) from None
 
 
 def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:

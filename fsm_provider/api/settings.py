@@ -158,6 +158,7 @@ class Settings(BaseModel):
             raise FsmInputError(
                 describe_invalid_fields(
                     error,
+                    cls,
                     name_for=lambda location: dotted_name(
                         tuple(_SHOWN_AS.get(str(name), name) for name in location)
                     ),

@@ -30,6 +30,7 @@ from fsm_provider.api.errors import (
     READS,
     FsmConnectionError,
     FsmInputError,
+    FsmNotFoundError,
     FsmResponseError,
     error_class_for,
 )
@@ -142,7 +143,7 @@ class Transport:
                     raise self.incomplete_response(error) from None
                 body = b""
         if not succeeded:
-            raise error_class_for(response.status_code)(
+            failure = error_class_for(response.status_code)(
                 status=response.status_code,
                 method=call.method,
                 path=call.path,
@@ -150,6 +151,9 @@ class Transport:
                 retry_after=seconds_to_wait(response.headers),
                 request_id=request_id_in(response.headers),
             )
+            if isinstance(failure, FsmNotFoundError):
+                failure.url = f"{self._settings.base_url}{call.path}"
+            raise failure
         return body
 
     def send(

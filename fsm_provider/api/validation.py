@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
 MAX_PDF_BYTES = 100 * 2**20
 """Default limit of a PDF's size."""
@@ -33,7 +34,8 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
-_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
+_UNKNOWN = "extra_forbidden"
+_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", _UNKNOWN: "is not a setting"}
 
 
 def dotted_name(location: tuple[int | str, ...]) -> str:
@@ -44,12 +46,14 @@ def dotted_name(location: tuple[int | str, ...]) -> str:
 
 def describe_invalid_fields(
     error: ValidationError,
+    model: type[BaseModel],
     *,
     name_for: Callable[[tuple[int | str, ...]], str] = dotted_name,
     messages: Mapping[str, str] | None = None,
 ) -> str:
     """Describe each invalid field, without its value: ``host: is missing; password: is empty``.
 
+    :param model: what was validated; an unknown field gets the names in it that are close.
     :param name_for: names a field, given its location in the model.
     :param messages: messages by the type of pydantic's error, in place of its own.
     """
@@ -57,8 +61,23 @@ def describe_invalid_fields(
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
+        if detail["type"] == _UNKNOWN and (close := _close_names(model, detail["loc"])):
+            message = f"is not known: did you mean {' or '.join(close)}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
+
+
+def _close_names(model: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields of a model whose names are close to that of an unknown one, at most two."""
+    *places, name = location
+    for place in places:
+        fields = getattr(model, "model_fields", {})
+        model = next((one.annotation for key, one in fields.items() if place in (key, one.alias)), None)
+    fields = getattr(model, "model_fields", {})
+    names = [key if "_" in str(name) or one.alias is None else one.alias for key, one in fields.items()]
+    by_spelling = {known.casefold(): known for known in names}
+    close = get_close_matches(str(name).casefold(), by_spelling, n=2, cutoff=0.75)
+    return [by_spelling[spelling] for spelling in close]
 
 
 def parse_text(name: str, value: Any) -> int | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
-from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
 from fsm_provider.provider_info import get_provider_info
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from fsm_provider.storage.atomic_files import StoredFile
 
 
+logger: logging.Logger = logging.getLogger(__name__)
+
+ASSUMED_HTTPS = "the connection's host has no scheme: https:// is assumed"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -61,6 +65,8 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
+        if _scheme_is_assumed(self._connection):
+            logger.info("%s", ASSUMED_HTTPS)
         return FsmClient(
             settings_from(self._connection),
             reload_token=lambda: settings_from(self._read_connection()).token,
@@ -95,7 +101,12 @@ class FsmHook(BaseHook):
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
         with SUPERVISOR_LOCK:
-            return self.get_connection(self.fsm_conn_id)
+            connection = self.get_connection(self.fsm_conn_id)
+        if connection.conn_type not in (None, "", self.conn_type):
+            raise FsmInputError(
+                f"connection '{self.fsm_conn_id}' is of type '{connection.conn_type}', not '{self.conn_type}'"
+            )
+        return connection
 
     def list_forms(
         self,
@@ -190,7 +201,10 @@ class FsmHook(BaseHook):
             second = next(pages, None)
         except FsmError as error:
             # Airflow's UI tests a copy of the connection under a temporary name.
-            return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
+            message = str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
+            if isinstance(error, FsmConnectionError) and _scheme_is_assumed(self._connection):
+                message += f" ({ASSUMED_HTTPS})"
+            return False, message
         if second is None:
             return True, (
                 f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "
@@ -272,6 +286,10 @@ def _extra(connection: Connection) -> dict[str, Any]:
     if "api_version" in extra:
         given.setdefault("api_version", "")
     return given
+
+
+def _scheme_is_assumed(connection: Connection) -> bool:
+    return "://" not in (connection.host or "://") and not connection.schema
 
 
 def _url_and_token(connection: Connection) -> dict[str, Any]:

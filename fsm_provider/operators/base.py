@@ -285,12 +285,15 @@ def bad_arguments_are_refused() -> Iterator[None]:
 
 @contextmanager
 def permanent_errors_fail_the_task() -> Iterator[None]:
-    """Fail the task without a retry for permanent errors; leave the others to Airflow's retries."""
+    """Fail the task without a retry for permanent errors; leave the others to Airflow's retries.
+
+    The text of a permanent error says all; with its cause, Airflow would log it twice.
+    """
     try:
         yield
     except FsmError as error:
         if error.permanent:
-            raise AirflowFailException(str(error)) from error
+            raise AirflowFailException(str(error)) from None
         raise
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
+
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import (
     parse_choice,
@@ -175,6 +177,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         (templated).
     :param on_error: after a job that is rejected or uncertain, send the others (``fail_at_end``) or nothing
         more (``fail_fast``) (templated).
+    :param fail_on: which outcomes fail the task at the end: ``any`` other than created and existing; only an
+        ``uncertain`` or unknown one; ``all``, if none is created or existing; or ``none``. First, Airflow's
+        retries send what another attempt could create. A task that was stopped fails (templated).
     :param existing_jobs: ids by key of uncertain jobs that a person has found in the service. They are not
         sent; their outcome is ``existing`` (templated).
     :param fsm_conn_id: the Airflow connection (templated).
@@ -185,7 +190,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     template_fields: tuple[str, ...] = (
         *FsmJobOperator.template_fields,
-        *("jobs", "max_concurrency", "max_jobs", "dry_run_only", "on_error", "existing_jobs"),
+        *("jobs", "max_concurrency", "max_jobs", "dry_run_only", "on_error", "fail_on", "existing_jobs"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
     option_parsers: ClassVar[OptionParsers] = {
@@ -194,6 +199,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         "max_jobs": lambda name, value: None if value is None else parse_count(name, value),
         "dry_run_only": lambda _, value: parse_flag("dry_run", value),
         "on_error": partial(parse_choice, choices=("fail_at_end", "fail_fast")),
+        "fail_on": partial(parse_choice, choices=("any", "uncertain", "all", "none")),
         "existing_jobs": lambda name, value: {} if value is None else parse_counts_by_name(name, value),
     }
     _creator: BulkJobCreator | None = None
@@ -206,6 +212,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         max_jobs: int | str | None = None,
         dry_run: bool | str = False,
         on_error: str = "fail_at_end",
+        fail_on: str = "any",
         existing_jobs: dict[str, int] | str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -215,6 +222,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.max_jobs = max_jobs
         self.dry_run_only = dry_run  # BaseOperator.dry_run is a method
         self.on_error = on_error
+        self.fail_on = fail_on
         self.existing_jobs = existing_jobs
         from fsm_provider.api.payloads import check_job_requests
 
@@ -259,19 +267,37 @@ class FsmCreateJobsOperator(FsmJobOperator):
                     context["ti"].xcom_push(key="return_value", value=creator.outcomes)
         if not complete and not options["dry_run_only"]:
             failed = [outcome for outcome in creator.outcomes if not is_complete(outcome)]
-            fail_in_part(
-                creator.summary,
-                [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
-                all_are_in="the log, or the result in XCom",
-                retry=creator.another_attempt_could_help,
-                passing_error=creator.passing_error,
-            )
+            retry = creator.another_attempt_could_help
+            if (retry and not _is_last(context)) or creator.fails(options["fail_on"]):
+                fail_in_part(
+                    creator.summary,
+                    [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
+                    all_are_in="the log, or the result in XCom",
+                    retry=retry,
+                    passing_error=creator.passing_error,
+                )
+            self.log.warning("The task goes on, as fail_on is '%s': %s", options["fail_on"], creator.summary)
         return creator.outcomes
 
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
         if self._creator:
             self._creator.interrupt()
+
+
+def job_id_or_skip(outcome: JobOutcome) -> int:
+    """Return the id of a job that exists; for ``create_jobs.output.map(job_id_or_skip)``, to be expanded.
+
+    :raises AirflowSkipException: if the outcome is another, which skips its map index.
+    """
+    if outcome["jobID"] is None:
+        raise AirflowSkipException(f"{outcome['key']}: {outcome['outcome']}: {outcome['error']}")
+    return outcome["jobID"]
+
+
+def _is_last(context: Context) -> bool:
+    ti = context["ti"]
+    return bool(ti.try_number > ti.max_tries)
 
 
 def _without_people(job: dict[str, Any]) -> dict[str, Any]:
@@ -293,6 +319,8 @@ def _known_part(request: Any) -> Any:
 
 def _parse_jobs(jobs: Any) -> list[Any]:
     jobs = parse_json("jobs", jobs)
+    if jobs is None:
+        raise FsmInputError("jobs: is None: the template or task output that it comes from is empty")
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)

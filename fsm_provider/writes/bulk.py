@@ -248,6 +248,18 @@ class BulkJobCreator:
             return False
         return self._interrupted or self.passing_error is not None
 
+    def fails(self, fail_on: str) -> bool:
+        """Return whether the outcomes that are known at the end fail the task.
+
+        :param fail_on: see ``FsmCreateJobsOperator``.
+        """
+        outcomes = self._by_key.values()
+        if self._interrupted or fail_on == "any":
+            return True
+        if fail_on == "all":
+            return not any(map(is_complete, outcomes))
+        return fail_on == "uncertain" and any(one["outcome"] in ("uncertain", "unknown") for one in outcomes)
+
     @property
     def summary(self) -> str:
         """The number of inputs by outcome, in one line."""

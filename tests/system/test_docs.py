@@ -164,7 +164,7 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
 
 def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:
     # A service of its own: it has what the specification only names.
-    with FakeFieldService(engineer=Engineer(after=0.5)) as service:
+    with FakeFieldService(engineer=Engineer(after=0.5), properties={7, 8}) as service:
         users = {"pagination": {"hasMore": False}, "data": [{"id": 1}, {"id": 2}]}
         service.fail("GET", "/users", faults.Status(200, body=users), every=True)
         service.fail("POST", "/jobs/4711/hold", faults.Status(200, body={"isJobOnHold": True}), every=True)
@@ -175,5 +175,8 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         assert airflow.wait_for_run("howto", run_id, timeout=180) == "success"
         assert airflow.xcom("howto", run_id, "users") == users["data"]
         assert airflow.xcom("howto", run_id, "put_on_hold") == {"isJobOnHold": True}
-        assert len(service.jobs) == 3
+        assert len(service.jobs) == 4
+        assert airflow.xcom("howto", run_id, "report") == ["PM-4 rejected"]
+        states = airflow.task_states("howto", run_id)
+        assert [states[f"tell_the_tenant[{index}]"] for index in (0, 1)] == ["success", "skipped"]
         assert (tmp_path / "forms" / "_manifest.json").exists()

@@ -226,7 +226,7 @@ class ReceiverSettings(_Model):
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise FsmInputError(
-                f"Variable {CONFIGURATION}: {describe_invalid_fields(error, name_for=_name)}"
+                f"Variable {CONFIGURATION}: {describe_invalid_fields(error, cls, name_for=_name)}"
             ) from None
 
 

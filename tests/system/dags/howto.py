@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import dag, task
 from fsm_provider.api import jobs_from_rows
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, job_id_or_skip
 from fsm_provider.retry_policy import FsmRetryPolicy
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
@@ -38,14 +38,36 @@ def howto():
     # [END howto_bulk]
 
     # [START howto_mapped_sensors]
-    @task
-    def job_ids(outcomes):
-        return [outcome["jobID"] for outcome in outcomes]
-
     FsmFormSensor.partial(
-        task_id="wait_for_each", deferrable=True, poke_interval=15, timeout=timedelta(days=14)
-    ).expand(job_id=job_ids(create_jobs.output))
+        task_id="wait_for_each",
+        deferrable=True,
+        poke_interval=15,
+        timeout=timedelta(days=14),
+        map_index_template="job {{ task.job_id }}",
+    ).expand(job_id=create_jobs.output.map(job_id_or_skip))
     # [END howto_mapped_sensors]
+
+    # [START howto_partial]
+    create_what_can_be = FsmCreateJobsOperator(
+        task_id="create_what_can_be",
+        jobs=[
+            {"property_id": 7, "job": {"customerReference": "PM-3"}, "key": "PM-3"},
+            {"property_id": 999, "job": {"customerReference": "PM-4"}, "key": "PM-4"},
+        ],
+        fail_on="none",
+    )
+
+    @task(map_index_template="job {{ task.op_kwargs['job_id'] }}")
+    def tell_the_tenant(job_id):
+        return f"job {job_id} is planned"
+
+    @task(trigger_rule="none_failed")
+    def report(outcomes):
+        return [f"{one['key']} {one['outcome']}" for one in outcomes if one["jobID"] is None]
+
+    told = tell_the_tenant.expand(job_id=create_what_can_be.output.map(job_id_or_skip))
+    told >> report(create_what_can_be.output)
+    # [END howto_partial]
 
     # [START howto_retry_policy]
     FsmCreateJobOperator(

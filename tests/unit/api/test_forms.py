@@ -7,6 +7,7 @@ from datetime import UTC
 
 import pytest
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.form_filter import job_id_from
 from fsm_provider.api.forms import for_xcom, parse_forms, reference_to
 from tests.unit.api.test_form_filter import NINE, form
@@ -55,3 +56,10 @@ def test_what_forms_are_read_from_is_left_as_it_is():
 
     assert given == record
     assert job_id_from(read) == "odd"
+
+
+def test_lists_of_a_mapped_task_are_refused_with_the_remedy():
+    with pytest.raises(FsmInputError, match=r"^forms\[0\]: is a list: .* Use \.expand\(forms=\.\.\.\)"):
+        parse_forms([[{"id": 1}], [{"id": 2}]], UTC)
+    with pytest.raises(FsmInputError, match="forms: is None: the template or task output"):
+        parse_forms(None, UTC)

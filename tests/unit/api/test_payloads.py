@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.payloads import JobCreate, WebhookCreate, check
+from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
 
 # The body of a job creation, field by field.
 BODY = {
@@ -266,3 +266,32 @@ def test_no_description_sends_none():
 
 def test_the_target_is_not_in_the_repr_of_a_webhook():
     assert "canary" not in repr(webhook()) + str(webhook())
+
+
+@pytest.mark.parametrize(
+    ("typed", "close"),
+    [
+        ("customerRefrence", "customerReference"),
+        ("customerreference", "customerReference"),
+        ("customer_refrence", "customer_reference"),
+        ("userGroupId", "userGroupID"),
+        ("Notes", "notes"),
+        ("serviceReminderInstanceID", "serviceReminderInstance3ID or serviceReminderInstance2ID"),
+    ],
+)
+def test_an_unknown_field_of_a_job_is_named_with_those_that_are_close(typed, close):
+    with pytest.raises(FsmInputError) as refused:
+        check(JobRequest, {"property_id": 7, "job": {typed: "x"}}, "jobs[3]")
+    message = str(refused.value)
+    assert message.startswith(f"jobs[3].job.{typed}: is not known: did you mean {close}")
+    assert "extra_fields" not in message
+
+
+def test_a_field_beside_the_job_is_one_of_its_request():
+    with pytest.raises(FsmInputError, match=r"^jobs\[3\]\.propertyid: .* did you mean property_id\?$"):
+        check(JobRequest, {"property_id": 7, "job": {}, "propertyid": 7}, "jobs[3]")
+
+
+def test_a_field_like_no_other_may_be_one_that_is_not_specified():
+    with pytest.raises(FsmInputError, match="goes under extra_fields"):
+        check(JobRequest, {"property_id": 7, "job": {"colour": "red"}}, "")

@@ -204,3 +204,38 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     behaviour = FsmHook.get_ui_field_behaviour()
     assert behaviour["relabeling"]["password"] == "API token"
     assert "login" in behaviour["hidden_fields"]
+
+
+def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}')
+    with pytest.raises(FsmInputError, match="connection 'fsm_default' is of type 'http', not 'fsm'"):
+        FsmHook().client  # noqa: B018
+
+
+def test_a_connection_without_a_type_is_taken(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"host": "https://api.example.com", "password": "x"}')
+    assert FsmHook().client.settings.base_url == "https://api.example.com"
+
+
+def test_a_host_without_a_scheme_says_what_was_assumed(service, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    plain = {**service.connection(), "host": service.base_url.removeprefix("http://")}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(plain))
+
+    passed, message = FsmHook().test_connection()
+
+    assumed = "the connection's host has no scheme: https:// is assumed"
+    assert not passed
+    assert message.endswith(f"({assumed})")
+    assert assumed in caplog.text
+
+
+def test_a_path_that_is_not_there_is_shown_with_the_base_path(service, connect, monkeypatch):
+    wrong = {**service.connection(), "host": f"{service.base_url}/v9"}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(wrong))
+
+    passed, message = FsmHook().test_connection()
+
+    assert not passed
+    assert f"there is nothing at {service.base_url}/v9/forms: check" in message
+    assert "the base path in the connection's host" in message

@@ -152,7 +152,7 @@ def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
     [
         ("a, b", "jobs: is text, but no JSON"),
         ('{"property_id": 1}', "jobs: should be a list"),
-        (None, "jobs: should be a list of jobs, not NoneType"),
+        (None, "jobs: is None: the template or task output that it comes from is empty"),
     ],
 )
 def test_anything_but_a_list_of_jobs_is_refused(attempt, jobs, message):

@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from traceback import format_exception
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -218,3 +219,14 @@ def test_a_payload_that_renders_differently_in_each_attempt_needs_a_key(service,
     for number in (1, 2):
         create(job={"notes": f"attempt {number}"}, key="order-1").execute(context_for(store))
     assert len(service.jobs) == 2
+
+
+def test_the_log_of_a_failure_holds_its_cause_once(service, connect):
+    connect(service)
+    service.fail("POST", "*", faults.Status(400, body={"error": "no such contact"}))
+    operator = FsmCreateJobOperator(task_id="create", property_id=7, job={})
+
+    with pytest.raises(AirflowFailException) as failure:
+        operator.execute(context_for(MemoryStateStore()))
+
+    assert "".join(format_exception(failure.value)).count("no such contact") == 1

@@ -221,7 +221,7 @@ class TestTheSecret:
         for number in range(2):
             with pytest.raises(AirflowFailException, match="webhook 1 was registered, but its") as caught:
                 register(run(number), secret_store=stores.fail_on_secret)
-            chain = [caught.value, caught.value.__cause__, caught.value.__cause__.__context__]
+            chain = [caught.value, caught.value.__context__, caught.value.__context__.__context__]
             assert not any(secret in repr(error) for secret in secrets_for(service) for error in chain)
         assert len(service.webhooks) == 1
 
@@ -489,7 +489,7 @@ class TestOnce:
         with pytest.raises(AirflowFailException) as second:
             register(run(2), event_types="jobs.created")
 
-        assert isinstance(second.value.__cause__, FsmUncertainWriteError)
+        assert isinstance(second.value.__context__, FsmUncertainWriteError)
         assert str(second.value) == str(first.value)
 
     @pytest.mark.parametrize("decision", [{"if_uncertain": "create"}, {"force": True}])
@@ -669,7 +669,10 @@ class TestTheReceiversUrl:
             (None, "no Variable fsm_webhooks"),
             ({"endpoints": RECEIVER["endpoints"]}, "has no base_url"),
             ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
-            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: is not a setting"),
+            (
+                {**RECEIVER, "endpoint": {}},
+                "Variable fsm_webhooks: endpoint: is not known: did you mean endpoints?",
+            ),
         ],
     )
     def test_without_a_configured_receiver_a_target_url_is_needed(

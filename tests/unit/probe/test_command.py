@@ -97,7 +97,10 @@ def test_a_bad_connection_is_named(connect, service, capsys):
     connect(service, cursor_parm="after")
 
     assert main([]) == 2
-    assert "connection 'fsm_default': cursor_parm: is not a setting" in capsys.readouterr().err
+    assert (
+        "connection 'fsm_default': cursor_parm: is not known: did you mean cursor_param?"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_command_reads_a_connection_of_airflows_database(serve, tmp_path):
