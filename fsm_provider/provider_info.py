@@ -175,6 +175,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
+        "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": [
             "fsm_provider.links.jobs.FsmJobLink",
             "fsm_provider.links.reports.FsmReportLink",

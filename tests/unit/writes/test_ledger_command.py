@@ -16,7 +16,7 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state.sql_tables import ATTEMPTS, HISTORY, LEDGER
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.__main__ import main
+from fsm_provider.writes.ledger_command import main
 from tests.capabilities import IS_AIRFLOW_3
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_for
@@ -545,8 +545,8 @@ def test_the_commands_read_connections_of_airflows_database(service, store, tmp_
         added = run_process("airflow", "connections", "add", name, "--conn-json", value)
         assert added.returncode == 0, added.stderr
     ours = ("--conn-id", "fsm_ours")
-    settled = run_process("fsm_provider.writes", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
-    listed = run_process("fsm_provider.writes", *ours, "list", "--json")
+    settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
+    listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
 
     assert (settled.returncode, settled.stderr) == (0, "")
     assert (listed.returncode, listed.stderr) == (0, "")
