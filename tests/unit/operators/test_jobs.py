@@ -218,3 +218,27 @@ def test_a_payload_that_renders_differently_in_each_attempt_needs_a_key(service,
     for number in (1, 2):
         create(job={"notes": f"attempt {number}"}, key="order-1").execute(context_for(store))
     assert len(service.jobs) == 2
+
+
+def test_the_page_of_the_job_is_with_its_links_whoever_created_it(service, connect, store):
+    connect(service, web_url="https://app.example.com/{propertyID}/jobs/{id}")
+
+    created = create().execute(context_for(store))
+    connect(service, web_url="https://new.example.com/{id}")
+    existing = create().execute(context_for(store, cleared=1))
+
+    (job,) = service.jobs
+    links = job["links"]
+    assert created["links"] == {**links, "web": f"https://app.example.com/7/jobs/{job['id']}"}
+    assert existing["links"] == {**links, "web": f"https://new.example.com/{job['id']}"}
+
+
+def test_a_connection_that_has_become_bad_costs_the_page_alone(service, connect, store):
+    connect(service, web_url="https://app.example.com/{id}")
+    created = create().execute(context_for(store))
+    connect(service, web_url="https://app.example.com/{job}")
+
+    existing = create().execute(context_for(store, cleared=1))
+
+    assert existing["id"] == created["id"]
+    assert existing["links"] == service.jobs[0]["links"]
