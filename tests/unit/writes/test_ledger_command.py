@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -552,3 +553,16 @@ def test_the_commands_read_connections_of_airflows_database(service, store, tmp_
     assert (listed.returncode, listed.stderr) == (0, "")
     assert [one["jobID"] for one in json.loads(listed.stdout)] == [4711]
     assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+
+def test_what_airflow_warns_of_meanwhile_is_not_shown(run, monkeypatch, caplog):
+    def read_connection(_):
+        logging.getLogger("anything").warning("deprecated")
+        raise AirflowFailException("not there")
+
+    monkeypatch.setattr("fsm_provider.compat.read_connection_outside_of_tasks", read_connection)
+
+    assert run("list") == (2, "", "not there\n")
+    assert caplog.messages == []
+    logging.getLogger("anything").warning("afterwards")
+    assert caplog.messages == ["afterwards"]
