@@ -10,7 +10,7 @@ The watermark is in that database too, under the DAG's name; the last task write
 run loses no notice; a notice that reaches the service later than the look-back is lost. If a job is rejected
 or uncertain, the others are created and the run fails. So does each run after it, as it lists the same forms
 again, until a person has corrected what the service rejects; or has looked for the uncertain key in the
-service, and runs ``python -m fsm_provider.writes settle REM-FORM-5001`` with ``--job-id 4711`` or
+service, and runs ``python -m fsm_provider ledger settle REM-FORM-5001`` with ``--job-id 4711`` or
 ``--not-created``, and ``--why "looked in the app"``.
 
 A listing contains the name of a form, not its answers: the job's notes say where to read them. The DAG starts

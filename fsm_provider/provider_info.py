@@ -118,6 +118,12 @@ def get_provider_info() -> dict[str, Any]:
                         exclusiveMinimum=0,
                         default=24,
                     ),
+                    "web_url": _field(
+                        "Page of a job",
+                        "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is "
+                        "the job's property. Empty: the URL that the service returns with the job.",
+                        type=["string", "null"],
+                    ),
                     "allow_http": _field(
                         "Allow http",
                         "Send the token in the clear to a host that is not this machine.",
@@ -175,8 +181,10 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.sensors.forms"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
+        "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": [
             "fsm_provider.links.jobs.FsmJobLink",
+            "fsm_provider.links.jobs.FsmJobsLink",
             "fsm_provider.links.reports.FsmReportLink",
             "fsm_provider.links.webhooks.FsmWebhookLink",
         ],

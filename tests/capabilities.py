@@ -57,6 +57,7 @@ ANY_EXTRA = Capability("3.0", "Airflow 2 itself reads a connection's extra, and 
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
 MOVES_ARE_REFUSED = Capability("3.2", "before Airflow 3.2 storage moves a file into a folder of its name")
 RESCHEDULES = Capability("3.0", "Airflow 2 reads from its database when a sensor was first rescheduled")
+PROVIDER_COMMANDS = Capability("3.2", "before Airflow 3.2 a provider adds no commands to airflow")
 RETRIES_OF_KILLED = Capability("3.1", "Airflow 3.0 does not retry a task whose process was killed")
 STATE_STORE = Capability("3.3", "before Airflow 3.3 a task keeps no state")
 SHARED_STREAMS = Capability("3.3", "before Airflow 3.3 triggers share no stream")

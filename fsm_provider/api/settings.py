@@ -7,6 +7,7 @@ The names are those of the Airflow connection's form, where ``base_url`` is ``ho
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
@@ -67,6 +68,7 @@ class Settings(BaseModel):
     :param idempotency_header: the header in which the service reads a key of each write, so that the same
         write sent again takes effect once.
     :param idempotency_hours: how long the service remembers such a key.
+    :param web_url: the URL of a job's page for people, with ``{id}`` and perhaps ``{propertyID}``.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -88,26 +90,30 @@ class Settings(BaseModel):
     state_conn_id: Name | None = None
     idempotency_header: HeaderName | None = None
     idempotency_hours: float = Field(default=24.0, gt=0, allow_inf_nan=False)
+    web_url: str | None = None
 
     @field_validator("base_url")
     @classmethod
     def _is_a_plain_url(cls, value: str, info: ValidationInfo) -> str:
-        try:
-            parts = urlsplit(value)
-            hostname, _ = parts.hostname, parts.port
-        except ValueError:
-            hostname = None
-        if not hostname or parts.scheme not in ("http", "https"):
-            raise ValueError("should be a URL such as https://api.example.com/v1")
-        if "@" in parts.netloc:
-            raise ValueError("should contain no user or password")
+        needs_https = _needs_https(value, example="https://api.example.com/v1")
         if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
-        if not value.isprintable() or " " in value or "\\" in value:
-            raise ValueError("should contain no blanks and no backslash")
-        if parts.scheme == "http" and not info.data.get("allow_http", True) and not is_loopback(hostname):
+        if needs_https and not info.data.get("allow_http", True):
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")
+
+    @field_validator("web_url")
+    @classmethod
+    def _leads_to_a_job(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        example = "https://app.example.com/jobs/{id}"
+        placeholders = set(re.findall(r"\{[^{}]*\}|[{}]", value))
+        if "{id}" not in placeholders or placeholders - {"{id}", "{propertyID}"}:
+            raise ValueError(f"should contain {{id}}, and no placeholder but {{propertyID}}: {example}")
+        if _needs_https(value, example=example) or "{" in urlsplit(value).netloc:
+            raise ValueError(f"should be https, and its host no placeholder: {example}")
+        return value
 
     @field_validator("token")
     @classmethod
@@ -165,6 +171,25 @@ class Settings(BaseModel):
                     messages={"extra_forbidden": f"is not a setting; these are: {_names()}"},
                 )
             ) from None
+
+
+def _needs_https(url: str, *, example: str) -> bool:
+    """Return whether what is sent to a URL could be read on the way.
+
+    :raises ValueError: if it is not an http(s) URL, or has a user, blanks or a backslash.
+    """
+    try:
+        parts = urlsplit(url)
+        hostname, _ = parts.hostname, parts.port
+    except ValueError:
+        hostname = None
+    if not hostname or parts.scheme not in ("http", "https"):
+        raise ValueError(f"should be a URL such as {example}")
+    if "@" in parts.netloc:
+        raise ValueError("should contain no user or password")
+    if not url.isprintable() or " " in url or "\\" in url:
+        raise ValueError("should contain no blanks and no backslash")
+    return parts.scheme == "http" and not is_loopback(hostname)
 
 
 def _names() -> str:

@@ -93,6 +93,15 @@ class FsmHook(BaseHook):
         """
         return service_of(self._connection)
 
+    @property
+    def web_url(self) -> str | None:
+        """The setting ``web_url``; None if the connection cannot be used, so that no known job is lost."""
+        try:
+            return self.client.settings.web_url
+        except Exception as error:  # noqa: BLE001 - a link is not worth a failure
+            self.log.debug("The settings cannot be read: %r", error)
+            return None
+
     @cached_property
     def _connection(self) -> Connection:
         return self._read_connection()

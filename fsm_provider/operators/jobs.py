@@ -16,7 +16,7 @@ from fsm_provider.api.validation import (
     parse_flag,
     parse_json,
 )
-from fsm_provider.links.jobs import FsmJobLink
+from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, jobs_url
 from fsm_provider.operators.base import (
     FsmArgumentError,
     FsmOneWriteOperator,
@@ -104,6 +104,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the job under the service's own names, as it was when it was created. If an earlier attempt
         created it, only the fields of :data:`KEPT_FIELDS`: the ledger has no names or telephone numbers.
+        If the connection has ``web_url``, ``links`` has the job's page as ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -132,6 +133,7 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
+        from fsm_provider.api.models import job_page_url
         from fsm_provider.api.payloads import JobRequest, check
         from fsm_provider.writes.bulk import write_for
 
@@ -146,7 +148,11 @@ class FsmCreateJobOperator(FsmJobOperator):
                     keep=_without_people,
                     find=partial(find_job, self.find_existing, request) if self.find_existing else None,
                 )
-        return job_from(result)
+        job = job_from(result)
+        if web_url := self.hook.web_url:
+            page = job_page_url(web_url, job["id"], request.property_id)
+            job["links"] = {**(job.get("links") or {}), "web": page}
+        return job
 
     def _create(self, request: JobRequest, hook: FsmHook, headers: Mapping[str, str]) -> dict[str, Any]:
         job = hook.client.send_job(request, {**(self.headers or {}), **headers}).as_json()
@@ -193,6 +199,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         *("jobs", "max_concurrency", "max_jobs", "dry_run_only", "on_error", "fail_on", "existing_jobs"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobsLink(),)
     option_parsers: ClassVar[OptionParsers] = {
         **FsmJobOperator.option_parsers,
         "max_concurrency": partial(parse_count, max_value=64),
@@ -254,6 +261,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
             try:
                 with self.ledger(context) as ledger:
                     creator.load_outcomes(ledger)
+                    if url := jobs_url(creator.web_url):
+                        context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
                     _check_max_jobs(options["max_jobs"], creator.to_send)
                     if options["dry_run_only"]:
                         creator.dry_run()

@@ -1,10 +1,11 @@
-"""Find the settings that a service needs: ``python -m fsm_provider.probe``."""
+"""Find the settings that a service needs: ``python -m fsm_provider probe``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from fsm_provider.api.errors import FsmError
@@ -15,12 +16,23 @@ Find out which cursor parameter, page size, time zone and time format the servic
 expects, and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests,
 plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined and is
 right, 1 if something was not or is not, 2 if no request was possible."""
+EXAMPLES = """\
+examples:
+  %(prog)s
+  %(prog)s fsm_staging"""
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.probe") -> int:
     """Print each finding as it is made; return the exit code described in ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m fsm_provider.probe", description=DESCRIPTION)
-    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help="default: %(default)s")
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "fsm_conn_id", nargs="?", default="fsm_default", help="the connection; default: %(default)s"
+    )
     fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
 
     from airflow.providers.common.compat.sdk import AirflowException

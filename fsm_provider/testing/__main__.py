@@ -1,26 +1,49 @@
-"""Serve the fake for a demonstration: ``python -m fsm_provider.testing``."""
+"""Serve the fake for tests and trials: ``python -m fsm_provider fake``."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shlex
 import signal
 import sys
 import threading
-from typing import get_args
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, get_args
 
-from fsm_provider.testing import Engineer, FakeFieldService
+from fsm_provider.testing import Engineer, FakeFieldService, faults
 from fsm_provider.testing.settings import Dialect
 
+EXAMPLES = """\
+examples:
+  %(prog)s --form-after 20 --form-name 'Gas Safety Record' --form-name 'Job Sign-off'
+  %(prog)s --property 7 --property 8 --form '7:Warning Notice'
+  %(prog)s --fail 'POST /properties/*/jobs 502' --fail 'GET /forms 429:30 2'
+  %(prog)s --fail 'POST /properties/*/jobs reset-after always' --idempotency-header Idempotency-Key
 
-def parse_arguments() -> argparse.Namespace:
+a fault is one of:
+  502            this status, 200 to 599; nothing is stored
+  429:30         this status, with Retry-After: 30
+  reset-before   the connection is reset; nothing is stored
+  reset-after    the request is handled, e.g. the job stored, then the connection is reset
+  delay:5        the request is handled, and the response comes 5 seconds later
+
+Each job has a page, at the URL of its links.self, for a browser and without the token."""
+
+
+def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m fsm_provider.testing",
+        prog=prog,
         description="Serve a fake of the field-service API on 127.0.0.1 until interrupted.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--port", type=int, default=8400, help="0: any free port (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=_number(int, 0, 65535), default=8400, help="0: any free port (default: %(default)s)"
+    )
     parser.add_argument("--token", default="fake-token", help="accepted bearer token (default: %(default)s)")
     parser.add_argument(
         "--dialect",
@@ -31,10 +54,35 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cursor-param", default="cursor", help="query parameter of a cursor (default: %(default)s)"
     )
-    parser.add_argument("--page-size", type=int, default=100, help="records per page (default: %(default)s)")
+    parser.add_argument(
+        "--page-size", type=_number(int, 1), default=100, help="records per page (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--idempotency-header",
+        type=_header,
+        metavar="NAME",
+        help="header of a key with which a write takes effect once (default: there is none)",
+    )
+    parser.add_argument(
+        "--property",
+        dest="properties",
+        action="append",
+        type=_number(int, 0),
+        metavar="ID",
+        help="a property that exists, may be repeated (default: any integer is one)",
+    )
+    parser.add_argument(
+        "--form",
+        dest="forms",
+        action="append",
+        type=_form,
+        default=[],
+        metavar="PROPERTY:NAME",
+        help="a form that is completed already, against a job that was not created here; may be repeated",
+    )
     parser.add_argument(
         "--form-after",
-        type=float,
+        type=_number(float, 0),
         metavar="SECONDS",
         help="complete forms against each job this long after its creation",
     )
@@ -44,36 +92,113 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME",
         help="form to complete, may be repeated (default: Gas Safety Record)",
     )
-    arguments = parser.parse_args()
-    if arguments.form_name and arguments.form_after is None:
+    parser.add_argument(
+        "--fail",
+        dest="faults",
+        action="append",
+        type=_scripted_fault,
+        default=[],
+        metavar="'METHOD PATH FAULT [TIMES]'",
+        help="fail so many requests that match (default: 1; always: all), * matches anything; may be "
+        "repeated, the last that matches counts",
+    )
+    given = parser.parse_args(arguments)
+    if given.form_name and given.form_after is None:
         parser.error("--form-name needs --form-after")
-    return arguments
+    for property_id, name in given.forms:
+        if given.properties and property_id not in given.properties:
+            parser.error(f"argument --form: {property_id}:{name}: --property does not name this property")
+    return given
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.testing") -> int:
     """Serve until SIGINT or SIGTERM."""
-    arguments = parse_arguments()
+    given = parse_arguments(arguments, prog)
     logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("fsm_provider.testing").setLevel(logging.INFO)
     engineer = None
-    if arguments.form_after is not None:
-        names = arguments.form_name or Engineer.form_names
-        engineer = Engineer(after=arguments.form_after, form_names=tuple(names))
+    if given.form_after is not None:
+        names = given.form_name or Engineer.form_names
+        engineer = Engineer(after=given.form_after, form_names=tuple(names))
     interrupted = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: interrupted.set())
-    with FakeFieldService(
-        port=arguments.port,
-        token=arguments.token,
-        dialect=arguments.dialect,
-        cursor_param=arguments.cursor_param,
-        page_size=arguments.page_size,
+    service = FakeFieldService(
+        port=given.port,
+        token=given.token,
+        dialect=given.dialect,
+        cursor_param=given.cursor_param,
+        page_size=given.page_size,
         engineer=engineer,
-    ) as service:
+        properties=given.properties,
+        idempotency_header=given.idempotency_header,
+    )
+    for method, path, fault, calls in given.faults:
+        service.fail(method, path, fault, calls=calls, every=calls is None)
+    try:
+        service.start()
+    except OSError as error:
+        print(f"--port {given.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    with service:
+        for job_id, (property_id, name) in enumerate(given.forms, start=1):
+            service.add_form(job_id=job_id, property_id=property_id, form_name=name)
         print(f"Fake field service at {service.base_url}, token {service.settings.token}")
         print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}", flush=True)
         interrupted.wait()
+    return 0
+
+
+def _number(kind: type[Any], minimum: float, maximum: float = inf) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = -inf
+        if not minimum <= number <= maximum or number == inf:
+            most = "" if maximum == inf else f", at most {maximum}"
+            raise argparse.ArgumentTypeError(f"should be a number, at least {minimum}{most}: {text!r}")
+        return number
+
+    return parse
+
+
+def _header(text: str) -> str:
+    if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"should be the name of a header, not {text!r}")
+    return text
+
+
+def _form(text: str) -> tuple[int, str]:
+    property_id, _, name = text.partition(":")
+    if not name.strip():
+        raise argparse.ArgumentTypeError(f"should be PROPERTY:NAME, not {text!r}")
+    return _number(int, 0)(property_id), name
+
+
+def _scripted_fault(text: str) -> tuple[str, str, faults.Fault, range | None]:
+    words = text.split()
+    if len(words) == 3:
+        words.append("1")
+    if len(words) != 4 or not re.fullmatch(r"\*|[A-Za-z]+", words[0]) or not words[1].startswith(("/", "*")):
+        raise argparse.ArgumentTypeError(f"should be 'METHOD PATH FAULT [TIMES]', not {text!r}")
+    method, path, fault, times = words
+    calls = None if times == "always" else range(1, _number(int, 1)(times) + 1)
+    return method, path, _fault(fault), calls
+
+
+def _fault(text: str) -> faults.Fault:
+    kind, _, seconds = text.partition(":")
+    if text in ("reset-before", "reset-after"):
+        return faults.Reset(after_handling=text == "reset-after")
+    if kind == "delay":
+        return faults.Delay(_number(float, 0)(seconds))
+    if re.fullmatch(r"[2-5][0-9][0-9]", kind):
+        return faults.Status(int(kind), retry_after=_number(int, 0)(seconds) if seconds else None)
+    raise argparse.ArgumentTypeError(
+        f"should be a status such as 502 or 429:30, reset-before, reset-after or delay:5, not {text!r}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

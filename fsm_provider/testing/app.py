@@ -1,4 +1,4 @@
-"""The service's four endpoints, and the PDF of a form, as an ASGI application."""
+"""The service's four endpoints, the PDF of a form and the pages of jobs, as an ASGI application."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from fsm_provider.testing import parsing, wire
+from fsm_provider.testing import pages, parsing, wire
 from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
 from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.settings import Settings
@@ -31,6 +31,8 @@ def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> Fa
 
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.include_router(router)
+    app.get(f"{base_path}/jobs")(endpoints.jobs_page)
+    app.get(f"{base_path}/jobs/{{job_id}}")(endpoints.job_page)
     return app
 
 
@@ -77,6 +79,20 @@ class _Endpoints:
         except (ValueError, LookupError) as error:
             raise HTTPException(404, f"There is no form {form_id}") from error
         return Response(pdf_for(form.record), media_type="application/pdf")
+
+    async def jobs_page(self, request: Request) -> Response:
+        _check_is_browser(request)
+        with self._state.changed:
+            return HTMLResponse(pages.jobs_page(self._state.jobs.values()))
+
+    async def job_page(self, job_id: str, request: Request) -> Response:
+        _check_is_browser(request)
+        with self._state.changed:
+            job = self._state.jobs.get(int(job_id)) if wire.is_integer(job_id) else None
+            if job is None:
+                raise HTTPException(404)
+            forms = [form.record for form in self._state.forms.records if form.job_id == job["id"]]
+            return HTMLResponse(pages.job_page(job, forms))
 
     async def _once(self, request: Request, handle: Callable[[], Awaitable[Response]]) -> Response:
         header = self._settings.idempotency_header
@@ -141,3 +157,9 @@ class _Endpoints:
     def _response(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
         now = datetime.now(self._settings.server_timezone)
         return JSONResponse(wire.envelope(kind, page, records, dialect=self._settings.dialect, now=now))
+
+
+def _check_is_browser(request: Request) -> None:
+    """Return HTTP 404 to others: the specification has no such operation."""
+    if "text/html" not in request.headers.get("accept", ""):
+        raise HTTPException(404)

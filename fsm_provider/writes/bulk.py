@@ -22,7 +22,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
-from fsm_provider.api.models import job_url
+from fsm_provider.api.models import job_page_url, job_url
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.lookups import FindExisting, find_job
@@ -118,6 +118,8 @@ class BulkJobCreator:
         self._stop_reason = ""
         self._interrupted = False
         self._uncertain_in_a_row = 0
+        self.web_url: str | None = None
+        """The setting of the connection, once the outcomes are loaded."""
         self.passing_error: FsmError | None = None
         """The last error of a job that another attempt might create."""
 
@@ -128,6 +130,7 @@ class BulkJobCreator:
             ``Ledger.expect`` does; jobs that the ledger does not know are then ``unknown``.
         """
         ledger.load(self._writes)
+        self.web_url = self._hook.web_url
         for key, outcome in self._by_key.items():
             known = self._update(self._writes[outcome["index"]], ledger)
             if key in self._existing_jobs:
@@ -273,6 +276,8 @@ class BulkJobCreator:
     def _outcome_for(self, given: JobOutcome) -> JobOutcome:
         outcome = self._by_key[given["key"]].copy()
         outcome["index"] = given["index"]
+        if self.web_url and outcome["jobID"] is not None:
+            outcome["link"] = job_page_url(self.web_url, outcome["jobID"], outcome["propertyID"])
         if outcome["outcome"] in ("not_created", "unknown"):
             reason = outcome["error"] or f"not sent: {self._stop_reason or 'the task failed before'}"
             earlier = "; whether an earlier attempt created it is not known"

@@ -1,35 +1,39 @@
-"""The command line of ``python -m fsm_provider.writes``."""
+"""The command line of ``python -m fsm_provider ledger``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from getpass import getuser
+from textwrap import fill
 from typing import Any
 
 DESCRIPTION = """\
 Look at the ledger of a connection whose setting state_conn_id names a SQL database, and change it. Only what
 was sent to the connection's base URL is shown and changed."""
-EXAMPLES = """\
-examples:
-  python -m fsm_provider.writes list --uncertain
-  python -m fsm_provider.writes settle PM-7 --job-id 4711 --why "found in the service"
-  python -m fsm_provider.writes settle PM-8 --not-created --why "not in the service, asked Jo"
-  python -m fsm_provider.writes forget PM-9 --why "cancelled, to be created again"
-  python -m fsm_provider.writes prune --older-than 400 --dry-run
-  python -m fsm_provider.writes export --format csv > ledger.csv
-  python -m fsm_provider.writes create-tables --sql
-
+EXAMPLES = {
+    "list": ("--uncertain", "--dag planned --run monday --json", "--settled"),
+    "settle": (
+        'PM-7 --job-id 4711 --why "found in the service"',
+        'PM-8 --not-created --why "not in the service, asked Jo"',
+    ),
+    "forget": ('PM-9 --why "cancelled, to be created again"',),
+    "prune": ("--older-than 400 --dry-run",),
+    "export": ("--format csv > ledger.csv",),
+    "create-tables": ("--sql",),
+}
+EXIT_CODE = """
 exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the connection
 or the database cannot be used."""
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(prog: str) -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m fsm_provider.writes",
+        prog=prog,
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=_epilog(f"{name} {one}" for name, examples in EXAMPLES.items() for one in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     conn_id: dict[str, Any] = {"metavar": "ID", "help": "the connection of type fsm; default: fsm_default"}
@@ -56,8 +60,14 @@ def make_parser() -> argparse.ArgumentParser:
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
 
     def subcommand(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        description = f"{text[0].upper()}{text[1:]}."
-        return subcommands.add_parser(name, help=text, description=description, parents=[common, *parents])
+        return subcommands.add_parser(
+            name,
+            help=text,
+            description=fill(f"{text[0].upper()}{text[1:]}.", width=100),
+            epilog=_epilog(EXAMPLES[name]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[common, *parents],
+        )
 
     one = subcommand("list", "show entries, or what people have changed", task)
     one.add_argument("--key", help="only of this key")
@@ -113,6 +123,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--sql", action="store_true", help="print the statements, for a user who may create tables"
     )
     return parser
+
+
+def _epilog(examples: Iterable[str]) -> str:
+    return "\n".join(["examples:", *(f"  %(prog)s {one}" for one in examples), EXIT_CODE])
 
 
 def _user() -> str | None:

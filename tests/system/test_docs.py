@@ -34,7 +34,7 @@ pip() {{ :; }}
 make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
 """
 STAYS_UP = {
-    r"python -m fsm_provider\.testing .*": "grep -q '^export' {log}",
+    r"python -m fsm_provider fake .*": "grep -q '^export' {log}",
     "airflow standalone": "grep -q first_job {log}",
 }
 """What stays up, and what succeeds once it is of use: the fake is there, the DAGs are parsed."""
@@ -73,7 +73,7 @@ class Shell:
             quote(BASE_URL, safe=""): quote(self._own.base_url, safe=""),
             TOKEN: self._own.settings.token,
             "http://127.0.0.1:8400": f"http://127.0.0.1:{self._fakes_port}",
-            "-m fsm_provider.testing": f"-m fsm_provider.testing --port {self._fakes_port}",
+            "-m fsm_provider fake": f"-m fsm_provider fake --port {self._fakes_port}",
         }
         for shown, real in own.items():
             script = script.replace(shown, real)

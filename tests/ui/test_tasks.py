@@ -59,6 +59,7 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     arrived = follow(page, FsmJobLink.name)
 
     assert arrived.url == job["links"]["self"]
+    expect(arrived.get_by_role("heading", name=f"Job {job['id']}")).to_be_visible()
     (asked,) = service.requests_to("GET", f"/jobs/{job['id']}")
     assert "authorization" not in asked.headers
     assert "referer" not in asked.headers

@@ -96,8 +96,8 @@ def test_every_asset_of_the_package_has_a_listed_scheme():
 def test_named_classes_exist():
     for dotted in (CONNECTION_TYPE["hook-class-name"], *INFO["extra-links"]):
         assert isinstance(import_string(dotted), type)
-    for uris in INFO["asset-uris"]:
-        assert callable(import_string(uris["handler"]))
+    for function in (*INFO["cli"], *(uris["handler"] for uris in INFO["asset-uris"])):
+        assert callable(import_string(function))
 
 
 def test_the_connection_form_is_the_settings():

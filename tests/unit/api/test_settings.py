@@ -33,6 +33,7 @@ def test_defaults_are_those_of_the_contract():
         "state_conn_id": None,
         "idempotency_header": None,
         "idempotency_hours": 24.0,
+        "web_url": None,
     }
 
 
@@ -208,3 +209,44 @@ def test_the_token_is_in_no_repr_and_no_dump():
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         settings().base_url = "https://elsewhere.example.com"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://app.example.com/jobs/{id}",
+        "https://app.example.com:8443/#/properties/{propertyID}?job={id}",
+        "http://127.0.0.1:8400/jobs/{id}",
+    ],
+)
+def test_the_page_of_a_job_is_a_url_with_its_id(url):
+    assert settings(web_url=url).web_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "jobs/{id}",
+        "javascript:alert({id})",
+        "ftp://app.example.com/{id}",
+        "http://app.example.com/{id}",
+        "https://app.example.com/jobs",
+        "https://app.example.com/{propertyID}",
+        "https://app.example.com/{id}/{jobID}",
+        "https://app.example.com/{id}/{}",
+        "https://app.example.com/{id}/{{id}}",
+        "https://app.example.com/{id}/{id.__class__}",
+        "https://app.example.com/{id}/}",
+        "https://{id}.example.com/",
+        "https://user:canary@app.example.com/{id}",
+        "https://{id}@app.example.com/",
+        "https://app.example.com/a b/{id}",
+        "https://app.example.com\\@evil.example/{id}",
+    ],
+)
+def test_a_page_of_a_job_that_cannot_be_used_is_refused(url):
+    with pytest.raises(FsmInputError, match=r"^web_url: ") as caught:
+        settings(web_url=url, allow_http=True)
+
+    assert "canary" not in str(caught.value)

@@ -1,8 +1,9 @@
-"""The link of a task that creates a job."""
+"""The links of tasks that create jobs."""
 
 import pytest
 
-from fsm_provider.api.models import job_url
+from fsm_provider.api.models import job_page_url, job_url
+from fsm_provider.links.jobs import jobs_url
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,35 @@ from fsm_provider.api.models import job_url
         ({"links": {"self": 5}}, None),
         ({"links": {"self": "javascript:alert(1)"}}, None),
         ({"links": {"self": "https://fsm.example.com/jobs/1001"}}, "https://fsm.example.com/jobs/1001"),
+        ({"links": {"self": "https://a.example", "web": None}}, "https://a.example"),
+        ({"links": {"self": "https://a.example", "web": "https://b.example"}}, "https://b.example"),
     ],
 )
 def test_it_leads_to_the_job_if_that_has_a_url(job, url):
     assert job_url(job) == url
+
+
+@pytest.mark.parametrize(
+    ("web_url", "url"),
+    [
+        ("https://x.example.com/jobs/{id}", "https://x.example.com/jobs/7"),
+        ("https://x.example.com/#/{propertyID}/{id}", "https://x.example.com/#/a%2Fb%20%7Bid%7D/7"),
+        ("https://x.example.com/?a={id}&b={id}", "https://x.example.com/?a=7&b=7"),
+    ],
+)
+def test_the_page_of_a_job_is_the_setting_for_its_ids(web_url, url):
+    assert job_page_url(web_url, 7, "a/b {id}") == url
+
+
+@pytest.mark.parametrize(
+    ("web_url", "url"),
+    [
+        (None, None),
+        ("https://x.example.com/jobs/{id}", "https://x.example.com/jobs"),
+        ("https://x.example.com/#/jobs/{id}/edit", "https://x.example.com/#/jobs"),
+        ("https://x.example.com/jobs?id={id}", None),
+        ("https://x.example.com/properties/{propertyID}/jobs/{id}", None),
+    ],
+)
+def test_the_jobs_are_before_the_id(web_url, url):
+    assert jobs_url(web_url) == url

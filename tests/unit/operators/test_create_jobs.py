@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
+from fsm_provider.links.jobs import FsmJobsLink
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
@@ -446,3 +447,24 @@ def test_outcomes_are_json(service, connect, attempt):
     outcomes, _ = attempt(create([request(1)]))
 
     assert json.loads(json.dumps(outcomes)) == outcomes
+
+
+def test_each_outcome_links_to_the_page_of_its_job_and_the_task_to_all(service, connect, store):
+    jobs = [request(1), request(2)]
+    service.fail("POST", "/properties/1/jobs", faults.Status(400), every=True)
+
+    def execute(**extra):
+        connect(service, **extra)
+        context = context_for(store)
+        with pytest.raises(AirflowFailException):
+            create(jobs).execute(context)
+        pushed = context["ti"].pushed
+        return [outcome["link"] for outcome in pushed["return_value"]], pushed.get(FsmJobsLink.key)
+
+    created = execute(web_url="https://app.example.com/jobs/{id}?at={propertyID}")
+    existing = execute(web_url=None)
+
+    (job,) = service.jobs
+    page = f"https://app.example.com/jobs/{job['id']}?at=2"
+    assert created == ([None, page], "https://app.example.com/jobs")
+    assert existing == ([None, job["links"]["self"]], None)

@@ -230,3 +230,27 @@ def test_the_log_of_a_failure_holds_its_cause_once(service, connect):
         operator.execute(context_for(MemoryStateStore()))
 
     assert "".join(format_exception(failure.value)).count("no such contact") == 1
+
+
+def test_the_page_of_the_job_is_with_its_links_whoever_created_it(service, connect, store):
+    connect(service, web_url="https://app.example.com/{propertyID}/jobs/{id}")
+
+    created = create().execute(context_for(store))
+    connect(service, web_url="https://new.example.com/{id}")
+    existing = create().execute(context_for(store, cleared=1))
+
+    (job,) = service.jobs
+    links = job["links"]
+    assert created["links"] == {**links, "web": f"https://app.example.com/7/jobs/{job['id']}"}
+    assert existing["links"] == {**links, "web": f"https://new.example.com/{job['id']}"}
+
+
+def test_a_connection_that_has_become_bad_costs_the_page_alone(service, connect, store):
+    connect(service, web_url="https://app.example.com/{id}")
+    created = create().execute(context_for(store))
+    connect(service, web_url="https://app.example.com/{job}")
+
+    existing = create().execute(context_for(store, cleared=1))
+
+    assert existing["id"] == created["id"]
+    assert existing["links"] == service.jobs[0]["links"]

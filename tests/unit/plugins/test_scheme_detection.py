@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fsm_provider.plugins.webhooks.__main__ import main
+from fsm_provider.plugins.webhooks.command import main
 from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
 from fsm_provider.plugins.webhooks.signature import verify
 from tests.unit.plugins import signing
@@ -152,7 +152,7 @@ def test_unreadable_input_exits_with_2(run, headers, secret):
 
 
 def test_it_runs_as_a_command():
-    command = [sys.executable, "-m", "fsm_provider.plugins.webhooks", "verify", "--help"]
+    command = [sys.executable, "-m", "fsm_provider", "webhook", "verify", "--help"]
 
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

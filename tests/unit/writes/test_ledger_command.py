@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state.sql_tables import ATTEMPTS, HISTORY, LEDGER
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.__main__ import main
+from fsm_provider.writes.ledger_command import main
 from tests.capabilities import IS_AIRFLOW_3
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_for
@@ -545,10 +546,23 @@ def test_the_commands_read_connections_of_airflows_database(service, store, tmp_
         added = run_process("airflow", "connections", "add", name, "--conn-json", value)
         assert added.returncode == 0, added.stderr
     ours = ("--conn-id", "fsm_ours")
-    settled = run_process("fsm_provider.writes", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
-    listed = run_process("fsm_provider.writes", *ours, "list", "--json")
+    settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
+    listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
 
     assert (settled.returncode, settled.stderr) == (0, "")
     assert (listed.returncode, listed.stderr) == (0, "")
     assert [one["jobID"] for one in json.loads(listed.stdout)] == [4711]
     assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+
+def test_what_airflow_warns_of_meanwhile_is_not_shown(run, monkeypatch, caplog):
+    def read_connection(_):
+        logging.getLogger("anything").warning("deprecated")
+        raise AirflowFailException("not there")
+
+    monkeypatch.setattr("fsm_provider.compat.read_connection_outside_of_tasks", read_connection)
+
+    assert run("list") == (2, "", "not there\n")
+    assert caplog.messages == []
+    logging.getLogger("anything").warning("afterwards")
+    assert caplog.messages == ["afterwards"]

@@ -1,4 +1,4 @@
-"""Look at a ledger in a SQL database, and settle what is uncertain: ``python -m fsm_provider.writes``."""
+"""Look at a ledger in a SQL database, and settle what is uncertain: ``python -m fsm_provider ledger``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NESTED = ("subject", "result")
 """What a CSV file holds as JSON."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
     """Do what the subcommand says; return the exit code described in ``--help``."""
-    options = make_parser().parse_args(arguments)
+    options = make_parser(prog).parse_args(arguments)
     try:
         code = _run(options)
         sys.stdout.flush()
@@ -89,10 +89,15 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet_airflow() -> Iterator[None]:
-    """Keep Airflow's log out of the standard output, and its deprecations out of sight."""
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of sight."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _list(table: LedgerTable, options: argparse.Namespace) -> int:
@@ -226,7 +231,3 @@ def _fail(code: int, message: str) -> int:
 
 
 COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}
-
-if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # what Airflow says of itself when it is imported
-    sys.exit(main())

@@ -1,25 +1,39 @@
-"""Find out how deliveries are signed: ``python -m fsm_provider.plugins.webhooks verify``."""
+"""Find out how deliveries are signed: ``python -m fsm_provider webhook verify``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fsm_provider.plugins.webhooks.scheme_detection import endpoint_settings, find_schemes, parse_headers
 from fsm_provider.plugins.webhooks.settings import MIN_KEY_BYTES
 from fsm_provider.plugins.webhooks.signature import is_strong
 
+EXAMPLES = """\
+examples:
+  {command} --headers headers.txt --body body.bin --secret-file secret.txt
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+exit code: 0 if a scheme fits, 1 if none does, 2 if a file cannot be read."""
+
+
+def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="python -m fsm_provider.plugins.webhooks")
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Find out how the deliveries of webhooks are signed.",
+        epilog=EXAMPLES.format(command="%(prog)s verify"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verify = parser.add_subparsers(dest="command", required=True).add_parser(
         "verify",
         help="find the signature scheme of a captured delivery",
-        description="Try the known signature schemes on a delivery that was captured, offline, and print the "
-        "receiver's settings that fit. How old the delivery is does not matter.",
+        description="Try the known signature schemes on a delivery that was captured, offline, and print\n"
+        "the receiver's settings that fit. How old the delivery is does not matter.",
+        epilog=EXAMPLES.format(command="%(prog)s"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verify.add_argument(
         "--headers", type=Path, required=True, help="a file of Name: value lines, or of a JSON object"
@@ -31,9 +45,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider webhook") -> int:
     """Print the schemes that fit; return 0 if any does, 1 if none does, 2 if a file cannot be read."""
-    given = parse_arguments(arguments)
+    given = parse_arguments(arguments, prog)
     try:
         headers = parse_headers(given.headers.read_text(encoding="latin-1"))
         body = given.body.read_bytes()
@@ -70,7 +84,3 @@ def main(arguments: list[str] | None = None) -> int:
             "receiver has forgotten it, after 24 hours."
         )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The commands: what lists them, what they import, and that Airflow has them too."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fsm_provider.cli import COMMANDS, main
+from tests.capabilities import PROVIDER_COMMANDS
+
+
+def run(*command, **environment):
+    return subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"COLUMNS": "200"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def shown(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"], "prog")
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_help_names_each_command_and_imports_none_of_them():
+    code = """
+import json, sys
+from fsm_provider.cli import main
+try:
+    main(["--help"])
+finally:
+    print(json.dumps([name for name in sys.modules if name.split(".")[0] not in sys.stdlib_module_names]))
+"""
+    *output, loaded = run("-c", code).stdout.splitlines()
+
+    for name, command in COMMANDS.items():
+        assert any(re.fullmatch(f"  {name} +{re.escape(command.help)}", line) for line in output)
+    ours = {name for name in json.loads(loaded) if name.startswith(("fsm_provider", "airflow", "fastapi"))}
+    assert ours == {"fsm_provider", "fsm_provider.cli"}
+
+
+def test_it_runs_as_a_module():
+    result = run("-m", "fsm_provider", "--help")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: python -m fsm_provider [-h] COMMAND ...")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[(name,) for name in COMMANDS],
+        ("webhook", "verify"),
+        *[("ledger", name) for name in ("list", "settle", "forget", "prune", "export", "create-tables")],
+    ],
+    ids=" ".join,
+)
+def test_each_command_has_a_description_and_examples_under_its_own_name(capsys, arguments):
+    text = shown(capsys, *arguments)
+
+    usage = " ".join(("prog", *arguments))
+    assert text.startswith(f"usage: {usage} ")
+    description, _, examples = text.partition("\n\n")[2].partition("examples:\n")
+    assert re.match(r"[A-Z].*\.", description, re.DOTALL)
+    assert examples.startswith(f"  {usage}")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["--nope"]])
+def test_what_is_no_command_is_refused(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments, "prog")
+
+    assert ended.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_a_command_gets_its_arguments_and_returns_its_exit_code(tmp_path, capsys):
+    missing = str(tmp_path / "missing")
+
+    assert main(["webhook", "verify", "--headers", missing, "--body", missing, "--secret-file", missing]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def airflow(tmp_path):
+    def run_airflow(*arguments):
+        return run("-m", "airflow", *arguments, AIRFLOW_HOME=str(tmp_path))
+
+    return run_airflow
+
+
+def test_every_airflow_accepts_the_provider(airflow):
+    result = airflow("--help")
+
+    assert result.returncode == 0
+    assert "fsm_provider" not in result.stderr
+    assert ("Commands of the field-service" in result.stdout) == PROVIDER_COMMANDS.is_there
+
+
+@PROVIDER_COMMANDS.needed
+def test_airflow_has_the_commands(airflow):
+    listed, ledger = airflow("fsm", "--help"), airflow("fsm", "ledger", "list", "--help")
+    refused = airflow("fsm", "ledger", "list", "--conn-id", "no_such_connection")
+
+    assert (listed.returncode, ledger.returncode, refused.returncode) == (0, 0, 2)
+    assert all(command.help in listed.stdout for command in COMMANDS.values())
+    assert ledger.stdout.startswith("usage: airflow fsm ledger list ")
+    assert "airflow fsm ledger list --uncertain" in ledger.stdout
+    assert "no_such_connection" in refused.stderr
+    assert refused.stdout == ""
+
+
+@PROVIDER_COMMANDS.needed
+def test_airflow_imports_no_command_for_its_help(airflow):
+    code = """
+import sys
+from airflow.cli import cli_parser
+cli_parser.get_parser()
+print([name for name in sys.modules if name.startswith("fsm_provider")])
+"""
+    loaded = run("-c", code).stdout.splitlines()[-1]
+
+    assert loaded == "['fsm_provider', 'fsm_provider.provider_info', 'fsm_provider.cli']"
