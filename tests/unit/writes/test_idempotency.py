@@ -17,7 +17,7 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import idempotency
-from fsm_provider.writes.__main__ import main
+from fsm_provider.writes.ledger_command import main
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.supervisor import supervised
 
