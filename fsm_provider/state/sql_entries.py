@@ -19,7 +19,7 @@ from itertools import islice
 from secrets import randbelow
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, bindparam, select
 from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
 from tenacity import (
     Retrying,
@@ -38,7 +38,6 @@ from fsm_provider.state.task import Task
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.row import Row
-    from sqlalchemy.sql.elements import ColumnElement
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -49,6 +48,21 @@ MAX_FIRST_VERSION = 2**30
 """A row that is deleted and inserted again has another version, so that it is not taken for the same."""
 
 Result = TypeVar("Result")
+
+# Made once: SQLAlchemy takes longer to make a statement than SQLite to run it.
+_IN_SCOPE = and_(LEDGER.c.service == bindparam("this_service"), LEDGER.c.scope == bindparam("this_scope"))
+_IS_ROW = and_(_IN_SCOPE, LEDGER.c.key_digest == bindparam("this_key"))
+_SELECT_ALL = select(LEDGER).where(_IN_SCOPE)
+_SELECT = _SELECT_ALL.where(LEDGER.c.key_digest.in_(bindparam("these_keys", expanding=True)))
+_SELECT_LOCKED = _SELECT.with_for_update()
+_INSERT = LEDGER.insert()
+_UPDATE = LEDGER.update().where(_IS_ROW)
+_DELETE = LEDGER.delete().where(_IS_ROW)
+_STORED_BY_LATEST = (
+    ATTEMPTS.update()
+    .where(ATTEMPTS.c.task == bindparam("this_task"), ATTEMPTS.c.attempt == bindparam("this_attempt"))
+    .values(stored_at=bindparam("now"))
+)
 
 
 class SqlEntries(LedgerEntries):
@@ -71,6 +85,7 @@ class SqlEntries(LedgerEntries):
         self._base_url = base_url
         self._service = digest_for(base_url, DIGITS)
         self._scope = scope
+        self._in_scope = {"this_service": self._service, "this_scope": scope}
         self._task = task
         self._task_digest = digest_for(task.as_dict(), DIGITS)
         self._attempt = attempt
@@ -105,6 +120,7 @@ class SqlEntries(LedgerEntries):
         :raises SupersededError: if a later attempt has begun.
         """
         query = select(ATTEMPTS.c.attempt).where(ATTEMPTS.c.task == self._task_digest)
+        self.close()  # as it is not repeated, over a connection that is not stale
         try:
             with self._engine.connect() as connection:
                 latest = connection.execute(query).scalar()
@@ -143,11 +159,8 @@ class SqlEntries(LedgerEntries):
         It changes nothing else: what it has read is out of date if the transaction is repeated.
         """
         # First, as SQLite then locks before it reads.
-        is_current = connection.execute(
-            ATTEMPTS.update()
-            .where(ATTEMPTS.c.task == self._task_digest, ATTEMPTS.c.attempt == self._attempt)
-            .values(stored_at=utc_now())
-        ).rowcount
+        this = {"this_task": self._task_digest, "this_attempt": self._attempt, "now": utc_now()}
+        is_current = connection.execute(_STORED_BY_LATEST, this).rowcount
         refused, others = False, {}
         rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
         new = []
@@ -166,16 +179,15 @@ class SqlEntries(LedgerEntries):
                     logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, _by(row))
                 others[key] = row
         if new:
-            connection.execute(LEDGER.insert(), new)
+            connection.execute(_INSERT, new)
         return refused, others
 
     def _replace(self, connection: Connection, key: str, entry: Entry | None, row: Row[Any]) -> None:
-        where = self._where(LEDGER.c.key_digest == row.key_digest)
+        this = {**self._in_scope, "this_key": row.key_digest}
         if entry is None:
-            connection.execute(LEDGER.delete().where(where))
+            connection.execute(_DELETE, this)
         else:
-            values = {**self._values(key, entry), "version": row.version + 1}
-            connection.execute(LEDGER.update().where(where).values(**values))
+            connection.execute(_UPDATE, {**this, **self._values(key, entry), "version": row.version + 1})
 
     def _values(self, key: str, entry: Entry) -> dict[str, Any]:
         task = entry["by"]
@@ -215,15 +227,12 @@ class SqlEntries(LedgerEntries):
         self, connection: Connection, keys: Collection[str] | None, *, lock: bool = False
     ) -> Iterator[Row[Any]]:
         if keys is None:
-            yield from connection.execute(select(LEDGER).where(self._where()))
+            yield from connection.execute(_SELECT_ALL, self._in_scope)
             return
         digests = iter(sorted(digest_for(key, DIGITS) for key in keys))
         while some := list(islice(digests, KEYS_PER_QUERY)):
-            query = select(LEDGER).where(self._where(LEDGER.c.key_digest.in_(some)))
-            yield from connection.execute(query.with_for_update() if lock else query)
-
-    def _where(self, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-        return and_(LEDGER.c.service == self._service, LEDGER.c.scope == self._scope, *conditions)
+            these = {**self._in_scope, "these_keys": some}
+            yield from connection.execute(_SELECT_LOCKED if lock else _SELECT, these)
 
     def _in_transaction(self, work: Callable[[Connection], Result]) -> Result:
         """Call a function as :func:`in_transaction` does.

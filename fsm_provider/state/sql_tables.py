@@ -114,7 +114,7 @@ def engine_for(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get
             f"state_conn_id: connection '{state_conn_id}' is of type {getattr(hook, 'conn_type', '?')}, "
             "not of a SQL database"
         )
-    engine: Engine = hook.get_sqlalchemy_engine({"pool_pre_ping": True, "hide_parameters": True})
+    engine: Engine = hook.get_sqlalchemy_engine({"hide_parameters": True})
     if engine.dialect.name == "sqlite" and not (engine.url.database or "").startswith("/"):
         raise FsmInputError(
             f"state_conn_id: the host of connection '{state_conn_id}' should be the absolute path of a file, "
