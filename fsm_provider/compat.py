@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
 
@@ -48,9 +49,55 @@ def arguments_for_mapped_task(operator: Any) -> frozenset[str]:
     return frozenset(operator._BaseOperator__init_kwargs)
 
 
-def is_deferral_timeout(error: BaseException) -> bool:
-    """Return whether a deferral timed out, which Airflow 2 shows only in the text."""
-    return type(error).__name__ == "TaskDeferralError" and str(error) == "Trigger/execution timeout"
+def is_deferral_timeout(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
+    """Return whether a task resumes because Airflow has ended its deferral."""
+    return next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
+
+
+def reschedules(context: Context) -> tuple[datetime | None, int]:
+    """Return when a sensor in reschedule mode began, None at its first poll, and how often it has polled."""
+    ti = context["ti"]
+    if AIRFLOW_V_3_0_PLUS:
+        return ti.get_first_reschedule_date(context), context.get("task_reschedule_count", 0)
+    from airflow.models import TaskReschedule
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        dates = [
+            start_date
+            for (start_date,) in session.query(TaskReschedule.start_date)
+            .filter_by(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
+            .filter(TaskReschedule.try_number >= ti.max_tries - (context["task"].retries or 0) + 1)
+            .order_by(TaskReschedule.id)
+        ]
+    return (dates[0] if dates else None), len(dates)
+
+
+def no_triggerer_runs() -> bool:
+    """Return whether Airflow's health check says that no triggerer runs; False if it cannot be asked.
+
+    Airflow 2 reads its database. A task of Airflow 3 asks the API server, which wants no token for it.
+    """
+    if AIRFLOW_V_3_0_PLUS:
+        import requests
+
+        base_url = conf.get("api", "base_url", fallback="/") or "/"
+        if base_url.startswith("/"):
+            base_url = f"http://localhost:8080{base_url}"
+        execution_url = conf.get("core", "execution_api_server_url", fallback=None) or base_url
+        url = f"{execution_url.rstrip('/').removesuffix('/execution')}/api/v2/monitor/health"
+        try:
+            health = requests.get(url, timeout=2.0, allow_redirects=False).json()
+        except (requests.RequestException, ValueError):
+            return False
+    else:
+        from airflow.api.common.airflow_health import get_airflow_health
+
+        health = get_airflow_health()
+    match health:
+        case {"metadatabase": {"status": "healthy"}, "triggerer": {"status": status}}:
+            return bool(status != "healthy")
+    return False
 
 
 def task_state_store(context: Context) -> Any:

@@ -23,9 +23,11 @@ class FormWait:
     :ivar is_narrow: it waits on a job or a property, whose forms fit on one page.
     :ivar checked_at: when all forms since its bound were last listed, in seconds; None: never.
     :ivar found: the forms that count, by id.
+    :ivar others: of a wait on a job or a property, the names of the forms that do not count for their names,
+        by id.
     """
 
-    __slots__ = ("_criteria", "checked_at", "found", "is_narrow", "since", "wanted")
+    __slots__ = ("_criteria", "checked_at", "found", "is_narrow", "others", "since", "wanted")
 
     def __init__(self, wanted: FormFilter, criteria: FormCriteria) -> None:
         bound = wanted.updated_since if wanted.created_since is None else wanted.created_since
@@ -35,21 +37,29 @@ class FormWait:
         self.checked_at: float | None = None
         self._criteria = criteria
         self.found: dict[int, FormReference] = {}
+        self.others: dict[int, str] = {}
 
     def find(self, references: Iterable[FormReference], now: float) -> None:
         """Find the forms among all since the bound, which were listed ``now``."""
         self.checked_at = now
         self.found = {}
+        self.others.clear()
         for reference in references:
             self.add(reference)
 
     def add(self, reference: FormReference) -> bool:
         """Find or lose a form that may be new or changed; return whether that makes a difference."""
-        known = self.found.get(reference["id"])
-        if not (self._criteria.counts(reference) and self.wanted.matches_reference(reference)):
-            return self.found.pop(reference["id"], None) is not None
-        self.found[reference["id"]] = reference
-        return known != reference
+        identifier = reference["id"]
+        before = self.found.get(identifier), self.others.pop(identifier, None)
+        if not self.wanted.matches_reference(reference):
+            self.found.pop(identifier, None)
+        elif self._criteria.counts(reference):
+            self.found[identifier] = reference
+        else:
+            self.found.pop(identifier, None)
+            if self.is_narrow:
+                self.others[identifier] = reference["formName"] or ""
+        return before != (self.found.get(identifier), self.others.get(identifier))
 
     def forms(self) -> list[FormReference] | None:
         """Return the forms that count once they are enough, None before."""

@@ -27,6 +27,7 @@ from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_forms import SharedForms
+from fsm_provider.polling.wait_status import WaitStatus
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ async def wait_for_forms(
     interval: float,
     first_after: float,
     failure_tolerance: float,
+    status: WaitStatus,
     log: Any,
+    log_interval: float | None = None,
     shared: bool = True,
 ) -> list[FormReference]:
     """Return the forms of a wait once they are enough.
@@ -59,7 +62,9 @@ async def wait_for_forms(
     :param interval: seconds between two polls.
     :param first_after: seconds until the first poll, if no other wait polls already.
     :param failure_tolerance: seconds for which polls may fail.
-    :param log: logger for the failures that are tolerated.
+    :param status: is kept up to date.
+    :param log: logger of the wait.
+    :param log_interval: seconds between two lines about the status; None: none.
     :param shared: share the polls of other waits; if not, nothing that they know is used.
     :raises FsmError: if polls fail for longer, or with a permanent error.
     """
@@ -72,7 +77,7 @@ async def wait_for_forms(
     if stream is None:
         stream = streams[key] = FormStream(wait, fsm_conn_id, query_params, interval, first_after)
     try:
-        return await stream.result_for(wait, failure_tolerance, log)
+        return await stream.result_for(wait, _Call(failure_tolerance, status, log, log_interval))
     finally:
         if stream.is_idle and streams.get(key) is stream:
             del streams[key]
@@ -110,7 +115,6 @@ class FormStream:
         self._first_after = first_after
         self._calls: dict[FormWait, _Call] = {}
         self._checks: dict[FormWait, asyncio.Task[None]] = {}
-        self._failed = False
         # Empty contexts, or what the polls log would be in the log of the first wait's task.
         self._task = asyncio.create_task(self._run(), name="fsm form stream", context=Context())
 
@@ -119,12 +123,12 @@ class FormStream:
         """Whether there is no wait."""
         return not self._calls
 
-    async def result_for(self, wait: FormWait, failure_tolerance: float, log: Any) -> list[FormReference]:
+    async def result_for(self, wait: FormWait, call: _Call) -> list[FormReference]:
         """Return the forms of a wait once they are enough.
 
         :raises FsmError: if polls fail for longer than tolerated, or with a permanent error.
         """
-        call = self._calls[wait] = _Call(failure_tolerance, log)
+        self._calls[wait] = call
         try:
             self._forms.join(wait)
             call.give(wait)
@@ -134,8 +138,7 @@ class FormStream:
             del self._calls[wait]
             if check := self._checks.pop(wait, None):
                 check.cancel()
-            if call.poller is not None:
-                call.poller.close()
+            call.close()
             if self.is_idle:
                 self._task.cancel()
 
@@ -174,10 +177,10 @@ class FormStream:
                     if not is_skipped:
                         await self._fail_all(polled.error, progressed=polled.progressed)
                     continue
-                if self._failed:
-                    self._failed = False
-                    for call in self._calls.values():
-                        call.tolerance.reset()
+                now = datetime.now(UTC)
+                for call in self._calls.values():
+                    call.tolerance.reset()
+                    call.status.succeed(now)
                 async for wait in _in_slices(polled):
                     self._give(wait)
 
@@ -214,6 +217,7 @@ class FormStream:
             async with aclosing(polls):
                 async for failure in polls:
                     if failure is None:
+                        call.status.succeed(datetime.now(UTC))
                         self._give(wait)
                         return
                     if call.fail(failure.error, tolerance, progressed=failure.progressed):
@@ -229,7 +233,6 @@ class FormStream:
             self._forms.leave(wait)
 
     async def _fail_all(self, error: FsmError, *, progressed: bool = False) -> None:
-        self._failed = True
         async for wait in _in_slices(self._forms.waits):
             if (call := self._calls.get(wait)) and call.fail(error, call.tolerance, progressed=progressed):
                 self._forms.leave(wait)
@@ -238,19 +241,37 @@ class FormStream:
 class _Call:
     """What a wait is called with: its forms, or the failures of its polls.
 
-    Its functions log in the context of the trigger that waits.
+    Its functions log in the context of the trigger that waits. For the parameters see
+    :func:`wait_for_forms`.
     """
 
-    def __init__(self, failure_tolerance: float, log: Any) -> None:
+    def __init__(
+        self, failure_tolerance: float, status: WaitStatus, log: Any, log_interval: float | None
+    ) -> None:
         self.result: asyncio.Future[list[FormReference]] = asyncio.get_running_loop().create_future()
+        self.status = status
         self.poller: FormPoller | None = None
         self.tolerance = FailureTolerance(failure_tolerance)
         self._log = log
+        self._log_interval = log_interval
         self._context = copy_context()
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_shown_others = False
+        self._schedule_progress()
+
+    def close(self) -> None:
+        """Close the connections, and log no more."""
+        if self.poller is not None:
+            self.poller.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def give(self, wait: FormWait) -> bool:
         """Return whether the wait is done, after its forms have changed."""
         forms = wait.forms()
+        if forms is None and wait.others and not self._has_shown_others:
+            self._has_shown_others = True
+            self._context.run(self._log.info, "%s", self.status.other_forms())
         if forms is not None and not self.result.done():
             self.result.set_result(forms)
         return self.result.done()
@@ -258,6 +279,7 @@ class _Call:
     def fail(self, error: FsmError, tolerance: FailureTolerance, *, progressed: bool) -> bool:
         """Return whether the wait is done, after a poll has failed."""
         was_failing = tolerance.is_failing
+        self.status.fail(error)
         if progressed:
             tolerance.reset()
         if not tolerance.tolerates(error, asyncio.get_running_loop().time()):
@@ -271,6 +293,14 @@ class _Call:
                 error,
             )
         return self.result.done()
+
+    def _schedule_progress(self) -> None:
+        if self._log_interval is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._log_interval, self._show_progress)
+
+    def _show_progress(self) -> None:
+        self._log.info("%s", self.status.progress())
+        self._schedule_progress()
 
 
 async def _in_slices(waits: Iterable[FormWait]) -> AsyncIterator[FormWait]:

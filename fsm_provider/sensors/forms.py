@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import (
-    AirflowException,
     AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -17,7 +17,14 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.compat import is_deferral_timeout, start_of_run, task_state_store
+from fsm_provider.compat import (
+    arguments_for_mapped_task,
+    is_deferral_timeout,
+    no_triggerer_runs,
+    reschedules,
+    start_of_run,
+    task_state_store,
+)
 from fsm_provider.operators.base import (
     FsmFormResultOperator,
     bad_arguments_are_refused,
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.form_filter import FormFilter, FormReference
     from fsm_provider.polling.criteria import FormCriteria
+    from fsm_provider.polling.wait_status import WaitStatus
 
 FAILING_SINCE = "fsm_failing_since"
 """Key in the task's state store: since when the polls of a sensor in reschedule mode fail."""
@@ -54,6 +62,8 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
         reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that is not
         transient, such as a refused token, fails the task at once.
+    :param log_interval: seconds between two lines of the log that say how the wait goes, at least 1; None:
+        none.
 
     For the other arguments see :class:`~fsm_provider.operators.base.FsmFormResultOperator` and Airflow's
     ``BaseSensorOperator``.
@@ -78,6 +88,7 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         form_names: str | list[str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         failure_tolerance: timedelta | float = 600.0,
+        log_interval: float | None = 3600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -89,6 +100,9 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         if isinstance(failure_tolerance, timedelta):
             failure_tolerance = failure_tolerance.total_seconds()
         self.failure_tolerance = failure_tolerance
+        self.log_interval = log_interval
+        self._status: WaitStatus | None = None
+        self._shown_others = ""
         self._failing_since: datetime | None = None
         self._is_resumed = False
         with bad_arguments_are_refused():
@@ -96,6 +110,8 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
                 raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
             if failure_tolerance < 0:
                 raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
+            if log_interval is not None and log_interval < 1:
+                raise FsmInputError(f"log_interval: {log_interval:g} s is less than 1 s")
             if since is not None and self.created_since is not None:
                 raise FsmInputError("since: is another name for created_since; give one of them")
             if is_known([minimum_forms, form_names]):
@@ -103,18 +119,40 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
             if since is not None and is_known(since):
                 self._since()
 
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Context, *args: Any, **kwargs: Any
+    ) -> None:
+        """Render, and have Rendered Templates show the default of ``since``; mapped tasks call only this."""
+        super()._do_render_template_fields(parent, template_fields, context, *args, **kwargs)
+        given = self._given | arguments_for_mapped_task(self)
+        if not given & {"since", "created_since", "updated_since"} and "dag_run" in context:
+            self.since = start_of_run(context).astimezone(UTC).isoformat()
+
+    def execute(self, context: Context) -> Any:
+        """Wait; the message of a timeout says for what, and how that went."""
+        try:
+            return super().execute(context)
+        except (AirflowSensorTimeout, AirflowSkipException) as error:
+            if self._status is None or not str(error).startswith("Sensor has timed out"):
+                raise
+            raise type(error)(self._status.timeout()) from None
+
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Poll once; a deferrable sensor defers if there are not enough forms."""
         with permanent_errors_fail_the_task():
             criteria = self._criteria()
+            status = self._status or self._begin(context)
         try:
-            counted, result = self._poll(context)
+            counted, result, status.others = self._poll(context)
         except FsmError as error:
+            status.fail(error)
             if not self._is_tolerated(error, context):
                 raise
+            self._show_progress(status)
             if self.deferrable:
                 self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
             return False
+        status.succeed(datetime.now(UTC))
         self._forget_failures(context)
         if criteria.is_met_by(counted):
             return PokeReturnValue(is_done=True, xcom_value=result)
@@ -126,18 +164,32 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
             f", none named {', '.join(missing)}" if missing else "",
             self.poke_interval,
         )
+        if (others := status.other_forms()) and others != self._shown_others:
+            self.log.info("%s", others)
+            self._shown_others = others
+        self._show_progress(status)
         if self.deferrable:
             self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
         return False
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral; a timeout raises ``AirflowSensorTimeout``, which is not retried."""
+        if is_deferral_timeout(next_method, next_kwargs):
+            # The trigger, if it runs, ends before.
+            limit = self.execution_timeout
+            if limit is None or limit.total_seconds() > self.timeout:
+                cause = "no triggerer has polled until then: does one run (airflow triggerer)?"
+            else:
+                cause = f"its execution_timeout is {limit}"
+            target = self._status_for(context, datetime.now(UTC)).target()
+            message = f"Sensor has timed out: waited for {target}; {cause}"
+            next_method, next_kwargs = "execute_complete", {"event": {"timed_out": message}}
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowException as error:
-            if not is_deferral_timeout(error):
-                raise
-            raise AirflowSensorTimeout(f"Sensor has timed out: {error}") from error
+        except AirflowSkipException as skipped:
+            if isinstance(skipped.__cause__, AirflowSensorTimeout):
+                raise AirflowSkipException(str(skipped.__cause__)) from None
+            raise
 
     def execute_complete(
         self, context: Context, event: Any = None, deadline: str = "", failing_since: str | None = None
@@ -147,14 +199,17 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         :param deadline: when the sensor times out, ISO 8601.
         :param failing_since: since when the worker's polls after the trigger's events fail, ISO 8601.
         :raises FsmError: the trigger's error, if it is not permanent.
+        :raises AirflowSensorTimeout: if the trigger's wait has timed out.
         :raises RuntimeError: if the event is not one of the trigger's.
         """
         from fsm_provider.api.errors import error_from_dict
 
         self._is_resumed = True
         self._failing_since = datetime.fromisoformat(failing_since) if failing_since else None
-        if not isinstance(event, dict) or not event.keys() & {"forms", "error"}:
+        if not isinstance(event, dict) or not event.keys() & {"forms", "error", "timed_out"}:
             raise RuntimeError(f"the task resumed with an event that FsmFormTrigger does not emit: {event!r}")
+        if "timed_out" in event:
+            raise AirflowSensorTimeout(event["timed_out"])
         if "error" in event:
             self._handle_error(context, error_from_dict(event["error"]), datetime.fromisoformat(deadline))
         references: list[FormReference] = event["forms"]
@@ -175,7 +230,7 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
     def _full_records(self, context: Context, deadline: datetime) -> list[Any] | None:
         """Return the records of the forms that the trigger found; None if the wait has to go on."""
         try:
-            counted, records = self._poll(context)
+            counted, records, _ = self._poll(context)
         except FsmError as error:
             if not self._is_tolerated(error, context):
                 self._handle_error(context, error, deadline)
@@ -199,8 +254,10 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         self, context: Context, deadline: datetime, error: FsmError | None = None, *, shared: bool = True
     ) -> NoReturn:
         if deadline <= datetime.now(UTC):
-            failed = f"; the last poll failed: {error}" if error else ""
-            raise AirflowSensorTimeout(f"Sensor has timed out at {deadline.isoformat()}{failed}")
+            status = self._status_for(context, deadline - timedelta(seconds=self.timeout), polls=None)
+            if error is not None:
+                status.fail(error)
+            raise AirflowSensorTimeout(status.timeout())
         self._wait_in_the_triggerer(context, deadline, shared=shared)
 
     def _is_tolerated(self, error: FsmError, context: Context) -> bool:
@@ -247,8 +304,41 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
         """Whether one process makes all of an attempt's polls on the worker."""
         return self.deferrable or not self.reschedule
 
-    def _poll(self, context: Context) -> tuple[list[FormReference], list[Any]]:
-        """Return the forms that count, as references and as XCom values."""
+    def _begin(self, context: Context) -> WaitStatus:
+        """Begin the wait in this process; log what it is for, unless an earlier process has."""
+        now = datetime.now(UTC)
+        began, polls = reschedules(context) if self.reschedule else (None, 0)
+        self._status = self._status_for(context, began or now, polls)
+        if began is None:
+            self.log.info("%s", self._status.start(self.poke_interval))
+        self._shown_at = began or now
+        if began is not None and self.log_interval is not None:
+            last_poll = (now - began) * (1 - 1 / max(polls, 1))
+            self._shown_at += last_poll - last_poll % timedelta(seconds=self.log_interval)
+        return self._status
+
+    def _status_for(self, context: Context, began: datetime, polls: int | None = 0) -> WaitStatus:
+        from fsm_provider.polling.wait_status import WaitStatus
+
+        return WaitStatus(
+            wanted=self._filters(context),
+            criteria=self._criteria(),
+            began=began,
+            until=began + timedelta(seconds=self.timeout),
+            polls=polls,
+        )
+
+    def _show_progress(self, status: WaitStatus) -> None:
+        now = datetime.now(UTC)
+        if self.log_interval is not None and (now - self._shown_at).total_seconds() >= self.log_interval:
+            self._shown_at = now
+            self.log.info("%s", status.progress())
+
+    def _poll(self, context: Context) -> tuple[list[FormReference], list[Any], list[str]]:
+        """Return the forms that count, as references and as XCom values, and the names of the others.
+
+        The names are those of the wait's property or job.
+        """
         from fsm_provider.api.forms import for_xcom, reference_to
         from fsm_provider.polling.poller import connection_not_found
 
@@ -261,22 +351,29 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
                 if not self._has_polled(context):
                     raise
                 raise connection_not_found(self.fsm_conn_id) from None
-            counted = self._criteria().wanted(map(reference_to, forms.values()))
-        return counted, for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
+            criteria, references = self._criteria(), [reference_to(form) for form in forms.values()]
+        counted = criteria.wanted(references)
+        others = [one["formName"] or "" for one in references if not criteria.counts(one)]
+        result = for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
+        return counted, result, others if filters.keys() & {"property_id", "job_id"} else []
 
     def _has_polled(self, context: Context) -> bool:
         """Whether there was a poll before this one, which found the connection."""
-        first_reschedule_date = getattr(context["ti"], "get_first_reschedule_date", None)
-        return self._is_resumed or bool(
-            self.reschedule and first_reschedule_date and first_reschedule_date(context)
-        )
+        return self._is_resumed or (self.reschedule and reschedules(context)[0] is not None)
 
     def _wait_in_the_triggerer(
         self, context: Context, deadline: datetime, *, shared: bool = True
     ) -> NoReturn:
-        from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
+        from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
         criteria, wanted, now = self._criteria(), self._filters(context), datetime.now(UTC)
+        if not self._is_resumed and no_triggerer_runs():
+            self.log.warning(
+                "Deferred, but no triggerer runs, says Airflow's health check: the wait goes on when one "
+                "is started (airflow triggerer)"
+            )
+        # A timeout resumes the task just as another event does, so it must not come before MIN_DEFERRAL.
+        ends = max(deadline, now + timedelta(seconds=MIN_DEFERRAL))
         kwargs = {"deadline": deadline.isoformat()}
         if self._is_resumed and self._failing_since is not None:
             kwargs["failing_since"] = self._failing_since.isoformat()
@@ -290,11 +387,13 @@ class FsmFormSensor(FsmFormResultOperator, BaseSensorOperator):
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
                 shared=shared,
+                began=(deadline - timedelta(seconds=self.timeout)).isoformat(),
+                deadline=ends.isoformat(),
+                log_interval=self.log_interval,
             ),
             method_name="execute_complete",
             kwargs=kwargs,
-            # A timeout resumes the task just as an event does, so it must not come before MIN_DEFERRAL.
-            timeout=max(deadline - now, timedelta(seconds=MIN_DEFERRAL)),
+            timeout=ends - now + timedelta(seconds=TIMEOUT_GRACE),
         )
 
     def _filters(self, context: Context) -> FormFilter:

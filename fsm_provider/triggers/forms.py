@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -26,6 +27,8 @@ cores that took up to 11 s from the deferral.
 """
 FAILURE_TOLERANCE = 600.0
 """Seconds."""
+TIMEOUT_GRACE = 60.0
+"""Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
 
 
 class FsmFormTrigger(BaseTrigger):
@@ -35,8 +38,8 @@ class FsmFormTrigger(BaseTrigger):
     reference does not show; property, job, form names and lower bounds may differ. One listing a poll serves
     all of them, and a trigger is woken only when it is done.
 
-    Fires once, with ``{"forms": [...references...]}`` or ``{"error": {...}}``
-    (:meth:`fsm_provider.api.FsmError.as_dict`).
+    Fires once, with ``{"forms": [...references...]}``, ``{"error": {...}}``
+    (:meth:`fsm_provider.api.FsmError.as_dict`), or ``{"timed_out": "..."}``, the message of the timeout.
 
     :param fsm_conn_id: the Airflow connection.
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
@@ -47,6 +50,9 @@ class FsmFormTrigger(BaseTrigger):
     :param failure_tolerance: seconds for which polls may fail before the error is the event. An error that
         is not transient is the event at once.
     :param shared: share the requests.
+    :param began: when the sensor began, ISO 8601; None: now.
+    :param deadline: when it times out, ISO 8601; None: never by itself.
+    :param log_interval: seconds between two lines of the log about the wait; None: none.
     """
 
     def __init__(
@@ -60,6 +66,9 @@ class FsmFormTrigger(BaseTrigger):
         poll_interval: float,
         failure_tolerance: float = FAILURE_TOLERANCE,
         shared: bool = True,
+        began: str | None = None,
+        deadline: str | None = None,
+        log_interval: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fsm_conn_id = fsm_conn_id
@@ -70,6 +79,9 @@ class FsmFormTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.failure_tolerance = failure_tolerance
         self.shared = shared
+        self.began = began
+        self.deadline = deadline
+        self.log_interval = log_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
@@ -84,33 +96,51 @@ class FsmFormTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "failure_tolerance": self.failure_tolerance,
                 "shared": self.shared,
+                "began": self.began,
+                "deadline": self.deadline,
+                "log_interval": self.log_interval,
             },
         )
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Wait until there are enough forms, or the failure tolerance is used up."""
+        """Wait until there are enough forms, the failure tolerance is used up, or the sensor times out."""
         from fsm_provider.api.form_filter import FormFilter
         from fsm_provider.polling.criteria import FormCriteria
         from fsm_provider.polling.form_waits import FormWait
         from fsm_provider.polling.streams import wait_for_forms
+        from fsm_provider.polling.wait_status import WaitStatus
 
         clock = asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
         earliest = clock() + (0.0 if self.trigger_id is None else MIN_DEFERRAL)
         criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
+        wait, now = FormWait(FormFilter(**self.filters), criteria), datetime.now(UTC)
+        status = WaitStatus(
+            wanted=wait.wanted,
+            criteria=criteria,
+            began=datetime.fromisoformat(self.began) if self.began else now,
+            until=datetime.fromisoformat(self.deadline) if self.deadline else None,
+            others=wait.others.values(),
+        )
+        self.log.info("%s", status.start(self.poll_interval))
         try:
-            forms = await wait_for_forms(
-                FormWait(FormFilter(**self.filters), criteria),
-                fsm_conn_id=self.fsm_conn_id,
-                query_params=self.query_params,
-                interval=self.poll_interval,
-                # The worker polled just before it deferred, and no event may be sent earlier.
-                first_after=min(self.poll_interval, MIN_DEFERRAL),
-                failure_tolerance=self.failure_tolerance,
-                log=self.log,
-                shared=self.shared,
-            )
+            async with asyncio.timeout((status.until - now).total_seconds() if status.until else None):
+                forms = await wait_for_forms(
+                    wait,
+                    fsm_conn_id=self.fsm_conn_id,
+                    query_params=self.query_params,
+                    interval=self.poll_interval,
+                    # The worker polled just before it deferred, and no event may be sent earlier.
+                    first_after=min(self.poll_interval, MIN_DEFERRAL),
+                    failure_tolerance=self.failure_tolerance,
+                    status=status,
+                    log=self.log,
+                    log_interval=self.log_interval,
+                    shared=self.shared,
+                )
             payload: dict[str, Any] = {"forms": forms}
+        except TimeoutError:
+            payload = {"timed_out": status.timeout()}
         except FsmError as error:
             payload = {"error": error.as_dict()}
         await asyncio.sleep(earliest - clock())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,8 @@ MODES = {
     "deferred alone": {"deferrable": True},
     "deferred shared": {"deferrable": True},
 }
+LOGGER = logging.getLogger("tests.wait")
+"""What the sensor and its trigger log to."""
 COMPANIONS = 3
 """Other waits on the stream, so that a listing for all is cheaper than one for each."""
 
@@ -63,6 +66,7 @@ class Run:
                     return sensor.execute(context)
                 return sensor.resume_execution(method, resumed_with, context)
             except AirflowRescheduleException as reschedule:
+                context["task_reschedule_count"] = context.get("task_reschedule_count", 0) + 1
                 task_instance.first_reschedule = task_instance.first_reschedule or datetime.now(UTC)
                 time.sleep(max(0, (reschedule.reschedule_date - datetime.now(UTC)).total_seconds()))
             except TaskDeferred as deferral:
@@ -76,7 +80,9 @@ async def outcome_from(deferral, *, shared):
     """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
     arguments = json.loads(json.dumps(kwargs))
-    events = rebuilt(deferral, arguments).run()
+    trigger = rebuilt(deferral, arguments)
+    trigger._log = LOGGER
+    events = trigger.run()
     others = (
         [rebuilt(deferral, elsewhere(arguments, job)).run() for job in range(COMPANIONS)] if shared else []
     )
@@ -134,6 +140,19 @@ def each_deferred_run(request):
 @pytest.fixture
 def deferred_run():
     return Run("deferred alone")
+
+
+@pytest.fixture
+def logged(caplog, monkeypatch):
+    """The lines of the wait's log that begin with a text."""
+    monkeypatch.setattr(FsmFormSensor, "log", LOGGER)
+    caplog.set_level(logging.INFO, logger=LOGGER.name)
+
+    def lines(beginning):
+        messages = [record.getMessage() for record in caplog.records if record.name == LOGGER.name]
+        return [message for message in messages if message.startswith(beginning)]
+
+    return lines
 
 
 @pytest.fixture

@@ -296,6 +296,8 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
 
     (deferral,) = deferred_run.deferrals
     classpath, kwargs = deferral.trigger.serialize()
+    began, deadline = (datetime.fromisoformat(kwargs.pop(name)) for name in ("began", "deadline"))
+    assert deadline - began == timedelta(days=7)
     assert classpath == "fsm_provider.triggers.forms.FsmFormTrigger"
     assert kwargs == {
         "fsm_conn_id": "fsm_default",
@@ -306,6 +308,7 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         "poll_interval": 1.0,
         "failure_tolerance": 20,
         "shared": True,
+        "log_interval": 3600.0,
     }
 
 
@@ -314,6 +317,7 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
     [
         ({"poke_interval": 0.5}, "poke_interval"),
         ({"failure_tolerance": -1}, "failure_tolerance"),
+        ({"log_interval": 0.5}, "log_interval"),
         ({"since": "2026-03-01", "created_since": "2026-03-01"}, "since"),
         ({"since": "yesterday"}, "since"),
         ({"created_since": "yesterday"}, "created_since"),

@@ -15,6 +15,8 @@ from tests.unit.clocks import HURRY, run_hurried
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
+SETTINGS = "failure_tolerance", "shared", "began", "deadline", "log_interval"
+
 
 @pytest.fixture(autouse=True)
 def connected(service, connect):
@@ -23,7 +25,7 @@ def connected(service, connect):
 
 def trigger(*, minimum_forms=1, form_names=(), query_params=None, poll_interval=1.0, **arguments):
     fsm_conn_id = arguments.pop("fsm_conn_id", "fsm_default")
-    settings = {name: arguments.pop(name) for name in ("failure_tolerance", "shared") if name in arguments}
+    settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     filters = {"created_since": TODAY.isoformat(), **arguments}
     made = FsmFormTrigger(
         fsm_conn_id=fsm_conn_id,
@@ -450,39 +452,92 @@ class FailsForJob:
             await exchange.respond(await exchange.handle())
 
 
-def test_tolerated_failures_are_in_the_log_of_each_wait_and_polls_in_none(service):
-    """A trigger's log is told from others by a context variable."""
-    current, logged = ContextVar("current", default=None), []
+async def waits_in_contexts_of_their_own(service, logged, polls, **arguments):
+    """Run waits on the jobs 0 to 2, and record what logs in which; a trigger's log is told by its context."""
+    current = ContextVar("current", default=None)
 
     class Handler(logging.Handler):
         def emit(self, record):
-            logged.append((record.name.rpartition(".")[2], current.get()))
+            logged.append((record.name.rpartition(".")[2], current.get(), record.getMessage()))
 
     async def wait(number):
         current.set(number)
-        waiting = trigger(job_id=number, failure_tolerance=10_000.0)
+        waiting = trigger(job_id=number, **arguments)
         waiting._log = logging.getLogger("test.wait")
         return await anext(waiting.run())
 
-    async def run():
-        service.fail("GET", "/forms", faults.Status(503), every=True)
+    handler, names = Handler(), ["test.wait", "fsm_provider.polling.poller"]
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    logging.getLogger("test.wait").setLevel(logging.INFO)
+    try:
         tasks = [asyncio.create_task(wait(number)) for number in range(3)]
-        await until(service, lambda: len(service.requests) >= 3)
+        await until(service, lambda: len(service.requests) >= polls)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    handler = Handler()
-    names = ["test.wait", "fsm_provider.polling.poller"]
-    for name in names:
-        logging.getLogger(name).addHandler(handler)
-    try:
-        run_hurried(run())
     finally:
         for name in names:
             logging.getLogger(name).removeHandler(handler)
 
-    assert sorted(logged, key=str) == [("poller", None), ("wait", 0), ("wait", 1), ("wait", 2)]
+
+def test_tolerated_failures_are_in_the_log_of_each_wait_and_polls_in_none(service):
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+    logged = []
+
+    run_hurried(waits_in_contexts_of_their_own(service, logged, 3, failure_tolerance=10_000.0))
+
+    failures = [(name, context) for name, context, message in logged if "failed" in message]
+    assert sorted(failures, key=str) == [("poller", None), ("wait", 0), ("wait", 1), ("wait", 2)]
+
+
+def test_what_a_wait_says_is_in_its_own_log(service):
+    for number in range(3):
+        service.add_form(job_id=number, form_name=f"Photo {number}")
+    logged = []
+
+    run_hurried(waits_in_contexts_of_their_own(service, logged, 8, form_names=["Gas"], log_interval=3.0))
+
+    for number in range(3):
+        start, *later = [message for _, context, message in logged if context == number]
+        others = f"1 other form since then: Photo {number}"
+        assert start.startswith(f"Waiting for Gas, of job {number}, created since ")
+        assert later.count(others) == 1
+        later.remove(others)
+        assert all(line.startswith(f"Still waiting for Gas, of job {number}, ") for line in later)
+        assert later[-1].endswith(f"; {others}")
+    assert [message for _, context, message in logged if context is None] == []
+
+
+def test_a_wait_that_ends_says_no_more(service, caplog):
+    service.add_form(job_id=1)
+
+    async def run():
+        waiting = trigger(job_id=1, log_interval=1.0)
+        waiting._log = logging.getLogger("test.wait")
+        await anext(waiting.run())
+        caplog.clear()
+        await asyncio.sleep(30)
+
+    with caplog.at_level(logging.INFO, logger="test.wait"):
+        run_hurried(run())
+
+    assert [record for record in caplog.records if record.name == "test.wait"] == []
+
+
+def test_a_trigger_that_another_triggerer_takes_over_counts_from_the_beginning(service):
+    """Its deadline passes meanwhile."""
+    now = datetime.now(UTC)
+    began, deadline = (now - timedelta(hours=2)).isoformat(), (now + timedelta(seconds=20)).isoformat()
+
+    async def run():
+        async with triggerer() as waits:
+            return await waits.start(trigger(job_id=1, began=began, deadline=deadline))
+
+    text = run_hurried(run())["timed_out"]
+
+    assert text.startswith("Sensor has timed out after 2:00:")
+    assert f": waited for a form, of job 1, created since {TODAY.isoformat()}; " in text
 
 
 def test_each_wait_has_its_own_failure_tolerance(service):
@@ -595,6 +650,7 @@ def test_no_thread_sleeps_through_a_retry_after(service):
 
 
 def test_a_serialised_trigger_can_be_rebuilt():
-    _, kwargs = trigger(job_id=1, failure_tolerance=5.0, shared=False).serialize()
+    times = {"began": TODAY.isoformat(), "deadline": (TODAY + timedelta(days=7)).isoformat()}
+    _, kwargs = trigger(job_id=1, failure_tolerance=5.0, shared=False, log_interval=60.0, **times).serialize()
 
     assert FsmFormTrigger(**json.loads(json.dumps(kwargs))).serialize()[1] == kwargs

@@ -1,0 +1,249 @@
+"""What the form sensor says of its wait is the same in poke, reschedule and deferrable mode."""
+
+import json
+import re
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from types import SimpleNamespace
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowSensorTimeout, AirflowSkipException
+
+from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.testing import faults
+from tests.capabilities import TASK_SDK
+from tests.unit.sensors.conftest import START, TIMED_OUT, Run
+from tests.unit.state_store import TaskInstance
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
+TARGET = f"Gas Safety Record, of job 11, created since {START.isoformat()}"
+OTHERS = "3 other forms since then: Photo (2), Boiler Service"
+POLLED = rf"; [1-9]\d* polls? succeeded, the last at {TIME}"
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service, max_retries=0)
+
+
+@pytest.fixture
+def others(service):
+    for name in ("Photo", "Boiler Service", "Photo"):
+        service.add_form(job_id=11, form_name=name)
+    service.add_form(job_id=12, form_name="Elsewhere")
+
+
+def record(service):
+    service.add_form(job_id=11, form_name="Gas Safety Record", id=900)
+
+
+def test_it_begins_with_one_line_of_what_it_waits_for(service, run, soon, logged):
+    soon(record, service, polls=3)
+
+    run(job_id=11, form_names="Gas Safety Record", timeout=300)
+
+    lines = logged("Waiting for ")
+    assert len(lines) == (2 if run.mode.startswith("deferred") else 1)  # the worker's, and the triggerer's
+    for line in lines:
+        assert re.fullmatch(rf"Waiting for {re.escape(TARGET)}; polling every 1 s until {TIME}", line)
+    assert logged("Still waiting") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [
+        ({"minimum_forms": 2}, f"2 forms, created since {START.isoformat()}"),
+        (
+            {"property_id": 7, "since": "2026-03-01", "form_names": ["Gas", "Oil"]},
+            "Gas, Oil, of property 7, created since 2026-03-01T00:00:00+00:00",
+        ),
+        (
+            {"updated_since": "2026-03-01", "form_names": ["Gas"], "minimum_forms": 2, "created_by_id": 71},
+            "2 forms named Gas, updated since 2026-03-01T00:00:00+00:00, with created_by_id 71",
+        ),
+    ],
+)
+def test_what_it_waits_for(run, logged, arguments, target):
+    with pytest.raises(AirflowSensorTimeout, match=re.escape(f": waited for {target}; ")):
+        run(timeout=1, **arguments)
+
+    assert {line.partition("; polling")[0] for line in logged("Waiting for ")} == {f"Waiting for {target}"}
+
+
+def test_forms_under_other_names_are_named_when_they_are_first_known(service, run, soon, logged, others):
+    soon(record, service, polls=3)
+
+    assert run(job_id=11, form_names="Gas Safety Record", xcom="ids") == [900]
+
+    lines = logged("3 other forms")
+    assert set(lines) == {OTHERS}
+    if run.mode != "reschedule":  # where each poll is a process
+        assert len(lines) == (2 if run.mode.startswith("deferred") else 1)
+
+
+def test_forms_under_other_names_that_come_later_are_named(service, run, soon, logged):
+    soon(service.add_form, polls=2, job_id=11, form_name="Photo", id=899)
+    soon(record, service, polls=4)
+
+    run(job_id=11, form_names="Gas Safety Record")
+
+    assert set(logged("1 other form")) == {"1 other form since then: Photo"}
+
+
+def test_the_forms_of_the_entire_account_are_not_named(service, run, soon, logged, others):
+    soon(record, service, polls=2)
+
+    run(form_names="Gas Safety Record", log_interval=1)
+
+    assert not [line for line in logged("") if "other form" in line]
+
+
+def test_now_and_then_a_line_says_how_the_wait_goes(service, run, soon, logged, others):
+    soon(record, service, polls=5)
+
+    run(job_id=11, form_names="Gas Safety Record", log_interval=1, poke_interval=2, timeout=300)
+
+    state = rf"for 0:00:\d\d now until {TIME}{POLLED}; {re.escape(OTHERS)}"
+    assert re.fullmatch(rf"Still waiting for {re.escape(TARGET)}, {state}", logged("Still waiting")[-1])
+
+
+def test_no_such_line_on_request(service, run, soon, logged):
+    soon(record, service, polls=4)
+
+    run(job_id=11, log_interval=None)
+
+    assert logged("Still waiting") == []
+
+
+def test_in_reschedule_mode_such_a_line_comes_after_its_interval_and_not_with_each_poll(
+    service, soon, logged
+):
+    soon(record, service, polls=6)
+
+    Run("reschedule")(job_id=11, log_interval=3)
+
+    assert len(logged("Still waiting")) == 1
+
+
+@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_a_timeout_says_all_of_it(service, run, others, soft_fail, end):
+    with pytest.raises(end) as ended:
+        run(job_id=11, form_names="Gas Safety Record", timeout=1, soft_fail=soft_fail)
+
+    assert re.fullmatch(
+        rf"Sensor has timed out after 0:00:\d\d: waited for {re.escape(TARGET)}{POLLED}; {re.escape(OTHERS)}",
+        str(ended.value),
+    )
+
+
+def test_a_timeout_says_how_the_last_poll_failed(service, run, soon):
+    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
+
+    with pytest.raises(AirflowSensorTimeout) as ended:
+        run(job_id=11, timeout=3)
+
+    assert str(ended.value).endswith("; the last poll failed: GET /forms returned HTTP 503")
+    assert service.settings.token not in str(ended.value)
+
+
+def test_a_poll_that_succeeds_ends_the_failure_that_a_timeout_tells(service, run, soon):
+    soon(service.fail, "GET", "/forms", faults.Status(503))
+
+    with pytest.raises(AirflowSensorTimeout) as ended:
+        run(job_id=11, timeout=3 if run.mode in ("poke", "reschedule") else 40)
+
+    assert "failed" not in str(ended.value)
+
+
+@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+@pytest.mark.parametrize(
+    ("limit", "cause"),
+    [
+        (None, "no triggerer has polled until then: does one run"),
+        (timedelta(hours=1), "its execution_timeout is 1:00:00"),
+        (timedelta(days=30), "no triggerer has polled until then: does one run"),
+    ],
+)
+def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end, limit, cause):
+    sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail, execution_timeout=limit)
+    wait = f"waited for a form, of job 11, created since {START.isoformat()}; {cause}"
+
+    with pytest.raises(end, match=re.escape(wait)):
+        sensor.resume_execution(*TIMED_OUT, {"data_interval_start": START})
+
+
+HEALTH = {"metadatabase": {"status": "healthy"}, "triggerer": {"status": "healthy"}}
+
+
+@contextmanager
+def api_server(body):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/prefix/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/prefix"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@TASK_SDK.needed
+@pytest.mark.parametrize(
+    ("body", "is_said"),
+    [
+        (json.dumps({**HEALTH, "triggerer": {"status": None}}), True),
+        (json.dumps({**HEALTH, "triggerer": {"status": "unhealthy"}}), True),
+        (json.dumps(HEALTH), False),
+        (json.dumps({"metadatabase": {"status": "unhealthy"}, "triggerer": {"status": "unhealthy"}}), False),
+        (json.dumps({"detail": "Not Found"}), False),
+        ("<html>", False),
+    ],
+)
+@pytest.mark.parametrize("setting", ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL"])
+def test_a_deferral_without_a_triggerer_is_said_where_airflow_knows(
+    service, deferred_run, soon, logged, monkeypatch, body, is_said, setting
+):
+    soon(service.add_form, job_id=11)
+
+    with api_server(body) as url:
+        monkeypatch.setenv(setting, url if setting.endswith("BASE_URL") else f"{url}/execution/")
+        deferred_run(job_id=11)
+
+    assert bool(logged("Deferred, but no triggerer runs")) is is_said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "since"),
+    [
+        ({}, START.isoformat()),
+        ({"since": "2026-03-0{{ 1 }}"}, "2026-03-01"),
+        ({"created_since": "2026-03-01"}, None),
+        ({"updated_since": "2026-03-01"}, None),
+    ],
+)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rendered_templates_show_since_when_forms_count(arguments, since, is_mapped):
+    context = {
+        "data_interval_start": START,
+        "dag_run": SimpleNamespace(run_after=START, conf={}),
+        "ti": TaskInstance(map_index=0),
+        "params": {},
+        "run_id": "run",
+    }
+    with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as context["dag"]:
+        if is_mapped:
+            sensor = FsmFormSensor.partial(task_id="wait", **arguments).expand(job_id=[11])
+        else:
+            sensor = FsmFormSensor(task_id="wait", job_id=11, **arguments)
+    sensor.render_template_fields(context)
+    rendered = context["ti"].task if is_mapped else sensor
+
+    assert (rendered.job_id, rendered.since) == (11, since)
+    assert "since" in rendered.template_fields
