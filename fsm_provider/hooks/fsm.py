@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlsplit
@@ -110,12 +111,7 @@ class FsmHook(BaseHook):
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
         with SUPERVISOR_LOCK:
-            connection = self.get_connection(self.fsm_conn_id)
-        if connection.conn_type not in (None, "", self.conn_type):
-            raise FsmInputError(
-                f"connection '{self.fsm_conn_id}' is of type '{connection.conn_type}', not '{self.conn_type}'"
-            )
-        return connection
+            return self.get_connection(self.fsm_conn_id)
 
     def list_forms(
         self,
@@ -256,10 +252,8 @@ def settings_from(connection: Connection) -> Settings:
 
     :raises FsmInputError: one message that names the connection and every invalid field.
     """
-    try:
+    with _named(connection):
         return Settings.checked({**_extra(connection), **_url_and_token(connection)})
-    except FsmInputError as error:
-        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
 
 def state_conn_id_of(connection: Connection) -> str | None:
@@ -267,7 +261,8 @@ def state_conn_id_of(connection: Connection) -> str | None:
 
     :raises FsmInputError: if it cannot be told.
     """
-    conn_id = _extra(connection).get("state_conn_id")
+    with _named(connection):
+        conn_id = _extra(connection).get("state_conn_id")
     return str(conn_id) if conn_id else None
 
 
@@ -276,15 +271,26 @@ def service_of(connection: Connection) -> str:
 
     :raises FsmInputError: if it cannot be told.
     """
-    parts = urlsplit(_url_and_token(connection)["base_url"].rstrip("/"))
-    try:
-        port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
-    except ValueError as error:
-        raise FsmInputError(f"connection '{connection.conn_id}': host: {error}") from None
+    with _named(connection):
+        parts = urlsplit(_url_and_token(connection)["base_url"].rstrip("/"))
+        try:
+            port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+        except ValueError as error:
+            raise FsmInputError(f"host: {error}") from None
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
+@contextmanager
+def _named(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except FsmInputError as error:
+        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
+
+
 def _extra(connection: Connection) -> dict[str, Any]:
+    if connection.conn_type not in (None, "", FsmHook.conn_type):
+        raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
     try:
         extra = from_json(connection.extra or "{}")
     except ValueError:

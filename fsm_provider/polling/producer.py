@@ -51,6 +51,8 @@ CHECK_INTERVAL = 15.0
 """Seconds, at least, between two checks for another configuration; also during a pause between two polls."""
 DEFAULT_INTERVAL, WAIT_FOR_INTERVAL = 60.0, 10
 """Seconds: the interval if two DAGs disagree about it, and how long to wait for one before assuming that."""
+ERROR_INTERVAL = 600.0
+"""Seconds between two errors in the log while polls fail."""
 BEGAN = "fsm_forms/began"
 """Key of the time when the asset was first watched."""
 SAVE_INTERVAL = 60.0
@@ -116,7 +118,8 @@ class FormEventProducer(SharedStreamProducer):
         self._watch = watch
         self._prefix = _prefix_for(watch)
         self._saved_at: float | None = None
-        self._is_failing = False
+        self._failing_since: float | None = None
+        self._error_shown_at = 0.0
         self._tracker = NewFormTracker(
             filter_from(watch),
             property_ids=watch["filters"].get("property_ids", ()),
@@ -183,16 +186,25 @@ class FormEventProducer(SharedStreamProducer):
         )
 
     def _ingest(self, query: PollQuery, result: PollResult, now: float) -> None:
-        self._is_failing = False
+        if self._failing_since is not None:
+            logger.info("Polling for the asset '%s' succeeds again", self._asset_name)
+            self._failing_since = None
         self._tracker.ingest(query, result, now)
         self._polled.set()
 
     def _note_failure(self, failure: PollFailure) -> None:
-        if not self._is_failing:
-            logger.warning(
-                "Polling for the asset '%s' failed, and goes on: %s", self._asset_name, failure.error
+        now, error = asyncio.get_running_loop().time(), failure.error
+        if self._failing_since is None:
+            self._failing_since = self._error_shown_at = now
+            level = logging.ERROR if error.permanent else logging.WARNING
+            logger.log(level, "Polling for the asset '%s' failed, and goes on: %s", self._asset_name, error)
+        elif now - self._error_shown_at >= ERROR_INTERVAL:
+            self._error_shown_at = now
+            failing = timedelta(seconds=round(now - self._failing_since))
+            logger.error(
+                "No form of the asset '%s' is emitted, as polls have failed for %s: %s",
+                *(self._asset_name, failing, error),
             )
-        self._is_failing = True
 
     async def _events(self) -> AsyncGenerator[list[FormReference], None]:
         """Yield the forms of each event, and record each event that Airflow has stored.

@@ -208,7 +208,7 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
 
 def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}')
-    with pytest.raises(FsmInputError, match="connection 'fsm_default' is of type 'http', not 'fsm'"):
+    with pytest.raises(FsmInputError, match="connection 'fsm_default': is of type 'http', not 'fsm'"):
         FsmHook().client  # noqa: B018
 
 

@@ -593,6 +593,46 @@ def test_forms_that_come_before_the_first_poll_is_possible_are_new(service, supe
     assert events == [[form]]
 
 
+def test_a_watcher_that_cannot_poll_says_so_again_and_again(service, supervisor, caplog):
+    caplog.set_level("INFO", logger="fsm_provider.polling.producer")
+
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.fail("GET", "/forms", faults.Status(503), every=True)
+            await asyncio.sleep(1900)
+            service.clear_faults()
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.events)
+            return watcher.events, form
+
+    events, form = run_hurried(run(), hurry=600.0)
+
+    assert events == [[form]]
+    ours = [one for one in caplog.records if one.name == "fsm_provider.polling.producer"]
+    levels = [one.levelname for one in ours if "olling" in one.message or "polls" in one.message]
+    assert levels[0] == "WARNING"
+    assert levels[1:-1] in (["ERROR"] * 2, ["ERROR"] * 3)
+    assert levels[-1] == "INFO"
+    errors = [one.getMessage() for one in ours if one.levelname == "ERROR"]
+    assert all(
+        "No form of the asset 'records' is emitted, as polls have failed for 0:" in one for one in errors
+    )
+    assert all("HTTP 503" in one for one in errors)
+
+
+def test_a_watcher_whose_token_is_refused_says_so_as_an_error(service, supervisor, caplog):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.settings.token = "rotated"
+            await watcher.until(lambda: [r.status for r in service.requests].count(401) > 2)
+
+    run_hurried(run())
+    shown = [one for one in caplog.records if "Polling for the asset 'records' failed" in one.getMessage()]
+    assert [one.levelname for one in shown] == ["ERROR"]
+
+
 def test_a_refused_token_is_read_again_until_it_is_replaced(service, connect, supervisor):
     async def run():
         async with watching() as watcher:
