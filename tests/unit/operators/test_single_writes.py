@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -134,10 +135,12 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
             service.wait_for(lambda: service.requests[sent:], 10)
         if ended_by == "stop":
             operator.on_kill()
-        else:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+            return
+        while store.entries:  # until the intent is withdrawn, as it waits
+            time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
-    threading.Timer(0.3, stop).start()
+    threading.Timer(1.5 if extra else 0.3, stop).start()
     with alarm(interrupt, 0), pytest.raises((NothingSentError, TimeoutOfTask)):
         operator.execute(context)
 
