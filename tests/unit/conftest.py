@@ -12,9 +12,12 @@ from fsm_provider.api import FsmClient, Settings, log_once, parsing
 from fsm_provider.testing import FakeFieldService
 from tests.s3 import BUCKET, running_s3
 from tests.unit.state_store import DatabaseStore, MemoryStateStore
+from tests.unit.writes.databases import DATABASES, Database, empty_database, server
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    from tests.unit.supervisor import MemorySupervisor
 
 TOKEN = "canary-token-7f3a/9+b="
 
@@ -52,6 +55,43 @@ def store(
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", database.connection)
     connection_extra["state_conn_id"] = database.CONN_ID
     return database
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def database_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | int | None]]:
+    """The kind of a database, and where its server is."""
+    with server(request.param) as at:
+        yield request.param, at
+
+
+@pytest.fixture
+def database(
+    database_server: tuple[str, str | int | None],
+    tmp_path: Path,
+    connection_extra: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Database]:
+    """An empty database for the ledger of ``fsm_default``; requested before ``connect`` is called."""
+    made = empty_database(*database_server, tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
+    connection_extra["state_conn_id"] = "ledger"
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def supervisor() -> Iterator["MemorySupervisor"]:
+    """The supervisor that Airflow's SDK talks to."""
+    from tests.unit.supervisor import supervised
+
+    with supervised() as running:
+        yield running
+
+
+@pytest.fixture
+def variables(supervisor: "MemorySupervisor") -> dict[str, str]:
+    """Airflow's Variables."""
+    return supervisor.variables
 
 
 @pytest.fixture

@@ -14,23 +14,13 @@ from fsm_provider.state import sql_entries
 from fsm_provider.state.variables import VariableUnreadableError
 from fsm_provider.testing import FakeFieldService
 from tests.unit.state_store import DatabaseStore
-from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
-from tests.unit.writes.databases import DATABASES, empty_database, server
+from tests.unit.supervisor import AirflowRuntimeError, comms
+
+pytestmark = pytest.mark.usefixtures("supervisor")
 
 NAME = "my_dag"
 LOOK_BACK = timedelta(hours=2)
 CONNECTION = "fsm_default"
-
-
-@pytest.fixture(autouse=True)
-def supervisor():
-    with supervised() as running:
-        yield running
-
-
-@pytest.fixture
-def variables(supervisor):
-    return supervisor.variables
 
 
 @pytest.fixture
@@ -39,19 +29,10 @@ def connected(store, service, connect):
     return store
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def running(request):
-    with server(request.param) as at:
-        yield request.param, at
-
-
 @pytest.fixture
-def database(running, service, connect, tmp_path, monkeypatch):
-    made = empty_database(*running, tmp_path)
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
-    connect(service, state_conn_id="ledger")
-    yield made
-    made.engine.dispose()
+def database(database, service, connect):
+    connect(service)
+    return database
 
 
 def begin():

@@ -25,40 +25,15 @@ from fsm_provider.testing import faults
 from fsm_provider.writes.registrations import variable_name
 from tests.capabilities import CONCURRENT_MESSAGES
 from tests.unit.state_store import MemoryStateStore, context_for
-from tests.unit.supervisor import comms, supervised
-from tests.unit.writes.databases import DATABASES, empty_database, server
+from tests.unit.supervisor import comms
+
+pytestmark = pytest.mark.usefixtures("supervisor")
 
 TARGET = "https://hooks.example.com/fsm"
 SECRETS = "fsm_webhook_secrets_fsm_default_jobs"
 TOKENS = "fsm_webhook_secret_tokens_fsm_default_jobs"
 REGISTRATION = variable_name("fsm_default", "jobs", ["jobs.created"], TARGET)
 BOTH = ["jobs.created", "jobs.closed"]
-
-
-@pytest.fixture(autouse=True)
-def supervisor():
-    with supervised() as running:
-        yield running
-
-
-@pytest.fixture
-def variables(supervisor):
-    return supervisor.variables
-
-
-@pytest.fixture(scope="module", params=DATABASES)
-def running(request):
-    with server(request.param) as at:
-        yield request.param, at
-
-
-@pytest.fixture
-def database(running, tmp_path, connection_extra, monkeypatch):
-    made = empty_database(*running, tmp_path)
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
-    connection_extra["state_conn_id"] = "ledger"
-    yield made
-    made.engine.dispose()
 
 
 @pytest.fixture(autouse=True)

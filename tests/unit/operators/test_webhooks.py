@@ -25,7 +25,9 @@ from fsm_provider.writes.ledger import NothingSentError
 from fsm_provider.writes.registrations import Registrations, variable_name
 from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
 from tests.unit.state_store import MemoryStateStore, context_for
-from tests.unit.supervisor import AirflowRuntimeError, comms, supervised
+from tests.unit.supervisor import AirflowRuntimeError, comms
+
+pytestmark = pytest.mark.usefixtures("supervisor")
 
 TARGET = "https://hooks.example.com/fsm"
 SECRETS = "fsm_webhook_secrets_fsm_default_jobs"
@@ -34,17 +36,6 @@ RECEIVER = {
     "base_url": "https://airflow.example.com",
     "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
 }
-
-
-@pytest.fixture(autouse=True)
-def supervisor():
-    with supervised() as running:
-        yield running
-
-
-@pytest.fixture
-def variables(supervisor):
-    return supervisor.variables
 
 
 def operator(**kwargs):

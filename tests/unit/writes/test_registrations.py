@@ -13,13 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from fsm_provider.state.task import Task
 from fsm_provider.writes.registrations import Registrations
 from tests.capabilities import VARIABLE_KEYS
-from tests.unit.supervisor import comms, supervised
-
-
-@pytest.fixture
-def supervisor():
-    with supervised() as running:
-        yield running
+from tests.unit.supervisor import comms
 
 
 class Steps:

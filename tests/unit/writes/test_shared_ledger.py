@@ -27,25 +27,9 @@ from fsm_provider.writes.ledger import Ledger
 from fsm_provider.writes.write import Write
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
-from tests.unit.writes.databases import DATABASES, empty_database, server
 
 WRITE = Write("POST", "/properties/7/jobs", {"notes": "a"}, {"propertyID": 7}, "PO-1")
 ODD_KEYS = ["PO-1", "po-1", "PO-1\N{NO-BREAK SPACE}x", "\U0001f690", "a\0b", "k" * 5000, "Straße"]
-
-
-@pytest.fixture(scope="module", params=DATABASES)
-def running(request):
-    with server(request.param) as at:
-        yield request.param, at
-
-
-@pytest.fixture
-def database(running, tmp_path, connection_extra, monkeypatch):
-    made = empty_database(*running, tmp_path)
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
-    connection_extra["state_conn_id"] = "ledger"
-    yield made
-    made.engine.dispose()
 
 
 @pytest.fixture(autouse=True)
@@ -561,8 +545,8 @@ def test_tables_of_a_newer_version_are_left_alone(database, service):
     assert len(service.requests) == 1
 
 
-def test_who_may_not_create_tables_is_given_the_statements(database, running, service):
-    if running[0] != "postgresql":
+def test_who_may_not_create_tables_is_given_the_statements(database, database_server, service):
+    if database_server[0] != "postgresql":
         pytest.skip("the users of the other databases may create tables")
     owner = database.connection["login"]
     admin = sqlalchemy.create_engine(database.url.replace(f"{owner}@", "postgres@"))
