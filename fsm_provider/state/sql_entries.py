@@ -20,7 +20,7 @@ from secrets import randbelow
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import and_, bindparam, select
-from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from tenacity import (
     Retrying,
     before_sleep_log,
@@ -56,7 +56,8 @@ _SELECT_ALL = select(LEDGER).where(_IN_SCOPE)
 _SELECT = _SELECT_ALL.where(LEDGER.c.key_digest.in_(bindparam("these_keys", expanding=True)))
 _SELECT_LOCKED = _SELECT.with_for_update()
 _INSERT = LEDGER.insert()
-_UPDATE = LEDGER.update().where(_IS_ROW)
+_UPDATE = LEDGER.update().where(_IS_ROW).values(version=LEDGER.c.version + 1)
+_UPDATE_OWN = _UPDATE.where(LEDGER.c.attempt == bindparam("this_attempt"))
 _DELETE = LEDGER.delete().where(_IS_ROW)
 _STORED_BY_LATEST = (
     ATTEMPTS.update()
@@ -90,6 +91,7 @@ class SqlEntries(LedgerEntries):
         self._task_digest = digest_for(task.as_dict(), DIGITS)
         self._attempt = attempt
         self._versions: dict[str, int] = {}
+        self._own: set[str] = set()
         self._is_away = False
         self._in_transaction(self._take_over)
         if load_all:
@@ -145,11 +147,41 @@ class SqlEntries(LedgerEntries):
             connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
 
     def _write(self, changed: Mapping[str, Entry | None]) -> None:
-        refused, others = self._in_transaction(partial(self._write_rows, changed=changed))
-        for key, row in others.items():
-            self._take_in(key, row)
-        if refused:
-            raise self._superseded()
+        others: dict[str, Row[Any]] = {}
+        try:
+            self._in_transaction(partial(self._write_expected, changed=changed))
+        except _UnexpectedRowError:
+            refused, others = self._in_transaction(partial(self._write_rows, changed=changed))
+            for key, row in others.items():
+                self._take_in(key, row)
+            if refused:
+                raise self._superseded() from None
+        self._own |= changed.keys() - others.keys()
+
+    def _write_expected(self, connection: Connection, changed: Mapping[str, Entry | None]) -> None:
+        """Write new rows, and those that this attempt has written, without reading them first.
+
+        :raises _UnexpectedRowError: if a row is not as expected, or a later attempt has begun.
+        """
+        entries = {key: entry for key, entry in sorted(changed.items()) if entry is not None}
+        if len(entries) < len(changed) or any(key in self._versions for key in entries.keys() - self._own):
+            raise _UnexpectedRowError
+        if any(map(is_intent, entries.values())) and not self._is_latest(connection):
+            raise _UnexpectedRowError
+        new = []
+        for key, entry in entries.items():
+            values = self._values(key, entry)
+            if key not in self._own:
+                new.append({**values, "version": randbelow(MAX_FIRST_VERSION)})
+                continue
+            this = {**self._in_scope, "this_key": values["key_digest"], "this_attempt": self._attempt}
+            if not connection.execute(_UPDATE_OWN, {**this, **values}).rowcount:
+                raise _UnexpectedRowError
+        try:
+            if new:
+                connection.execute(_INSERT, new)
+        except IntegrityError:
+            raise _UnexpectedRowError from None
 
     def _write_rows(
         self, connection: Connection, changed: Mapping[str, Entry | None]
@@ -158,22 +190,21 @@ class SqlEntries(LedgerEntries):
 
         It changes nothing else: what it has read is out of date if the transaction is repeated.
         """
-        # First, as SQLite then locks before it reads.
-        this = {"this_task": self._task_digest, "this_attempt": self._attempt, "now": utc_now()}
-        is_current = connection.execute(_STORED_BY_LATEST, this).rowcount
+        is_latest = self._is_latest(connection)  # first, as SQLite then locks before it reads
         refused, others = False, {}
         rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
         new = []
         for key in sorted(changed):
             entry, row = changed[key], rows.get(digest_for(key, DIGITS))
-            if entry is not None and is_intent(entry) and not is_current:
+            if entry is not None and is_intent(entry) and not is_latest:
                 refused = True
             elif row is None:
-                new += [self._values(key, entry)] if entry is not None else []
+                if entry is not None:
+                    new.append({**self._values(key, entry), "version": randbelow(MAX_FIRST_VERSION)})
             elif row.attempt == self._attempt or (
                 entry is not None and row.version == self._versions.get(key)
             ):
-                self._replace(connection, key, entry, row)
+                self._replace(connection, key, entry)
             else:
                 if entry is not None and not is_intent(entry):
                     logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, _by(row))
@@ -182,12 +213,17 @@ class SqlEntries(LedgerEntries):
             connection.execute(_INSERT, new)
         return refused, others
 
-    def _replace(self, connection: Connection, key: str, entry: Entry | None, row: Row[Any]) -> None:
-        this = {**self._in_scope, "this_key": row.key_digest}
+    def _replace(self, connection: Connection, key: str, entry: Entry | None) -> None:
+        this = {**self._in_scope, "this_key": digest_for(key, DIGITS)}
         if entry is None:
             connection.execute(_DELETE, this)
         else:
-            connection.execute(_UPDATE, {**this, **self._values(key, entry), "version": row.version + 1})
+            connection.execute(_UPDATE, {**this, **self._values(key, entry)})
+
+    def _is_latest(self, connection: Connection) -> bool:
+        """Lock the row of the latest attempt, and return whether that is this one."""
+        this = {"this_task": self._task_digest, "this_attempt": self._attempt, "now": utc_now()}
+        return bool(connection.execute(_STORED_BY_LATEST, this).rowcount)
 
     def _values(self, key: str, entry: Entry) -> dict[str, Any]:
         task = entry["by"]
@@ -200,7 +236,6 @@ class SqlEntries(LedgerEntries):
             **{name: storable(task[name]) for name in ("dag_id", "run_id", "task_id")},
             "map_index": task["map_index"],
             "attempt": self._attempt,
-            "version": randbelow(MAX_FIRST_VERSION),
             "state": state_for(entry),
             "entry": json.dumps({"key": key, **entry}),
             "updated_at": utc_now(),
@@ -216,6 +251,7 @@ class SqlEntries(LedgerEntries):
         with self._changing:
             if key in self._unstored:
                 return
+            self._own.discard(key)
             if row is None:
                 self._versions.pop(key, None)  # a row that is made again has the same
                 self._set(key, None)
@@ -250,6 +286,10 @@ class SqlEntries(LedgerEntries):
 
     def _superseded(self) -> Exception:
         return superseded("this one")
+
+
+class _UnexpectedRowError(Exception):
+    """A row is not as this attempt has left it, or a later attempt has begun."""
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], Result], *, retry: bool = True) -> Result:
