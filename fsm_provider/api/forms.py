@@ -12,6 +12,7 @@ from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.form_filter import FormFilter, FormReference, job_id_from
 from fsm_provider.api.models import Form, Page
 from fsm_provider.api.parsing import parse_record
+from fsm_provider.api.validation import refuse_none
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -64,8 +65,7 @@ def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
     :param timezone: the zone of date-times that carry none.
     :raises FsmInputError: naming the first invalid one.
     """
-    if given is None:
-        raise FsmInputError("forms: is None: the template or task output that it comes from is empty")
+    refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
     return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]

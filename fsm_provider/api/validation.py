@@ -38,6 +38,15 @@ _UNKNOWN = "extra_forbidden"
 _MESSAGES = {"missing": "is missing", "string_too_short": "is empty", _UNKNOWN: "is not a setting"}
 
 
+def refuse_none(name: str, value: object) -> None:
+    """Check that an argument still has a value after its template was rendered.
+
+    :raises FsmInputError: if it is None.
+    """
+    if value is None:
+        raise FsmInputError(f"{name}: is None: the template or task output that it comes from is empty")
+
+
 def dotted_name(location: tuple[int | str, ...]) -> str:
     """Return the name of a field of a pydantic model, e.g. ``job.quotedAmount``."""
     parts = map(str, location)

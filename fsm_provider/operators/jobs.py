@@ -15,6 +15,7 @@ from fsm_provider.api.validation import (
     parse_counts_by_name,
     parse_flag,
     parse_json,
+    refuse_none,
 )
 from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, jobs_url
 from fsm_provider.operators.base import (
@@ -328,8 +329,7 @@ def _known_part(request: Any) -> Any:
 
 def _parse_jobs(jobs: Any) -> list[Any]:
     jobs = parse_json("jobs", jobs)
-    if jobs is None:
-        raise FsmInputError("jobs: is None: the template or task output that it comes from is empty")
+    refuse_none("jobs", jobs)
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)

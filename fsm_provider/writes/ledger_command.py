@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,10 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         if not has_tables(engine):
             return _fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
-        table = LedgerTable(engine, service, max_flight(lambda: settings_from(connection)))
+        settings = None
+        with suppress(FsmInputError):  # for example a token that is missing now
+            settings = settings_from(connection)
+        table = LedgerTable(engine, service, max_flight(settings))
         return COMMANDS[options.command](table, options)
     except RefusedError as error:
         return _fail(1, str(error))

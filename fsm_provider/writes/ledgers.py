@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
@@ -126,25 +125,22 @@ def _in_database(
         repeat_done=repeat_done,
         task=task,
         once_per_key=once_per == "key",
-        max_flight=max_flight(lambda: hook.client.settings),
+        max_flight=max_flight(hook.valid_settings),
         idempotency=_idempotency(hook),
     )
 
 
-def max_flight(read_settings: Callable[[], Settings]) -> float:
-    """Return the seconds in which what another task has sent counts as under way."""
-    try:
-        return max(MIN_FLIGHT, FLIGHT_TIMEOUTS * read_settings().timeout)
-    except FsmInputError:  # nothing is sent either
-        return MIN_FLIGHT
+def max_flight(settings: Settings | None) -> float:
+    """Return the seconds in which what another task has sent counts as under way.
+
+    :param settings: those of the connection; None if they are invalid: nothing is sent then.
+    """
+    return MIN_FLIGHT if settings is None else max(MIN_FLIGHT, FLIGHT_TIMEOUTS * settings.timeout)
 
 
 def _idempotency(hook: FsmHook) -> Idempotency | None:
-    try:
-        return Idempotency.from_settings(hook.client.settings, hook.service)
-    except Exception as error:  # noqa: BLE001 - nothing is sent either
-        logger.debug("The settings cannot be read: %r", error)
-        return None
+    settings = hook.valid_settings
+    return None if settings is None else Idempotency.from_settings(settings, hook.service)
 
 
 def _generation(context: Context) -> int:
