@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-ui bench kills \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui bench kills \
 	docs release constraints clean
 
 help: ## List the targets
@@ -81,6 +81,9 @@ test-databases: build/databases-venv/.installed ## A shared ledger (Debian's pos
 	@echo "== pytest tests of a shared ledger on PostgreSQL and MariaDB"
 	@FSM_DATABASES=postgresql,mariadb $(<D)/bin/pytest --quiet tests/unit/writes/test_shared_ledger.py \
 		tests/unit/operators/test_shared_webhooks.py tests/unit/test_watermark.py
+
+test-alerts: ## The alerts of docs/monitoring (Debian's prometheus)
+	@promtool test rules tests/monitoring/alerts_test.yml
 
 test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"

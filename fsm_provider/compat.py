@@ -177,12 +177,3 @@ def webhook_secrets_function() -> Callable[[str, str], Any]:
     if not callable(function):
         raise FsmInputError("airflow.cfg: webhook_secrets_function of [fsm] is missing, or is not a function")
     return function  # type: ignore[no-any-return]
-
-
-def count(name: str, tags: dict[str, str]) -> None:
-    """Increment a counter in Airflow's metrics."""
-    try:
-        from airflow.observability.stats import Stats
-    except ImportError:
-        from airflow.stats import Stats  # type: ignore[assignment] # before Airflow 3.2
-    Stats.incr(name, tags=tags)

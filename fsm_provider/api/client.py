@@ -30,6 +30,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.listing import Listing
+from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
@@ -60,6 +61,7 @@ class FsmClient:
         progress; each is repeated once, and only if the token has changed.
     :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
+    :param metrics: counts requests and measures delays.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class FsmClient:
         reload_token: Callable[[], SecretStr] | None = None,
         retry_policy: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
         self._token = settings.token
@@ -77,7 +80,8 @@ class FsmClient:
         self._reloading = Lock()
         self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
-        self._transport = Transport(settings)
+        self._metrics = metrics or Metrics()
+        self._transport = Transport(settings, self._metrics)
         self._downloads = Downloads(self._transport, settings, self._throttle)
 
     def __enter__(self) -> FsmClient:
@@ -321,7 +325,10 @@ class FsmClient:
                     raise
                 repeated = True
             except FsmError as error:
-                self._sleep(attempts.delay_after(error))
+                delay = attempts.delay_after(error)
+                self._metrics.incr("retries")
+                self._metrics.timing("delay", delay, reason="retry")
+                self._sleep(delay)
 
     def _token_has_changed(self, refused: SecretStr, reloads: int, error: FsmUnauthorisedError) -> bool:
         """Reload the token, unless another thread has done so since the request got its own."""
@@ -342,6 +349,7 @@ class FsmClient:
         delay = throttle_for(self.settings.base_url).reserve(per_second)
         if delay >= LONG_WAIT:
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, per_second)
+        self._metrics.timing("delay", delay, reason="throttle")
         self._sleep(delay)
 
     def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:

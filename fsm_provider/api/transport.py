@@ -35,6 +35,7 @@ from fsm_provider.api.errors import (
     error_class_for,
 )
 from fsm_provider.api.log_filter import suppress_url_logging
+from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import parse_headers
 
@@ -92,10 +93,14 @@ class ApiRequest:
 
 
 class Transport:
-    """Kept-alive connections to one service, and to other hosts that it names."""
+    """Kept-alive connections to one service, and to other hosts that it names.
 
-    def __init__(self, settings: Settings) -> None:
+    :param metrics: counts the requests.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._adapter = Adapter(pool_maxsize=MAX_CONNECTIONS)
         self._write_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, for_writes=True)
         self._public_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, public_only=True)
@@ -177,15 +182,18 @@ class Transport:
         adapter = self._adapter if request.method in READS else self._write_adapter
         if public_only:
             adapter = self._public_adapter
+        status = "none"
         try:
             with suppress_url_logging(confidential):
-                return adapter.send(
+                response = adapter.send(
                     request,
                     stream=True,
                     timeout=self._settings.timeout,
                     verify=self._verify,
                     proxies=get_environ_proxies(url) if elsewhere else self._proxies,
                 )
+            status = str(response.status_code)
+            return response
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             *_, origin = causes(error)
             if request_has_begun():
@@ -197,6 +205,8 @@ class Transport:
             parts = urlsplit(url)
             host = f"{parts.scheme}://{parts.netloc}" if elsewhere else self._settings.base_url
             raise FsmConnectionError(f"{host} was not reached: {origin}") from None
+        finally:
+            self._metrics.incr("requests", method=str(request.method), status=status)
 
     def prepared(self, call: ApiRequest) -> ApiRequest:
         """Prepare a request once, for all pages of a listing."""

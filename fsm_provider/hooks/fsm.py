@@ -18,6 +18,7 @@ from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.api.form_filter import FormFilters
+    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
     from fsm_provider.storage.atomic_files import StoredFile
@@ -72,6 +74,7 @@ class FsmHook(BaseHook):
             settings_from(self._connection),
             reload_token=lambda: settings_from(self._read_connection()).token,
             sleep=lambda seconds: self.sleep(seconds),
+            metrics=self.metrics,
         )
 
     def get_conn(self) -> FsmClient:
@@ -95,13 +98,24 @@ class FsmHook(BaseHook):
         return service_of(self._connection)
 
     @property
-    def web_url(self) -> str | None:
-        """The setting ``web_url``; None if the connection cannot be used, so that no known job is lost."""
+    def metrics(self) -> Metrics:
+        """Airflow's metrics, with the connection as a tag."""
+        return AirflowMetrics(connection=self.fsm_conn_id)
+
+    @property
+    def valid_settings(self) -> Settings | None:
+        """The settings; None if the connection cannot be read or has invalid fields: nothing is sent then."""
         try:
-            return self.client.settings.web_url
-        except Exception as error:  # noqa: BLE001 - a link is not worth a failure
-            self.log.debug("The settings cannot be read: %r", error)
+            return self.client.settings
+        except Exception as error:  # noqa: BLE001 - what was done before can be told without them
+            logger.debug("The settings cannot be read: %r", error)
             return None
+
+    @property
+    def web_url(self) -> str | None:
+        """The setting ``web_url``, None also without :attr:`valid_settings`."""
+        settings = self.valid_settings
+        return None if settings is None else settings.web_url
 
     @cached_property
     def _connection(self) -> Connection:

@@ -13,7 +13,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
+from fsm_provider.api.metrics import counted_write
+from fsm_provider.api.validation import parse_choice, parse_headers, parse_text, refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -169,14 +170,15 @@ class FsmOneWriteOperator(FsmOptionsOperator):
         hook.sleep = partial(ledger.wait, stopping=self._stopping)
         ledger.load([write])
         ledger.expect([write])
-        return ledger.run_once(
-            write,
-            lambda: send(hook, ledger.headers()),
-            prepare=lambda: hook.client,
-            keep=keep,
-            find=partial(find, hook) if find else None,
-            stopping=self._stopping,
-        )
+        with counted_write(hook.metrics) as created:
+            return ledger.run_once(
+                write,
+                lambda: created(send(hook, ledger.headers())),
+                prepare=lambda: hook.client,
+                keep=keep,
+                find=partial(find, hook) if find else None,
+                stopping=self._stopping,
+            )
 
     def on_kill(self) -> None:
         """End a wait before a request; a request in flight is finished and recorded."""
@@ -250,10 +252,7 @@ class FsmFormFilterOperator(FsmBaseOperator):
         """
         mapped = arguments_for_mapped_task(self).intersection(self.narrowing)
         for name in sorted(self._given | mapped):
-            if getattr(self, name) is None:
-                raise FsmInputError(
-                    f"{name}: is None: the template or task output that it comes from is empty"
-                )
+            refuse_none(name, getattr(self, name))
 
 
 class FsmFormResultOperator(FsmFormFilterOperator):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError, FsmUncertainWriteError
+from fsm_provider.api.metrics import counted_write
 from fsm_provider.api.validation import parse_choice, parse_flag
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
@@ -262,11 +263,12 @@ class _Pending:
             in_ledger = is_shared and ledger.get(self.write) is not None
             if not in_ledger and not self._registrations.is_own(unknown):
                 raise uncertain_error(unknown)
-        result: dict[str, Any] = ledger.run_once(
-            self.write,
-            lambda: self._register(secrets, ledger.headers()),
-            prepare=secrets.check,
-        )
+        with counted_write(self._operator.hook.metrics) as created:
+            result: dict[str, Any] = ledger.run_once(
+                self.write,
+                lambda: created(self._register(secrets, ledger.headers())),
+                prepare=secrets.check,
+            )
         if self._known is None or self._known.result != result:
             self._registrations.save(self.name, result=result)
         return result

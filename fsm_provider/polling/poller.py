@@ -24,11 +24,13 @@ from fsm_provider.api.errors import (
     FsmError,
     FsmUnauthorisedError,
 )
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.threads import run_in_thread
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
     from fsm_provider.api.form_filter import FormFilters
+    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.settings import Settings
     from fsm_provider.polling.form_poll import FormPoll
     from fsm_provider.polling.polls import PollQuery, PollResult
@@ -181,7 +183,7 @@ class FormPoller:
                 self._poll = None
             self._is_resumed = True
             self._settings_before = settings
-            self._client = _client_for(settings)
+            self._client = _client_for(settings, AirflowMetrics(connection=self.fsm_conn_id))
         return self._client
 
     async def _settings(self) -> Settings:
@@ -259,11 +261,11 @@ def connection_not_found(fsm_conn_id: str) -> FsmConnectionError:
     )
 
 
-def _client_for(settings: Settings) -> FsmClient:
+def _client_for(settings: Settings, metrics: Metrics) -> FsmClient:
     from fsm_provider.api.client import FsmClient
     from fsm_provider.api.retry import RetryPolicy
 
-    return FsmClient(settings, retry_policy=RetryPolicy(max_retries=0))
+    return FsmClient(settings, retry_policy=RetryPolicy(max_retries=0), metrics=metrics)
 
 
 def _pause_after(error: FsmError, failures: int, interval: float) -> float:

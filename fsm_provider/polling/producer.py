@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.compat import shared_stream_producer
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.configurations import (
     CONFIGURATIONS,
     CONFLICT_WINDOW,
@@ -120,6 +121,8 @@ class FormEventProducer(SharedStreamProducer):
         self._saved_at: float | None = None
         self._failing_since: float | None = None
         self._error_shown_at = 0.0
+        self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
+        self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=self._asset_name)
         self._tracker = NewFormTracker(
             filter_from(watch),
             property_ids=watch["filters"].get("property_ids", ()),
@@ -189,11 +192,16 @@ class FormEventProducer(SharedStreamProducer):
         if self._failing_since is not None:
             logger.info("Polling for the asset '%s' succeeds again", self._asset_name)
             self._failing_since = None
+        self._failures, self._polled_at = 0, now
+        self._metrics.incr("watcher.polls", result="complete")
         self._tracker.ingest(query, result, now)
         self._polled.set()
 
     def _note_failure(self, failure: PollFailure) -> None:
         now, error = asyncio.get_running_loop().time(), failure.error
+        if not failure.reminder:
+            self._failures += 1
+            self._metrics.incr("watcher.polls", result="failed")
         if self._failing_since is None:
             self._failing_since = self._error_shown_at = now
             level = logging.ERROR if error.permanent else logging.WARNING
@@ -206,6 +214,11 @@ class FormEventProducer(SharedStreamProducer):
                 *(self._asset_name, failing, error),
             )
 
+    def _measure(self) -> None:
+        self._metrics.gauge("watcher.poll_age", asyncio.get_running_loop().time() - self._polled_at)
+        self._metrics.gauge("watcher.failures", self._failures)
+        self._metrics.gauge("watcher.backlog", self._tracker.pending)
+
     async def _events(self) -> AsyncGenerator[list[FormReference], None]:
         """Yield the forms of each event, and record each event that Airflow has stored.
 
@@ -215,6 +228,7 @@ class FormEventProducer(SharedStreamProducer):
         max_forms = self._watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
         while True:
             await self._check_configuration()
+            self._measure()
             if self._polled.is_set():
                 self._polled.clear()
                 await self._save(throttled=True)
@@ -229,6 +243,7 @@ class FormEventProducer(SharedStreamProducer):
             await asyncio.sleep(self._confirmation_delay)
             if self._is_stored:
                 self._tracker.record()
+                self._metrics.incr("watcher.forms", len(references))
                 await self._save()
             else:
                 logger.warning(

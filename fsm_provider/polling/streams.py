@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
-from contextvars import Context, copy_context
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,10 +23,12 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.api.form_filter import FormReference
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_forms import SharedForms
+from fsm_provider.polling.wait_calls import WaitCall
 from fsm_provider.polling.wait_status import WaitStatus
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -77,10 +79,22 @@ async def wait_for_forms(
     if stream is None:
         stream = streams[key] = FormStream(wait, fsm_conn_id, query_params, interval, first_after)
     try:
-        return await stream.result_for(wait, _Call(failure_tolerance, status, log, log_interval))
+        return await stream.result_for(wait, WaitCall(failure_tolerance, status, log, log_interval))
     finally:
-        if stream.is_idle and streams.get(key) is stream:
+        if not stream.size and streams.get(key) is stream:
             del streams[key]
+            _measure(fsm_conn_id)
+
+
+def _measure(fsm_conn_id: str) -> None:
+    """Set the gauges of a connection's waits: the worst of its streams."""
+    loop = asyncio.get_running_loop()
+    streams = [one for one in _streams[loop].values() if one.fsm_conn_id == fsm_conn_id]
+    metrics = AirflowMetrics(connection=fsm_conn_id)
+    metrics.gauge("waits", sum(stream.size for stream in streams))
+    metrics.gauge("waits.failures", max((stream.failures for stream in streams), default=0))
+    ages = [loop.time() - stream.polled_at for stream in streams]
+    metrics.gauge("waits.poll_age", max(ages, default=0.0))
 
 
 class FormStream:
@@ -93,6 +107,8 @@ class FormStream:
     :param query_params: query parameters that the specification does not document.
     :param interval: seconds between two polls.
     :param first_after: seconds until the first.
+    :ivar failures: failed polls in a row.
+    :ivar polled_at: when the last poll succeeded, or the stream began, by the loop's clock.
     """
 
     def __init__(
@@ -109,21 +125,23 @@ class FormStream:
             interval=interval,
             check_interval=max(CHECK_INTERVAL, 10 * interval),
         )
-        self._fsm_conn_id = fsm_conn_id
+        self.fsm_conn_id = fsm_conn_id
         self._query_params = query_params
         self._interval = interval
         self._first_after = first_after
-        self._calls: dict[FormWait, _Call] = {}
+        self.failures, self.polled_at = 0, asyncio.get_running_loop().time()
+        self._metrics = AirflowMetrics(connection=fsm_conn_id)
+        self._calls: dict[FormWait, WaitCall] = {}
         self._checks: dict[FormWait, asyncio.Task[None]] = {}
         # Empty contexts, or what the polls log would be in the log of the first wait's task.
         self._task = asyncio.create_task(self._run(), name="fsm form stream", context=Context())
 
     @property
-    def is_idle(self) -> bool:
-        """Whether there is no wait."""
-        return not self._calls
+    def size(self) -> int:
+        """The number of waits."""
+        return len(self._calls)
 
-    async def result_for(self, wait: FormWait, call: _Call) -> list[FormReference]:
+    async def result_for(self, wait: FormWait, call: WaitCall) -> list[FormReference]:
         """Return the forms of a wait once they are enough.
 
         :raises FsmError: if polls fail for longer than tolerated, or with a permanent error.
@@ -139,17 +157,17 @@ class FormStream:
             if check := self._checks.pop(wait, None):
                 check.cancel()
             call.close()
-            if self.is_idle:
+            if not self.size:
                 self._task.cancel()
 
     async def _run(self) -> None:
-        poller = FormPoller(self._fsm_conn_id, self._query_params)
+        poller = FormPoller(self.fsm_conn_id, self._query_params)
         try:
             while True:
                 try:
                     await self._poll(poller)
                 except Exception as error:
-                    logger.exception("The polls for forms of '%s' start again", self._fsm_conn_id)
+                    logger.exception("The polls for forms of '%s' start again", self.fsm_conn_id)
                     message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
                     await self._fail_all(FsmConnectionError(message))
                 self._first_after = self._interval
@@ -172,17 +190,30 @@ class FormStream:
         async with aclosing(polls):
             async for polled in polls:
                 if isinstance(polled, PollFailure):
+                    self._count_failure(polled)
                     if not polled.reminder:
                         is_skipped = self._skip(polled.error, poller)
                     if not is_skipped:
                         await self._fail_all(polled.error, progressed=polled.progressed)
                     continue
+                self._count_success()
                 now = datetime.now(UTC)
                 for call in self._calls.values():
                     call.tolerance.reset()
                     call.status.succeed(now)
                 async for wait in _in_slices(polled):
                     self._give(wait)
+
+    def _count_success(self) -> None:
+        self.failures, self.polled_at = 0, asyncio.get_running_loop().time()
+        self._metrics.incr("waits.polls", result="complete")
+        _measure(self.fsm_conn_id)
+
+    def _count_failure(self, failure: PollFailure) -> None:
+        if not failure.reminder:
+            self.failures += 1
+            self._metrics.incr("waits.polls", result="failed")
+        _measure(self.fsm_conn_id)
 
     def _skip(self, error: FsmError, poller: FormPoller) -> bool:
         """Return whether a failed listing is skipped, because it may be the only one that fails."""
@@ -205,7 +236,7 @@ class FormStream:
         call = self._calls[wait]
         tolerance = FailureTolerance(call.tolerance.seconds)
         if call.poller is None:
-            call.poller = FormPoller(self._fsm_conn_id, self._query_params, is_check=True)
+            call.poller = FormPoller(self.fsm_conn_id, self._query_params, is_check=True)
         polls = poll_forever(
             call.poller,
             next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
@@ -217,9 +248,11 @@ class FormStream:
             async with aclosing(polls):
                 async for failure in polls:
                     if failure is None:
+                        self._count_success()
                         call.status.succeed(datetime.now(UTC))
                         self._give(wait)
                         return
+                    self._count_failure(failure)
                     if call.fail(failure.error, tolerance, progressed=failure.progressed):
                         self._forms.leave(wait)
                         return
@@ -236,71 +269,6 @@ class FormStream:
         async for wait in _in_slices(self._forms.waits):
             if (call := self._calls.get(wait)) and call.fail(error, call.tolerance, progressed=progressed):
                 self._forms.leave(wait)
-
-
-class _Call:
-    """What a wait is called with: its forms, or the failures of its polls.
-
-    Its functions log in the context of the trigger that waits. For the parameters see
-    :func:`wait_for_forms`.
-    """
-
-    def __init__(
-        self, failure_tolerance: float, status: WaitStatus, log: Any, log_interval: float | None
-    ) -> None:
-        self.result: asyncio.Future[list[FormReference]] = asyncio.get_running_loop().create_future()
-        self.status = status
-        self.poller: FormPoller | None = None
-        self.tolerance = FailureTolerance(failure_tolerance)
-        self._log = log
-        self._log_interval = log_interval
-        self._context = copy_context()
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_shown_others = False
-        self._schedule_progress()
-
-    def close(self) -> None:
-        """Close the connections, and log no more."""
-        if self.poller is not None:
-            self.poller.close()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def give(self, wait: FormWait) -> bool:
-        """Return whether the wait is done, after its forms have changed."""
-        forms = wait.forms()
-        if forms is None and wait.others and not self._has_shown_others:
-            self._has_shown_others = True
-            self._context.run(self._log.info, "%s", self.status.other_forms())
-        if forms is not None and not self.result.done():
-            self.result.set_result(forms)
-        return self.result.done()
-
-    def fail(self, error: FsmError, tolerance: FailureTolerance, *, progressed: bool) -> bool:
-        """Return whether the wait is done, after a poll has failed."""
-        was_failing = tolerance.is_failing
-        self.status.fail(error)
-        if progressed:
-            tolerance.reset()
-        if not tolerance.tolerates(error, asyncio.get_running_loop().time()):
-            if not self.result.done():
-                self.result.set_exception(error)
-        elif not was_failing:
-            self._context.run(
-                self._log.warning,
-                "Polling for forms failed, and goes on for up to %g s: %s",
-                tolerance.seconds,
-                error,
-            )
-        return self.result.done()
-
-    def _schedule_progress(self) -> None:
-        if self._log_interval is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._log_interval, self._show_progress)
-
-    def _show_progress(self) -> None:
-        self._log.info("%s", self.status.progress())
-        self._schedule_progress()
 
 
 async def _in_slices(waits: Iterable[FormWait]) -> AsyncIterator[FormWait]:

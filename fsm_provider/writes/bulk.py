@@ -361,6 +361,7 @@ class BulkJobCreator:
         by = f", by {Task(**outcome['by'])}" if outcome["by"] else ""
         details = outcome["error"] or f"job {outcome['jobID']}{by}"
         logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
+        self._hook.metrics.incr("writes", outcome=outcome["outcome"])
 
     def _stop_if_others_would_fail(self, error: FsmError, *, may_be_repeated: bool = False) -> None:
         if self._stopping.is_set():

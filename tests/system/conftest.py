@@ -9,6 +9,7 @@ import pytest
 
 from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from tests.statsd import Metrics, statsd
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID
 from tests.system.ledger import connections_with_ledger
@@ -53,9 +54,17 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
+def metrics() -> Iterator[Metrics]:
+    """The metrics that Airflow sends."""
+    with statsd() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
 def airflow(
     service: FakeFieldService,
     watched_service: FakeFieldService,
+    metrics: Metrics,
     dags_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalAirflow]:
@@ -66,6 +75,7 @@ def airflow(
     """
     home = tmp_path_factory.mktemp("airflow")
     env = {
+        **metrics.env,
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
         **connections_with_ledger(service, home, "fsm_with_ledger"),
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
@@ -80,6 +90,7 @@ def airflow(
     with LocalAirflow(dags_folder, home, env) as running:
         yield running
     written = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    written[home / "metrics"] = bytes(metrics.raw)
     assert any(b'"level":"debug"' in text for text in written.values()), "the log is not at DEBUG"
     path_tokens = [
         webhook["targetURL"].rpartition("/")[2]

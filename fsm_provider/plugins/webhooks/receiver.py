@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from fsm_provider.compat import count
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
 from fsm_provider.plugins.webhooks.config_cache import Configuration, Route
 from fsm_provider.plugins.webhooks.events import DeliveryRecorder
@@ -265,7 +265,7 @@ async def _read_body(receive: Receive, max_size: int) -> bytes:
 
 def _count(outcome: str, route: Route, reason: str | None = None) -> None:
     tags = {"connection": route.fsm_conn_id, "object": route.watched}
-    count(f"fsm.webhooks.{outcome}", {**tags, "reason": reason} if reason else tags)
+    AirflowMetrics(**tags, **{"reason": reason} if reason else {}).incr(f"webhooks.{outcome}")
 
 
 async def _respond(send: Send, status: int) -> None:

@@ -333,8 +333,9 @@ class TestLogsAndMetrics:
     def counted(self):
         """Airflow's own metrics, as a list."""
         METRICS.require()
-        from airflow._shared.observability.metrics import stats
-        from airflow._shared.observability.metrics.base_stats_logger import NoStatsLogger
+        import airflow.sdk.serde  # noqa: F401 - it would initialise them later
+        from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+        from airflow.sdk.observability import stats
 
         counts = []
 

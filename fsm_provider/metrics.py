@@ -1,0 +1,54 @@
+"""Airflow's metrics: StatsD, DogStatsD or OpenTelemetry, as ``airflow.cfg`` says."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from fsm_provider.api.metrics import Metrics
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_NOT_IN_TAGS = re.compile(r"[^\w./-]")
+
+
+class AirflowMetrics(Metrics):
+    """Passes on what is counted and measured.
+
+    :param tags: tags of everything, such as ``connection``.
+    """
+
+    def __init__(self, **tags: str) -> None:
+        self._tags = tags
+
+    def incr(self, name: str, count: int = 1, **tags: str) -> None:
+        """Add to a counter."""
+        self._emit("incr", name, count, tags)
+
+    def gauge(self, name: str, value: float, **tags: str) -> None:
+        """Set a gauge."""
+        self._emit("gauge", name, value, tags)
+
+    def timing(self, name: str, seconds: float, **tags: str) -> None:
+        """Record a duration, in the milliseconds of StatsD."""
+        self._emit("timing", name, seconds * 1000, tags)
+
+    def _emit(self, kind: str, name: str, value: float, tags: Mapping[str, str]) -> None:
+        all_tags = {tag: _NOT_IN_TAGS.sub("_", text) for tag, text in {**self._tags, **tags}.items()}
+        try:
+            getattr(_stats(), kind)(f"fsm.{name}", value, tags=all_tags)
+        except Exception as error:  # noqa: BLE001 - what it counts has happened, and must stay known
+            logger.debug("The metric '%s' was not sent: %r", name, error)
+
+
+@cache
+def _stats() -> Any:
+    with suppress(ImportError):
+        import airflow.sdk.serde  # noqa: F401 - it initialises Stats; a triggerer does not
+    from airflow.providers.common.compat.sdk import Stats
+
+    return Stats

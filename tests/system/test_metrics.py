@@ -1,0 +1,86 @@
+"""The provider's metrics on a real Airflow, as StatsD receives them from tasks, triggerer and API server."""
+
+import re
+from pathlib import Path
+
+import pytest
+import requests
+
+from fsm_provider.testing import FakeFieldService, faults
+from tests.statsd import Metrics
+from tests.system.airflow_api import wait_until
+from tests.system.dags.measured import CONN_ID, PROPERTIES
+from tests.system.form_events import add, until_emitted
+from tests.system.local_airflow import LocalAirflow
+
+MONITORING = Path(__file__).parents[2] / "docs" / "monitoring.md"
+ASSET = {"connection": "fsm_watched", "asset": "watched_records"}
+
+
+@pytest.fixture(scope="module")
+def measured(airflow: LocalAirflow, service: FakeFieldService) -> None:
+    """A run whose requests have each outcome."""
+    airflow.add_connection(CONN_ID, service.connection(), max_requests_per_second=20)
+    jobs = {name: f"/properties/{property_id}/jobs" for name, property_id in PROPERTIES.items()}
+    service.fail("POST", jobs["later"], faults.Status(429, retry_after=1))
+    service.fail("POST", jobs["refused"], faults.Status(422))
+    service.fail("POST", jobs["uncertain"], faults.Reset())
+    run_id = airflow.trigger("measured")
+    assert airflow.wait_for_run("measured", run_id, 180) == "success"
+
+
+@pytest.mark.usefixtures("measured")
+def test_requests_and_what_became_of_them_are_counted(metrics: Metrics) -> None:
+    def requests_with(**tags: str) -> float:
+        return metrics.count("fsm.requests", connection=CONN_ID, **tags)
+
+    assert requests_with(method="POST", status="201") == 3
+    assert requests_with(method="POST", status="422") == 1
+    assert requests_with(method="POST", status="none") == 1
+    assert requests_with(method="GET", status="200") > 10
+    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="created") == 3
+    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="rejected") == 1
+    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="uncertain") == 1
+    assert metrics.count("fsm.retries", connection=CONN_ID) == 1
+    for reason in ("retry", "throttle"):
+        assert metrics.values("fsm.delay", connection=CONN_ID, reason=reason)
+
+
+@pytest.mark.usefixtures("measured")
+def test_deferred_waits_are_measured(metrics: Metrics) -> None:
+    assert set(metrics.values("fsm.waits", connection=CONN_ID)) == {1.0, 0.0}
+    assert metrics.count("fsm.waits.polls", connection=CONN_ID, result="complete") >= 5
+    assert max(metrics.values("fsm.waits.poll_age", connection=CONN_ID)) < 20
+    assert set(metrics.values("fsm.waits.failures", connection=CONN_ID)) == {0.0}
+
+
+def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService, metrics: Metrics) -> None:
+    emitted_before = metrics.count("fsm.watcher.forms", **ASSET)
+    forms = add(watched, 2)
+    until_emitted(airflow, forms)
+    watched.fail("GET", "/forms", faults.Status(503), every=True)
+    wait_until(lambda: max(metrics.values("fsm.watcher.failures", **ASSET)) >= 2, 90, "polls fail")
+    watched.clear_faults()
+
+    wait_until(
+        lambda: metrics.count("fsm.watcher.forms", **ASSET) == emitted_before + 2, 30, "the forms are counted"
+    )
+    assert metrics.count("fsm.watcher.polls", result="complete", **ASSET) > 3
+    assert metrics.count("fsm.watcher.polls", result="failed", **ASSET) >= 2
+    assert 1 < max(metrics.values("fsm.watcher.poll_age", **ASSET)) < 120
+    assert min(metrics.values("fsm.watcher.backlog", **ASSET)) == 0
+
+
+def test_a_delivery_that_is_refused_is_counted(airflow: LocalAirflow, metrics: Metrics) -> None:
+    requests.post(f"{airflow.base_url}/fsm/webhooks/nobody/jobs/x", json={}, timeout=30)
+
+    wait_until(lambda: metrics.count("fsm.webhooks.refused", connection="-"), 30, "it is counted")
+
+
+def test_the_page_has_all_metrics(metrics: Metrics) -> None:
+    """And no other. The receiver's own tests count what it accepts."""
+    documented = set(re.findall(r"^\| `(fsm[.a-z_]+)`", MONITORING.read_text(), re.MULTILINE))
+
+    seen = {name for name, *_ in metrics.received if name.startswith("fsm.")}
+
+    assert seen | {"fsm.webhooks.accepted", "fsm.webhooks.repeated"} == documented
