@@ -11,7 +11,7 @@ import pytest
 
 from tests.capabilities import ASSETS
 from tests.processes import inherited_environment
-from tests.versions.test_examples import EXAMPLES
+from tests.versions.test_examples import EXAMPLES, STARTED_BY_FORMS
 
 PROJECT = Path(__file__).parent / "form_runs"
 AIRFLOW_OF_THE_USER = {
@@ -32,7 +32,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
     """The failures of each test of the project."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
-    (folder / "dags" / "examples").symlink_to(EXAMPLES)
+    for name in STARTED_BY_FORMS:
+        (folder / "dags" / f"{name}.py").symlink_to(EXAMPLES / f"{name}.py")
     command = [sys.executable, "-m", "pytest", "-q", "--junitxml=results.xml"]
     run = subprocess.run(
         command,

@@ -90,6 +90,7 @@ def test_pytest_shows_what_the_fixtures_are_for(run_pytest):
     assert "Serve the field-service API for one test" in fixtures
     assert "AIRFLOW_CONN_FSM_DEFAULT" in fixtures
     assert "Return the DAGs of the folder ``fsm_dags_folder``" in fixtures
+    assert "Run a DAG that ``completed_forms`` starts" in fixtures
     assert "@pytest.mark.fake_field_service(" in markers
 
 

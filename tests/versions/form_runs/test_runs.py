@@ -24,8 +24,8 @@ def test_a_form_is_read_as_the_service_has_it(start, fake_field_service):
 
     (read,) = start("on_single")
 
-    assert read["formName"] == name
-    assert read.items() <= form.items()
+    assert (read["formName"], read["jobID"]) == (name, 9)
+    assert (read["id"], read["propertyID"]) == (form["id"], form["propertyID"])
 
 
 def test_another_run_has_what_is_new_since(start_ids, fake_field_service):
