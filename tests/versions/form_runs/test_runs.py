@@ -8,6 +8,11 @@ from fsm_provider.api import FsmForbiddenError
 from fsm_provider.testing import faults
 
 
+def events_of(run):
+    with create_session() as session:
+        return list(session.get(DagRun, run.id).consumed_asset_events)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_run_has_the_forms_of_its_own_test(start_ids, fake_field_service, count):
     with create_session() as session:
@@ -28,7 +33,7 @@ def test_a_form_is_read_as_the_service_has_it(start, fake_field_service):
     assert (read["id"], read["propertyID"]) == (form["id"], form["propertyID"])
 
 
-def test_another_run_has_what_is_new_since(start_ids, fake_field_service):
+def test_each_run_has_what_is_new_since_the_last(fsm_dags, start_ids, fake_field_service):
     first = fake_field_service.add_form()["id"]
     assert start_ids("on_records") == [first]
     second = fake_field_service.add_form()["id"]
@@ -36,10 +41,10 @@ def test_another_run_has_what_is_new_since(start_ids, fake_field_service):
     fake_field_service.update_form(first)
     assert start_ids("on_records") == [first]
 
-    with pytest.raises(
-        AssertionError, match=f"has no new form.*listed: {first} 'Gas Safety Record', {second}"
-    ):
+    listed = f"listed: {first} 'Gas Safety Record', {second} 'Gas Safety Record'"
+    with pytest.raises(AssertionError, match=f"'records' has no new form.*{listed}"):
         start_ids("on_records")
+    assert events_of(fsm_dags["on_records"].test()) == []
 
 
 def test_each_dag_of_an_asset_has_its_forms(start_ids, fake_field_service):
@@ -48,39 +53,23 @@ def test_each_dag_of_an_asset_has_its_forms(start_ids, fake_field_service):
     assert start_ids("on_records") == start_ids("on_records_or_time") == [form]
 
 
-def test_each_event_has_a_run(start_ids, fake_field_service):
-    forms = [fake_field_service.add_form()["id"] for _ in range(3)]
+def test_a_run_has_the_forms_of_one_event(start_ids, fake_field_service):
+    forms = [fake_field_service.add_form()["id"] for _ in range(2)]
 
-    runs = [start_ids("on_single") for _ in forms]
-
-    assert sorted(runs) == [[form] for form in forms]
+    assert sorted(start_ids("on_single") + start_ids("on_single")) == forms
 
 
-def test_runs_are_those_of_an_asset(fsm_dags, run_with_completed_forms, start, fake_field_service):
-    fake_field_service.add_form()
-    first = run_with_completed_forms(fsm_dags["on_records"], run_conf={"dry_run": True})
-    fake_field_service.add_form()
-    second = run_with_completed_forms(fsm_dags["on_records"])
+def test_a_run_is_one_that_an_asset_starts(fsm_dags, run_with_completed_forms, start, fake_field_service):
+    forms = [fake_field_service.add_form()["id"] for _ in range(2)]
 
-    for run in (first, second):
-        assert run.run_type == "asset_triggered"
-        assert run.run_id.startswith("asset_triggered__")
-        assert run.logical_date is run.data_interval_start is None
-        assert {one.state for one in run.get_task_instances()} == {"success"}
-    assert first.run_id != second.run_id
-    assert first.conf == {"dry_run": True}
+    run = run_with_completed_forms(fsm_dags["mapped"], run_conf={"dry_run": True})
 
-
-def test_a_run_by_hand_has_no_events(fsm_dags, start, fake_field_service):
-    fake_field_service.add_form()
-    start("on_records")
-
-    run = fsm_dags["on_records"].test()
-
-    assert run.run_type == "manual"
-    with create_session() as session:
-        events = session.scalars(select(DagRun).where(DagRun.id == run.id)).one().consumed_asset_events
-    assert events == []
+    assert (run.state, run.run_type, run.conf) == ("success", "asset_triggered", {"dry_run": True})
+    assert run.run_id.startswith("asset_triggered__")
+    assert run.logical_date is run.data_interval_start is None
+    assert sorted(one.map_index for one in run.get_task_instances()) == [-1, 0, 1]
+    (event,) = events_of(run)
+    assert [form["id"] for form in event.extra["payload"]["forms"]] == forms
 
 
 def test_a_poll_that_fails_is_an_error(start, fake_field_service):

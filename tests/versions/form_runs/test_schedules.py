@@ -23,11 +23,10 @@ def test_none_of_either_is_too_little(start, fake_field_service):
         start("on_either")
 
 
-@pytest.mark.parametrize("dag_id", ["on_records_or_time", "on_records_or_alias"])
-def test_the_asset_is_enough(start_ids, fake_field_service, dag_id):
+def test_an_asset_is_enough_beside_an_alias(start_ids, fake_field_service):
     form = fake_field_service.add_form()["id"]
 
-    assert start_ids(dag_id) == [form]
+    assert start_ids("on_records_or_alias") == [form]
 
 
 def test_another_asset_has_the_event_it_is_given(start, fake_field_service):

@@ -18,26 +18,27 @@ rates = Asset("rates")
 six_o_clock = CronTriggerTimetable("0 6 * * *", timezone="UTC")
 
 
-@task
-def read_forms(triggering_asset_events):
-    return forms_from_events(triggering_asset_events)
-
-
-@task
 def write(value):
     with Path(os.environ["READ"]).open("a") as file:
         file.write(json.dumps(value) + "\n")
 
 
 @task
+def read_forms(triggering_asset_events):
+    for form in forms_from_events(triggering_asset_events):
+        write(form)
+
+
+@task
 def read_rates(triggering_asset_events):
-    return [event.extra for event in triggering_asset_events[rates]]
+    for event in triggering_asset_events[rates]:
+        write(event.extra)
 
 
 def define(dag_id, schedule, read=read_forms):
     @dag(dag_id, schedule=schedule, start_date=datetime(2026, 1, 1), catchup=False)
     def reader():
-        write.expand(value=read())
+        read()
 
     reader()
 
@@ -51,3 +52,15 @@ define("on_single", single)
 define("on_records_and_rates", [records, rates], read=read_rates)
 define("on_rates", [rates])
 define("by_hand", None)
+
+
+@dag(schedule=records, start_date=datetime(2026, 1, 1), catchup=False)
+def mapped():
+    @task
+    def forms(triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    task(write).expand(value=forms())
+
+
+mapped()
