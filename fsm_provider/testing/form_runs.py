@@ -88,7 +88,8 @@ class FormRuns:
         for watcher in polled:
             watcher.record()
         with _started_by(event_ids, dag.dag_id):
-            return dag.test(**arguments)
+            run: DagRun = dag.test(**arguments)
+        return run
 
     def close(self) -> None:
         """Delete the events, which tasks could read as those of an inlet."""

@@ -10,7 +10,7 @@ from fsm_provider.testing import faults
 
 def events_of(run):
     with create_session() as session:
-        return list(session.get(DagRun, run.id).consumed_asset_events)
+        return list(session.scalars(select(DagRun).filter_by(id=run.id)).one().consumed_asset_events)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -46,7 +46,7 @@ def define(dag_id, schedule, read=read_forms):
 define("on_records", [records])
 define("on_both", records & notices)
 define("on_either", records | notices)
-define("on_records_or_time", AssetOrTimeSchedule(timetable=six_o_clock, assets=[records]))
+define("on_records_or_time", AssetOrTimeSchedule(timetable=six_o_clock, assets=[records]))  # type: ignore[list-item]
 define("on_records_or_alias", records | AssetAlias("others"))
 define("on_single", single)
 define("on_records_and_rates", [records, rates], read=read_rates)
