@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 import pytest
 from airflow.models.asset import AssetEvent
 from airflow.models.dagrun import DagRun
@@ -70,6 +72,13 @@ def test_a_run_is_one_that_an_asset_starts(fsm_dags, run_with_completed_forms, s
     assert sorted(one.map_index for one in run.get_task_instances()) == [-1, 0, 1]
     (event,) = events_of(run)
     assert [form["id"] for form in event.extra["payload"]["forms"]] == forms
+
+
+def test_a_form_from_before_the_start_is_not_new(start, fake_field_service):
+    fake_field_service.add_form(created=datetime(2025, 12, 31, tzinfo=UTC))
+
+    with pytest.raises(AssertionError, match="'recent' has no new form"):
+        start("on_recent")
 
 
 def test_a_poll_that_fails_is_an_error(start, fake_field_service):

@@ -14,6 +14,7 @@ from fsm_provider.assets.forms import completed_forms, forms_from_events
 records = completed_forms("records", form_names="Gas Safety Record")
 notices = completed_forms("notices", form_names=["Warning Notice"], property_id=[7, 8])
 single = completed_forms("single", max_forms_per_event=1)
+recent = completed_forms("recent", start_from="2026-01-01T00:00:00Z")
 rates = Asset("rates")
 six_o_clock = CronTriggerTimetable("0 6 * * *", timezone="UTC")
 
@@ -49,6 +50,7 @@ define("on_either", records | notices)
 define("on_records_or_time", AssetOrTimeSchedule(timetable=six_o_clock, assets=[records]))  # type: ignore[list-item]
 define("on_records_or_alias", records | AssetAlias("others"))
 define("on_single", single)
+define("on_recent", recent)
 define("on_records_and_rates", [records, rates], read=read_rates)
 define("on_rates", [rates])
 define("by_hand", None)
