@@ -31,13 +31,13 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, with any further options, a boot of Airflow's own processes, and the examples."""
+    """Run the unit tests, with any further options, a boot of Airflow's processes, examples, and the kit."""
     install(session, airflow)
     in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
         "unit": [*in_parallel, *session.posargs, "tests/unit"],
         "boot": ["tests/versions/test_boot.py"],
-        "examples": ["tests/versions/test_examples.py"],
+        "examples": ["tests/versions/test_examples.py", "tests/versions/test_form_runs.py"],
     }
     for suite in VERSIONS[airflow]["suites"]:
         test(session, airflow, suite, *suites[suite])

@@ -20,6 +20,7 @@ from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
+from fsm_provider.polling.watch import FormWatch, filter_from
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -248,6 +249,20 @@ class NewFormTracker:
     def _add_emitted(self, forms: list[NewForm]) -> None:
         for form in forms:
             self._emitted.add(form.id, form.version, form.hour)
+
+
+def tracker_for(watch: FormWatch) -> NewFormTracker:
+    """Return a tracker of the forms that a configuration asks for."""
+    return NewFormTracker(
+        filter_from(watch),
+        property_ids=watch["filters"].get("property_ids", ()),
+        job_ids=watch["filters"].get("job_ids", ()),
+        form_names=watch["form_names"],
+        start_from=watch["start_from"],
+        look_back=timedelta(seconds=watch["look_back"]),
+        reconcile_back=timedelta(seconds=watch["reconcile_back"]),
+        reconcile_every=watch["reconcile_every"],
+    )
 
 
 def polled_until(stored: StoredWatermark) -> datetime | None:

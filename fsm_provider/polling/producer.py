@@ -19,10 +19,10 @@ from fsm_provider.polling.configurations import (
     Configuration,
     until_stored,
 )
-from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
+from fsm_provider.polling.new_forms import WATERMARK, StoredWatermark, polled_until, tracker_for
 from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
-from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, filter_from, question_from
+from fsm_provider.polling.watch import event_for, filter_from, max_forms_from, question_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 from fsm_provider.state.digest import digest_for
 
@@ -104,8 +104,7 @@ class FormEventProducer(SharedStreamProducer):
             try:
                 async with self._polling(), aclosing(self._events()) as events:
                     async for references in events:
-                        origin = {"asset_name": self._asset_name, "question": question_from(self._watch)}
-                        yield {**origin, "forms": references}, None
+                        yield event_for(self._watch, references), None
             except _ReplacedError:
                 logger.info("The asset '%s' is now polled with another configuration", self._asset_name)
 
@@ -123,16 +122,7 @@ class FormEventProducer(SharedStreamProducer):
         self._error_shown_at = 0.0
         self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=self._asset_name)
-        self._tracker = NewFormTracker(
-            filter_from(watch),
-            property_ids=watch["filters"].get("property_ids", ()),
-            job_ids=watch["filters"].get("job_ids", ()),
-            form_names=watch["form_names"],
-            start_from=watch["start_from"],
-            look_back=timedelta(seconds=watch["look_back"]),
-            reconcile_back=timedelta(seconds=watch["reconcile_back"]),
-            reconcile_every=watch["reconcile_every"],
-        )
+        self._tracker = tracker_for(watch)
         self._tracker.begin(self._began)
 
     async def _next_configuration(self) -> FormWatch:
@@ -225,7 +215,7 @@ class FormEventProducer(SharedStreamProducer):
         :raises _ReplacedError: once there is another configuration; what is pending is found again.
         """
         self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
-        max_forms = self._watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
+        max_forms = max_forms_from(self._watch)
         while True:
             await self._check_configuration()
             self._measure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter, FormFilters
+from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter, FormFilters, FormReference
 
 QUESTION = ("fsm_conn_id", "filters", "form_names", "query_params")
 """What decides which forms an asset has; the other keys say when and how often it is polled."""
@@ -53,3 +53,17 @@ def question_from(watch: FormWatch) -> dict[str, Any]:
     """Return the part of a configuration that decides which forms the asset has."""
     given: dict[str, Any] = {**watch}
     return {name: given[name] for name in QUESTION}
+
+
+def max_forms_from(watch: FormWatch) -> int:
+    """Return the number of forms that one event may hold."""
+    return watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
+
+
+def event_for(watch: FormWatch, references: list[FormReference]) -> dict[str, Any]:
+    """Return the event that a watcher emits of new forms."""
+    return {
+        "asset_name": watch["asset_name"],
+        "question": question_from(watch),
+        "forms": references,
+    }

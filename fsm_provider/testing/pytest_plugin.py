@@ -6,16 +6,18 @@ Airflow nor FastAPI before a test asks for a fixture.
 
 from __future__ import annotations
 
+import logging
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
 
     from fsm_provider.testing.service import FakeFieldService
@@ -46,9 +48,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     environment = pytest.MonkeyPatch()
     early_config.add_cleanup(environment.undo)
     environment.setenv("AIRFLOW_HOME", home)
+    environment.delenv("AIRFLOW_CONFIG", raising=False)
     environment.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
     environment.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     environment.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{home}/airflow.db")
+    environment.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", f"sqlite+aiosqlite:///{home}/airflow.db")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,11 +99,7 @@ def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
     """
     if not request.config.getini(DAGS_FOLDER):
         pytest.fail(f"{DAGS_FOLDER} is not set: name the folder of your DAG files in pytest's settings")
-    migrated = subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], capture_output=True, text=True, check=False
-    )
-    if migrated.returncode:
-        pytest.fail(f"airflow db migrate failed:\n{migrated.stderr}")
+    _create_database()
     from airflow.models import DagBag
 
     bag = DagBag()
@@ -107,3 +107,45 @@ def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
         pytest.fail("\n".join(f"{file}:\n{error}" for file, error in bag.import_errors.items()))
     dags: Mapping[str, DAG] = bag.dags
     return dags
+
+
+def _create_database() -> None:
+    """Create Airflow's tables, as ``airflow db migrate`` does, without importing Airflow a second time."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a project may raise on Airflow's
+        from airflow.utils.db import initdb
+
+        initdb()
+    # Airflow 2 lets alembic configure the root logger, in place of pytest.
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def run_with_completed_forms() -> Iterator[Callable[..., DagRun]]:
+    """Run a DAG that ``completed_forms`` starts, as if its assets were polled now. Needs Airflow 3.0.
+
+    ::
+
+        def test_records_are_filed(fake_field_service, fsm_dags, run_with_completed_forms):
+            fake_field_service.add_form(form_name="Gas Safety Record")
+            run = run_with_completed_forms(fsm_dags["file_records"])
+            assert run.state == "success"
+
+    It polls the service once for each asset of ``completed_forms`` in the DAG's schedule, with the asset's
+    own filters, and runs ``dag.test()`` with the events: ``triggering_asset_events`` of the tasks' context.
+    A form that was in an event of the same DAG in this test is new again once it is updated. Where there is
+    no new form, as the filters match none, it raises an AssertionError. ``other_events={"rates": {}}``
+    gives the run an event of another asset of the schedule, with its extra; other arguments are those of
+    ``dag.test()``. See ``fsm_provider.testing.form_runs.FormRuns.run``.
+    """
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+    if not AIRFLOW_V_3_0_PLUS:
+        pytest.fail("run_with_completed_forms needs Airflow 3.0 or newer: Airflow 2 has no asset watchers")
+    from fsm_provider.testing.form_runs import FormRuns
+
+    with closing(FormRuns()) as runs:
+        yield runs.run

@@ -1,4 +1,4 @@
-"""A user's project: its DAG tested with the pytest plugin, as it should be and broken."""
+"""A user's project: its DAGs tested with the pytest plugin, as it should be and broken."""
 
 import re
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 KIT = Path(__file__).parent / "kit"
+WORK_ORDER = "tests/test_work_order.py"
 LAST_LINE = "    create_job >> wait_for_form\n"
 ORDERED_AGAIN = """
     order_again = FsmCreateJobOperator(
@@ -27,28 +28,28 @@ def run_tests(tmp_path: Path) -> Callable[..., str]:
     """Runs the tests of the project on a changed DAG, and gives what pytest says."""
     shutil.copytree(KIT, tmp_path, dirs_exist_ok=True)
 
-    def run(change: str) -> str:
+    def run(change: str, *files: str) -> str:
         dag_file = tmp_path / "dags" / "work_order.py"
         dag_file.write_text(dag_file.read_text().replace(LAST_LINE, change))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *files]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
 
     return run
 
 
-def test_the_dag_passes(run_tests: Callable[..., str]) -> None:
-    assert "2 passed" in run_tests(LAST_LINE)
+def test_the_dags_pass(run_tests: Callable[..., str]) -> None:
+    assert "4 passed" in run_tests(LAST_LINE)
 
 
 def test_a_dag_that_orders_twice_fails(run_tests: Callable[..., str]) -> None:
-    output = run_tests(ORDERED_AGAIN)
+    output = run_tests(ORDERED_AGAIN, WORK_ORDER)
 
     assert "2 failed" in output, output
     assert "assert ['PO-4711', 'PO-4711'] == ['PO-4711']" in output
 
 
 def test_a_dag_that_cannot_be_imported_is_named(run_tests: Callable[..., str]) -> None:
-    output = run_tests("    create_job >> wait_for_forms\n")
+    output = run_tests("    create_job >> wait_for_forms\n", WORK_ORDER)
 
     assert "2 errors" in output, output
     assert "dags/work_order.py:" in output
@@ -56,7 +57,11 @@ def test_a_dag_that_cannot_be_imported_is_named(run_tests: Callable[..., str]) -
 
 
 def test_each_test_of_the_project_has_ten_lines_at_most() -> None:
-    tests = re.split(r"\n\n\n", (KIT / "tests" / "test_work_order.py").read_text().strip())[1:]
+    tests = [
+        test
+        for file in (KIT / "tests").glob("test_*.py")
+        for test in re.split(r"\n\n\n", file.read_text().strip())[1:]
+    ]
 
-    assert len(tests) == 2
+    assert len(tests) == 4
     assert max(len(test.splitlines()) for test in tests) <= 10

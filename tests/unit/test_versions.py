@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.versions.report import DOCUMENTS, RESULTS, VERSIONS, between_markers
-from tests.versions.test_examples import CASES, EXAMPLES, NOT_BY_DAG_TEST
+from tests.versions.test_examples import CASES, EXAMPLES, NOT_BY_DAG_TEST, STARTED_BY_FORMS
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -40,4 +40,4 @@ def kills_on(airflow):
 def test_no_example_is_left_out():
     modules = {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"}
 
-    assert {module for module, _ in CASES} | set(NOT_BY_DAG_TEST) == modules
+    assert {module for module, _ in CASES} | {*STARTED_BY_FORMS, *NOT_BY_DAG_TEST} == modules

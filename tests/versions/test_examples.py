@@ -41,9 +41,9 @@ CASES = {
     },
     ("remedial_from_warning_notice", "remedial_from_warning_notice"): {},
 }
+STARTED_BY_FORMS = ["gas_safety_forms", "forms_beside_webhooks"]
+"""Run by test_form_runs.py."""
 NOT_BY_DAG_TEST = {
-    "gas_safety_forms": "events of its watcher start it, and dag.test() has none",
-    "forms_beside_webhooks": "events of its watcher start it, and dag.test() has none",
     "webhook_bootstrap": "deliveries to an API server start it",
 }
 

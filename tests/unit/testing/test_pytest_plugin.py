@@ -90,6 +90,7 @@ def test_pytest_shows_what_the_fixtures_are_for(run_pytest):
     assert "Serve the field-service API for one test" in fixtures
     assert "AIRFLOW_CONN_FSM_DEFAULT" in fixtures
     assert "Return the DAGs of the folder ``fsm_dags_folder``" in fixtures
+    assert "Run a DAG that ``completed_forms`` starts" in fixtures
     assert "@pytest.mark.fake_field_service(" in markers
 
 
@@ -118,6 +119,28 @@ def test_with_one_airflow_has_a_home_that_is_removed(run_pytest):
     (home,) = [line.split()[1] for line in output.splitlines() if line.startswith("home")]
     assert home != os.environ["AIRFLOW_HOME"]
     assert not Path(home).exists()
+
+
+def test_with_one_neither_a_configuration_nor_a_database_of_the_user_is_used(run_pytest, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONFIG", "/home/of/the/user/airflow.cfg")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://of-the-user/airflow")
+    monkeypatch.setenv(
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", "postgresql+asyncpg://of-the-user/airflow"
+    )
+    test = """
+import os
+
+def test_it():
+    found = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW")}
+    assert "AIRFLOW_CONFIG" not in found
+    databases = [value for name, value in found.items() if "SQL_ALCHEMY_CONN" in name]
+    assert sorted(url.partition(":")[0] for url in databases) == ["sqlite", "sqlite+aiosqlite"]
+    assert all(found["AIRFLOW_HOME"] in url for url in databases)
+"""
+
+    code, output = run_pytest(settings="fsm_dags_folder = .", test=test)
+
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(

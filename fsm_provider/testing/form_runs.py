@@ -1,0 +1,222 @@
+"""Test runs of DAGs that completed forms start: what watcher, triggerer and scheduler do, in one call.
+
+Unlike the fake, this is made of what it tests: the poll, its filters and the event are the watcher's own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, event, select
+from sqlalchemy.orm import Session
+
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.polling.form_poll import FormPoll
+from fsm_provider.polling.new_forms import tracker_for
+from fsm_provider.polling.watch import FormWatch, event_for, max_forms_from, question_from
+from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+
+    from fsm_provider.api.form_filter import FormReference
+
+CONFIGURATION = f"{FsmFormConfigurationTrigger.__module__}.{FsmFormConfigurationTrigger.__qualname__}"
+MAX_NAMED = 10
+"""Forms in one message."""
+
+
+class FormRuns:
+    """Runs DAGs with the forms that are new to them."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[tuple[str, str], FormWatcher] = {}
+        self._event_ids: list[int] = []
+
+    def run(
+        self, dag: DAG, *, other_events: Mapping[str, dict[str, Any]] | None = None, **arguments: Any
+    ) -> DagRun:
+        """Run a DAG as Airflow would after the next poll of its assets.
+
+        The run has no logical date, and its events are in Airflow's database, where its tasks read them. It
+        takes one event of each of its assets that have new forms: up to ``max_forms_per_event``, the others
+        are for the next call. New is what no call for this DAG has returned in this version, and the first
+        time every form, unless the asset's ``start_from`` is a time.
+
+        :param dag: a DAG with assets of :func:`~fsm_provider.assets.forms.completed_forms` in its schedule.
+        :param other_events: the extra of an event of each other asset that starts the run too, by its name.
+        :param arguments: arguments of ``dag.test()``.
+        :return: the run, which has ended.
+        :raises ValueError: if the schedule has no asset of completed forms, or none that is named.
+        :raises AssertionError: if the DAG would not start, as forms or events are missing.
+        :raises FsmError: if the service cannot be read.
+        """
+        condition = getattr(dag.timetable, "asset_condition", None)
+        assets = {asset.name: asset for asset in _assets_in(condition)}
+        watches = {name: watch for name, asset in assets.items() if (watch := _watch_of(asset))}
+        if not watches:
+            raise ValueError(
+                f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no form starts "
+                f"it. Its assets: {', '.join(assets) or 'none'}"
+            )
+        extras = dict(other_events or {})
+        others = assets.keys() - watches.keys()
+        if unknown := extras.keys() - others:
+            raise ValueError(
+                f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other asset of "
+                f"this name. Its other assets: {', '.join(sorted(others)) or 'none'}"
+            )
+        missing = [f"other_events has none of the asset '{name}'" for name in sorted(others - extras.keys())]
+        polled = []
+        for name, watch in watches.items():
+            watcher = self._watchers.setdefault((dag.dag_id, name), FormWatcher(watch))
+            if forms := watcher.poll():
+                polled.append(watcher)
+                extras[name] = {"from_trigger": True, "payload": event_for(watch, forms)}
+            else:
+                missing.append(watcher.why_none())
+        if not polled or not _is_met(condition, extras.keys()):
+            raise AssertionError(f"The DAG '{dag.dag_id}' would not start: {'; '.join(missing)}")
+        event_ids = _store_events([(assets[name], extra) for name, extra in extras.items()])
+        self._event_ids += event_ids
+        for watcher in polled:
+            watcher.record()
+        with _started_by(event_ids, dag.dag_id):
+            run: DagRun = dag.test(**arguments)
+        return run
+
+    def close(self) -> None:
+        """Delete the events, which tasks could read as those of an inlet."""
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+
+        if not self._event_ids:
+            return
+        with create_session() as session:
+            session.execute(delete(AssetEvent).where(AssetEvent.id.in_(self._event_ids)))
+
+
+class FormWatcher:
+    """Polls for the forms of an asset that are new to one DAG.
+
+    :param watch: the configuration of the asset's watcher.
+    """
+
+    def __init__(self, watch: FormWatch) -> None:
+        self._watch = watch
+        adapted = watch.copy()
+        adapted["reconcile_every"] = 0.0  # each poll goes back as far as any does
+        if adapted["start_from"] == "now":
+            adapted["start_from"] = "beginning"  # which is the beginning of the test
+        self._tracker = tracker_for(adapted)
+        self._listed: list[FormReference] = []
+
+    def poll(self) -> list[FormReference]:
+        """Poll once, and return the forms of the next event.
+
+        :raises FsmError: if the service cannot be read.
+        """
+        now = time.monotonic()
+        query = self._tracker.next_query(now, datetime.now(UTC))
+        poll = FormPoll(query.filters, self._watch["query_params"])
+        with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
+            while (result := poll.read_page(client)) is None:
+                pass
+        self._listed = result.references
+        self._tracker.ingest(query, result, now)
+        return self._tracker.next_event(max_forms_from(self._watch))
+
+    def why_none(self) -> str:
+        """Return a message about the last poll, which found no new form."""
+        asked = {name: value for name, value in question_from(self._watch).items() if value}
+        named = [f"{one['id']} '{one['formName']}'" for one in self._listed[:MAX_NAMED]]
+        more = ["..."] if len(self._listed) > MAX_NAMED else []
+        return (
+            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; listed: "
+            f"{', '.join(named + more) or 'none'}"
+        )
+
+    def record(self) -> None:
+        """Record that the forms of the last poll have started a run."""
+        self._tracker.record()
+
+
+def _assets_in(condition: Any) -> Iterator[Any]:
+    """Yield the assets of a schedule; not those that it refers to by alias, name or URI."""
+    if hasattr(condition, "watchers"):
+        yield condition
+    for part in getattr(condition, "objects", ()):
+        yield from _assets_in(part)
+
+
+def _is_met(condition: Any, names: Collection[str]) -> bool:
+    """Return whether a schedule starts a run once the assets of these names have events."""
+    if not hasattr(condition, "objects"):
+        return hasattr(condition, "watchers") and condition.name in names
+    parts = [_is_met(part, names) for part in condition.objects]
+    # Since Airflow 3.2, timetables outside of airflow.sdk have classes of their own.
+    return all(parts) if type(condition).__name__ in ("AssetAll", "SerializedAssetAll") else any(parts)
+
+
+def _watch_of(asset: Any) -> FormWatch | None:
+    """Return the configuration of an asset's watcher, None if it is no asset of completed forms."""
+    for watcher in asset.watchers:
+        trigger = watcher.trigger
+        classpath, arguments = (
+            (trigger["classpath"], trigger["kwargs"]) if isinstance(trigger, dict) else trigger.serialize()
+        )
+        if classpath == CONFIGURATION:
+            watch: FormWatch = json.loads(arguments["watch"])
+            return watch
+    return None
+
+
+def _store_events(extras: list[tuple[Any, dict[str, Any]]]) -> list[int]:
+    """Store an event of each asset with an extra, as a triggerer does, and return their identifiers."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        events = []
+        for asset, extra in extras:
+            known = select(AssetModel).filter_by(name=asset.name, uri=asset.uri)
+            if (model := session.scalar(known)) is None:
+                # dag.test() stores a DAG's assets later, and on Airflow 3.0 not at all.
+                session.add(model := AssetModel(name=asset.name, uri=asset.uri, group=asset.group))
+                session.flush()
+            events.append(AssetEvent(asset_id=model.id, extra=extra))
+        session.add_all(events)
+        session.flush()
+        return [one.id for one in events]
+
+
+@contextmanager
+def _started_by(event_ids: list[int], dag_id: str) -> Iterator[None]:
+    """Make the next run of a DAG one that these events start, as a scheduler does."""
+    from airflow.models.asset import AssetEvent
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    started: list[DagRun] = []
+
+    def start(session: Session, *_: object) -> None:
+        for run in session.new:
+            if not started and isinstance(run, DagRun) and run.dag_id == dag_id:
+                started.append(run)
+                run.run_type, run.triggered_by = DagRunType.ASSET_TRIGGERED, DagRunTriggeredByType.ASSET
+                run.run_id = DagRun.generate_run_id(run_type=run.run_type, run_after=run.run_after)
+                run.logical_date = run.data_interval_start = run.data_interval_end = None
+                events = session.scalars(select(AssetEvent).where(AssetEvent.id.in_(event_ids)))
+                run.consumed_asset_events.extend(events)
+
+    event.listen(Session, "before_flush", start)
+    try:
+        yield
+    finally:
+        event.remove(Session, "before_flush", start)

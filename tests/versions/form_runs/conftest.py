@@ -1,0 +1,24 @@
+import json
+
+import pytest
+
+
+@pytest.fixture
+def start(fsm_dags, run_with_completed_forms, tmp_path, monkeypatch):
+    """Runs a DAG, and returns what its tasks have read."""
+    read = tmp_path / "read.jsonl"
+    monkeypatch.setenv("READ", str(read))
+
+    def start(dag_id, **arguments):
+        read.write_text("")
+        run = run_with_completed_forms(fsm_dags[dag_id], **arguments)
+        assert run.state == "success"
+        return [json.loads(line) for line in read.read_text().splitlines()]
+
+    return start
+
+
+@pytest.fixture
+def start_ids(start):
+    """Runs a DAG, and returns the identifiers of the forms that its tasks have read."""
+    return lambda dag_id: sorted(form["id"] for form in start(dag_id))

@@ -1,0 +1,56 @@
+"""DAGs that completed forms start, run by the pytest plugin in a project of its own."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.capabilities import ASSETS
+from tests.versions.test_examples import EXAMPLES, STARTED_BY_FORMS
+
+PROJECT = Path(__file__).parent / "form_runs"
+TESTS = [
+    (file.stem, name)
+    for file in sorted(PROJECT.glob("test_*.py"))
+    for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[str]]:
+    """The failures of each test of the project."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
+    for name in STARTED_BY_FORMS:
+        (folder / "dags" / f"{name}.py").symlink_to(EXAMPLES / f"{name}.py")
+    command = [sys.executable, "-m", "pytest", "-q", "--junitxml=results.xml"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in ElementTree.parse(folder / "results.xml").iter("testcase"):
+        failures = found.setdefault((case.attrib["classname"], case.attrib["name"].partition("[")[0]), [])
+        failures += [part.text or "" for part in case if part.tag in ("error", "failure")]
+    return found
+
+
+@ASSETS.needed
+@pytest.mark.parametrize(("file", "name"), TESTS, ids=[name.removeprefix("test_") for _, name in TESTS])
+def test_in_the_project(results: dict[tuple[str, str], list[str]], file: str, name: str) -> None:
+    failures = results[file, name]
+
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.skipif(ASSETS.is_there, reason="since Airflow 3.0 there are watchers")
+def test_without_watchers_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(run_with_completed_forms): pass\n")
+
+    command = [sys.executable, "-m", "pytest", "-q"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+
+    assert "run_with_completed_forms needs Airflow 3.0" in run.stdout
+    assert run.returncode == 1
