@@ -38,12 +38,14 @@ class StoredWatermark(TypedDict):
     :param pieces: the keys of the chunks of emitted forms.
     :param polled: where the next poll would have begun, if forms are pending.
     :param oldest_pending: when the first of the pending forms was updated, if that is before ``moment``.
+    :param replayed: the identifier of the last replay that it is part of.
     """
 
     moment: str | None
     pieces: list[str]
     polled: NotRequired[str]
     oldest_pending: NotRequired[str]
+    replayed: NotRequired[str]
 
 
 class NewFormTracker:
@@ -84,6 +86,7 @@ class NewFormTracker:
         self._pending = PendingForms()
         self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
+        self._replayed: tuple[datetime, datetime | None] | None = None
         self._began = math.inf
         self._oldest: datetime | None = None
 
@@ -114,6 +117,21 @@ class NewFormTracker:
     def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
         """Restore a chunk of :meth:`to_store` by its key and its value."""
         self._emitted.restore(key, emitted)
+
+    def replay(self, since: datetime, until: datetime | None = None) -> None:
+        """Make the forms new again that were updated at or after ``since``, and before ``until`` if given.
+
+        Call it once all is restored. It does nothing before the forms of the first poll were emitted. Forms
+        without a readable time are not made new. Others that are not remembered are history, as far back as
+        nothing is remembered.
+        """
+        if (timestamp := self._watermark.timestamp) is None:
+            return
+        self._replayed = since, until
+        self._emitted.remove(lambda version: is_within(parse_reference_time(version), since, until))
+        remembered = timestamp - self._reconcile_back
+        self._history_ends = max(self._history_ends or remembered, remembered)
+        self._watermark.timestamp = self._pending.watermark = min(timestamp, since)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -233,21 +251,29 @@ class NewFormTracker:
                 self._add_emitted(new)
                 return []
             ends = result.started - timedelta(seconds=waited)
-        history = [form for form in new if _is_before(form, ends)]
+        history = [form for form in new if _is_before(form, ends) and not self._is_replayed(form)]
         if history:
             self._add_emitted(history)
             logger.warning(
-                "%s forms unknown to this watcher were updated before it began to poll for such forms, at "
-                "%s: they are history and not emitted: %s",
+                "%s forms unknown to this watcher were updated before what it remembers begins, at %s: they "
+                "are history and not emitted: %s",
                 len(history),
                 ends,
                 ", ".join(form.id for form in history[:MAX_NAMED]),
             )
-        return [form for form in new if not _is_before(form, ends)]
+        return [form for form in new if not _is_before(form, ends) or self._is_replayed(form)]
+
+    def _is_replayed(self, form: NewForm) -> bool:
+        return self._replayed is not None and is_within(form.updated, *self._replayed)
 
     def _add_emitted(self, forms: list[NewForm]) -> None:
         for form in forms:
             self._emitted.add(form.id, form.version, form.hour)
+
+
+def is_within(updated: datetime | None, since: datetime, until: datetime | None) -> bool:
+    """Return whether a form was updated at or after a time, and before another if there is one."""
+    return updated is not None and since <= updated and (until is None or updated < until)
 
 
 def polled_until(stored: StoredWatermark) -> datetime | None:

@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.compat import shared_stream_producer
-from fsm_provider.polling.configurations import (
-    CONFIGURATIONS,
-    CONFLICT_WINDOW,
-    INTERVAL,
-    Configuration,
-    until_stored,
-)
-from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
+from fsm_provider.polling.configurations import CONFIGURATIONS, INTERVAL, Configuration, until_stored
+from fsm_provider.polling.new_forms import WATERMARK
 from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
+from fsm_provider.polling.stored_trackers import REPLAY, Replay, prefix_for, restore, tracker_for
 from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, filter_from, question_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
-from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -60,7 +54,7 @@ SAVE_INTERVAL = 60.0
 
 
 class _ReplacedError(Exception):
-    """The asset has another configuration than the one in use."""
+    """The asset has another configuration than the one in use, or forms are to be emitted again."""
 
 
 class FormEventProducer(SharedStreamProducer):
@@ -106,7 +100,11 @@ class FormEventProducer(SharedStreamProducer):
                         origin = {"asset_name": self._asset_name, "question": question_from(self._watch)}
                         yield {**origin, "forms": references}, None
             except _ReplacedError:
-                logger.info("The asset '%s' is now polled with another configuration", self._asset_name)
+                logger.info(
+                    "The asset '%s' is now polled with another configuration, or emits forms again as "
+                    "requested",
+                    self._asset_name,
+                )
 
     async def _note_beginning(self) -> None:
         if (began := await self._store.aget(BEGAN)) is None:
@@ -116,27 +114,18 @@ class FormEventProducer(SharedStreamProducer):
 
     def _configure(self, watch: FormWatch) -> None:
         self._watch = watch
-        self._prefix = _prefix_for(watch)
+        self._prefix = prefix_for(watch)
         self._saved_at: float | None = None
         self._failing_since: float | None = None
         self._error_shown_at = 0.0
-        self._tracker = NewFormTracker(
-            filter_from(watch),
-            property_ids=watch["filters"].get("property_ids", ()),
-            job_ids=watch["filters"].get("job_ids", ()),
-            form_names=watch["form_names"],
-            start_from=watch["start_from"],
-            look_back=timedelta(seconds=watch["look_back"]),
-            reconcile_back=timedelta(seconds=watch["reconcile_back"]),
-            reconcile_every=watch["reconcile_every"],
-        )
+        self._tracker = tracker_for(watch)
         self._tracker.begin(self._began)
 
     async def _next_configuration(self) -> FormWatch:
         """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""
         waited = 0
         while True:
-            watch, interval = await self._read_configuration()
+            watch, interval, _ = await self._read_configuration()
             if watch and (interval or waited >= WAIT_FOR_INTERVAL):
                 self._interval = interval or DEFAULT_INTERVAL
                 return watch
@@ -151,24 +140,26 @@ class FormEventProducer(SharedStreamProducer):
             await asyncio.sleep(1.0)
 
     async def _check_configuration(self) -> None:
-        """Check for another configuration, at most once in :data:`CHECK_INTERVAL`.
+        """Check for another configuration or a replay, at most once in :data:`CHECK_INTERVAL`.
 
         :raises _ReplacedError: if there is one.
         """
         now = asyncio.get_running_loop().time()
         if now >= self._check_at:
             self._check_at = now + CHECK_INTERVAL
-            watch, interval = await self._read_configuration()
-            if (watch or self._watch, interval or self._interval) != (self._watch, self._interval):
+            watch, interval, replay = await self._read_configuration()
+            current = watch or self._watch, interval or self._interval, replay or self._replay
+            if current != (self._watch, self._interval, self._replay):
                 raise _ReplacedError
 
-    async def _read_configuration(self) -> tuple[FormWatch | None, float | None]:
-        """Return the current configuration and interval; None for what is not stored or cannot be read."""
+    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None]:
+        """Return the current configuration, interval and replay; None if not stored or not readable."""
         with suppress(Exception):
             known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
             interval: float | None = await self._store.aget(INTERVAL)
-            return known[-1]["watch"] if known else None, interval
-        return None, None
+            replay: Replay | None = await self._store.aget(REPLAY)
+            return known[-1]["watch"] if known else None, interval, replay
+        return None, None, None
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
         """Poll while the body runs, in a task that assets share."""
@@ -245,32 +236,7 @@ class FormEventProducer(SharedStreamProducer):
         self._confirmed.set()
 
     async def _restore(self) -> None:
-        """Restore what was emitted, and the newest watermark of the asset and the connection.
-
-        Of two versions in the same hour, the one restored last counts: that of the current configuration. Two
-        configurations that alternate keep their own watermark: neither polls for the other's forms.
-        """
-        known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
-        watches = [one["watch"] for one in known]
-        same_service = [one for one in watches if one["fsm_conn_id"] == self._watch["fsm_conn_id"]]
-        newest_first = dict.fromkeys([self._prefix, *map(_prefix_for, reversed(same_service))])
-        watermarks: dict[str, StoredWatermark] = {}
-        polled: dict[str, datetime] = {}
-        for prefix in reversed(newest_first):
-            watermark: StoredWatermark | None = await self._store.aget(prefix + WATERMARK)
-            if watermark is None:
-                continue
-            if until := polled_until(watermark):
-                watermarks[prefix], polled[prefix] = watermark, until
-            for key in watermark["pieces"]:
-                self._tracker.restore_emitted(key, await self._store.aget(prefix + key) or {})
-        if not watermarks:
-            return
-        newest = max(polled, key=polled.__getitem__)
-        if self._prefix in polled and polled[newest] - polled[self._prefix] <= CONFLICT_WINDOW:
-            self._tracker.restore(watermarks[self._prefix])
-        else:
-            self._tracker.restore(watermarks[newest], from_other_filter=True)
+        self._replay = await restore(self._tracker, self._watch, self._store)
 
     async def _save(self, *, throttled: bool = False) -> None:
         """Store what was emitted; if that fails, or is throttled after a recent write, the next call does.
@@ -281,6 +247,8 @@ class FormEventProducer(SharedStreamProducer):
         if throttled and self._saved_at is not None and now - self._saved_at < SAVE_INTERVAL:
             return
         watermark, changed, gone = self._tracker.to_store()
+        if self._replay:
+            watermark["replayed"] = self._replay["id"]
         try:
             for name, seen in changed.items():
                 await self._store.aset(self._prefix + name, seen)
@@ -299,8 +267,3 @@ class FormEventProducer(SharedStreamProducer):
         else:
             self._tracker.stored()
             self._saved_at = now
-
-
-def _prefix_for(watch: FormWatch) -> str:
-    """Return the key prefix of a question's state: the interval does not change it."""
-    return f"fsm_forms/{digest_for([*question_from(watch).values()], 12)}/"

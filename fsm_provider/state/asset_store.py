@@ -26,11 +26,15 @@ _claimed: set[tuple[str, str]] = set()
 """The processes and the names of assets that they have owned."""
 
 
-class AssetStore(Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
+class AssetReader(Protocol):
+    """Reads the JSON values that are stored with an asset."""
 
     async def aget(self, key: str) -> Any:
         """Return a value, None if there is none."""
+
+
+class AssetStore(AssetReader, Protocol):
+    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a value other than None."""
@@ -57,7 +61,7 @@ class VariableAssetStore:
 
     def __init__(self, asset_name: str) -> None:
         self._prefix = f"{PREFIX}.{digest_for(asset_name, DIGITS)}"
-        self._description = f"State of the asset '{asset_name}'. Do not edit"
+        self.description = f"State of the asset '{asset_name}'. Do not edit"
 
     async def aget(self, key: str) -> Any:
         """Return a JSON value, None if there is none.
@@ -65,7 +69,7 @@ class VariableAssetStore:
         :raises VariableUnreadableError: if that is unknown.
         :raises ValueError: if somebody has edited it.
         """
-        text = await read_variable(name := self._name(key))
+        text = await read_variable(name := self.variable(key))
         try:
             return None if text is None else json.loads(text)
         except ValueError as error:
@@ -73,13 +77,14 @@ class VariableAssetStore:
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a JSON value."""
-        await write_variable(self._name(key), json.dumps(value), self._description)
+        await write_variable(self.variable(key), json.dumps(value), self.description)
 
     async def adelete(self, key: str) -> None:
         """Delete a value, if there is one."""
-        await delete_variable(self._name(key))
+        await delete_variable(self.variable(key))
 
-    def _name(self, key: str) -> str:
+    def variable(self, key: str) -> str:
+        """Return the name of the Variable that holds a value."""
         # Airflow 3.0 finds no Variable with a slash in its name.
         return f"{self._prefix}.{key.replace('/', '.')}"
 
