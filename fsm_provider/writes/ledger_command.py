@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.terminal import fail, print_table, printable, quiet_airflow
+from fsm_provider.terminal import RefusedError, exit_code_of, fail, print_table, printable, quiet_airflow
 from fsm_provider.writes.ledger_arguments import make_parser
 
 if TYPE_CHECKING:
@@ -24,13 +23,7 @@ NESTED = ("subject", "result")
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
     """Do what the subcommand says; return the exit code described in ``--help``."""
     options = make_parser(prog).parse_args(arguments)
-    try:
-        code = _run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # what reads the output wants no more of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+    return exit_code_of(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -43,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
             from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
             from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
             from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
-            from fsm_provider.writes.ledger_table import LedgerTable, RefusedError
+            from fsm_provider.writes.ledger_table import LedgerTable
             from fsm_provider.writes.ledgers import max_flight
     except ImportError as error:
         return fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
