@@ -20,6 +20,7 @@ from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
+from fsm_provider.polling.replays import Replay
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class StoredWatermark(TypedDict):
     :param pieces: the keys of the chunks of emitted forms.
     :param polled: where the next poll would have begun, if forms are pending.
     :param oldest_pending: when the first of the pending forms was updated, if that is before ``moment``.
-    :param replayed: the identifier of the last replay that it is part of.
+    :param replayed: the identifier of the last replay that was begun.
     """
 
     moment: str | None
@@ -86,7 +87,8 @@ class NewFormTracker:
         self._pending = PendingForms()
         self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
-        self._replayed: tuple[datetime, datetime | None] | None = None
+        self._replay: Replay | None = None
+        self._replayed: str | None = None
         self._began = math.inf
         self._oldest: datetime | None = None
 
@@ -103,6 +105,7 @@ class NewFormTracker:
             were pending, history ends before the first of them.
         """
         timestamp = parse_reference_time(stored["moment"])
+        self._replayed = stored.get("replayed")
         self._watermark.timestamp = self._pending.watermark = timestamp
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
@@ -118,20 +121,20 @@ class NewFormTracker:
         """Restore a chunk of :meth:`to_store` by its key and its value."""
         self._emitted.restore(key, emitted)
 
-    def replay(self, since: datetime, until: datetime | None = None) -> None:
-        """Make the forms new again that were updated at or after ``since``, and before ``until`` if given.
+    def replay(self, replay: Replay) -> None:
+        """Make the forms that are requested new again.
 
-        Call it once all is restored. It does nothing before the forms of the first poll were emitted. Forms
-        without a readable time are not made new. Others that are not remembered are history, as far back as
-        nothing is remembered.
+        Call it once all is restored. Before the forms of the first poll were emitted it makes none new. What
+        is not remembered, and not requested, is history: as far back as nothing is remembered.
         """
+        self._replayed = replay.id
         if (timestamp := self._watermark.timestamp) is None:
             return
-        self._replayed = since, until
-        self._emitted.remove(lambda version: is_within(parse_reference_time(version), since, until))
+        self._replay = replay
+        self._emitted.remove(lambda version: replay.covers(parse_reference_time(version)))
         remembered = timestamp - self._reconcile_back
         self._history_ends = max(self._history_ends or remembered, remembered)
-        self._watermark.timestamp = self._pending.watermark = min(timestamp, since)
+        self._watermark.timestamp = self._pending.watermark = min(timestamp, replay.since)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -211,6 +214,8 @@ class NewFormTracker:
             oldest = self._pending.oldest_update()
             if timestamp is not None and oldest is not None and oldest < timestamp:
                 watermark["oldest_pending"] = oldest.isoformat()
+        if self._replayed is not None:
+            watermark["replayed"] = self._replayed
         return watermark, *self._emitted.to_store()
 
     def stored(self) -> None:
@@ -251,7 +256,7 @@ class NewFormTracker:
                 self._add_emitted(new)
                 return []
             ends = result.started - timedelta(seconds=waited)
-        history = [form for form in new if _is_before(form, ends) and not self._is_replayed(form)]
+        history = [form for form in new if self._is_history(form, ends)]
         if history:
             self._add_emitted(history)
             logger.warning(
@@ -261,24 +266,14 @@ class NewFormTracker:
                 ends,
                 ", ".join(form.id for form in history[:MAX_NAMED]),
             )
-        return [form for form in new if not _is_before(form, ends) or self._is_replayed(form)]
+        return [form for form in new if not self._is_history(form, ends)]
 
-    def _is_replayed(self, form: NewForm) -> bool:
-        return self._replayed is not None and is_within(form.updated, *self._replayed)
+    def _is_history(self, form: NewForm, ends: datetime | None) -> bool:
+        return _is_before(form, ends) and not (self._replay and self._replay.covers(form.updated))
 
     def _add_emitted(self, forms: list[NewForm]) -> None:
         for form in forms:
             self._emitted.add(form.id, form.version, form.hour)
-
-
-def is_within(updated: datetime | None, since: datetime, until: datetime | None) -> bool:
-    """Return whether a form was updated at or after a time, and before another if there is one."""
-    return updated is not None and since <= updated and (until is None or updated < until)
-
-
-def polled_until(stored: StoredWatermark) -> datetime | None:
-    """Return where the next poll would have begun, None before the first."""
-    return parse_reference_time(stored.get("polled", stored["moment"]))
 
 
 def _form_from(reference: FormReference, result: PollResult) -> NewForm:

@@ -14,8 +14,9 @@ from fsm_provider.compat import shared_stream_producer
 from fsm_provider.polling.configurations import CONFIGURATIONS, INTERVAL, Configuration, until_stored
 from fsm_provider.polling.new_forms import WATERMARK
 from fsm_provider.polling.poller import PollFailure
+from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
-from fsm_provider.polling.stored_trackers import REPLAY, Replay, prefix_for, restore, tracker_for
+from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
 from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT, filter_from, question_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 
@@ -54,7 +55,7 @@ SAVE_INTERVAL = 60.0
 
 
 class _ReplacedError(Exception):
-    """The asset has another configuration than the one in use, or forms are to be emitted again."""
+    """The asset has another configuration than the one in use, or another replay is requested."""
 
 
 class FormEventProducer(SharedStreamProducer):
@@ -101,8 +102,8 @@ class FormEventProducer(SharedStreamProducer):
                         yield {**origin, "forms": references}, None
             except _ReplacedError:
                 logger.info(
-                    "The asset '%s' is now polled with another configuration, or emits forms again as "
-                    "requested",
+                    "The asset '%s' has another configuration, or a replay is requested: its watermark is "
+                    "read again",
                     self._asset_name,
                 )
 
@@ -157,8 +158,8 @@ class FormEventProducer(SharedStreamProducer):
         with suppress(Exception):
             known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
             interval: float | None = await self._store.aget(INTERVAL)
-            replay: Replay | None = await self._store.aget(REPLAY)
-            return known[-1]["watch"] if known else None, interval, replay
+            watch = known[-1]["watch"] if known else None
+            return watch, interval, watch and await requested_replay(watch, self._store)
         return None, None, None
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
@@ -247,8 +248,6 @@ class FormEventProducer(SharedStreamProducer):
         if throttled and self._saved_at is not None and now - self._saved_at < SAVE_INTERVAL:
             return
         watermark, changed, gone = self._tracker.to_store()
-        if self._replay:
-            watermark["replayed"] = self._replay["id"]
         try:
             for name, seen in changed.items():
                 await self._store.aset(self._prefix + name, seen)

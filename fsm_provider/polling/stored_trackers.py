@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TypedDict
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
+from fsm_provider.api.form_filter import parse_reference_time
 from fsm_provider.polling.configurations import CONFIGURATIONS, CONFLICT_WINDOW, Configuration
-from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark, polled_until
+from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark
+from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.watch import FormWatch, filter_from, question_from
 from fsm_provider.state.asset_store import AssetReader
 from fsm_provider.state.digest import digest_for
 
-REPLAY = "fsm_forms/replay"
-"""Key of the last replay that a person has requested."""
+logger: logging.Logger = logging.getLogger(__name__)
 
-
-class Replay(TypedDict):
-    """A request to emit forms again; times are ISO 8601.
-
-    :param id: tells it apart from other requests.
-    :param fsm_conn_id: the connection that the asset had.
-    :param since: forms updated at or after this time.
-    :param until: and before this one; None: all.
-    """
-
-    id: str
-    fsm_conn_id: str
-    since: str
-    until: str | None
+NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def tracker_for(watch: FormWatch) -> NewFormTracker:
@@ -50,10 +39,10 @@ def prefix_for(watch: FormWatch) -> str:
 
 
 async def stored_watermarks(watch: FormWatch, store: AssetReader) -> dict[str, StoredWatermark]:
-    """Return the watermarks of the asset and the connection by prefix, the current configuration's last.
+    """Return the watermarks of the asset and its connection by prefix, the current configuration's last.
 
-    A replay rewrites everything below the current prefix. Later, what was stored below the others counts no
-    more: it would say that the replayed forms were emitted.
+    A replay rewrites everything below the current prefix. From then on, what is stored below the others does
+    not count: it says that the requested forms were emitted.
     """
     known: list[Configuration] = await store.aget(CONFIGURATIONS) or []
     same_service = [one["watch"] for one in known if one["watch"]["fsm_conn_id"] == watch["fsm_conn_id"]]
@@ -62,39 +51,45 @@ async def stored_watermarks(watch: FormWatch, store: AssetReader) -> dict[str, S
     for prefix in reversed(newest_first):
         if (watermark := await store.aget(prefix + WATERMARK)) is not None:
             found[prefix] = watermark
-    replay: Replay | None = await store.aget(REPLAY)
-    replayed = {
-        prefix: one for prefix, one in found.items() if replay and one.get("replayed") == replay["id"]
-    }
-    return replayed or found
+    if newest := newest_of(found):
+        return {prefix: one for prefix, one in found.items() if one.get("replayed") == newest.get("replayed")}
+    return found
 
 
 async def restore(tracker: NewFormTracker, watch: FormWatch, store: AssetReader) -> Replay | None:
-    """Restore what was emitted, and the newest watermark; do the replay that is requested, and return it.
+    """Restore what was emitted, and the newest watermark; return the replay that is requested, now begun.
 
     Of two versions in the same hour, the one restored last counts: that of the current configuration. Two
     configurations that alternate keep their own watermark: neither polls for the other's forms.
     """
     watermarks = await stored_watermarks(watch, store)
-    polled: dict[str, datetime] = {}
     for prefix, watermark in watermarks.items():
-        if until := polled_until(watermark):
-            polled[prefix] = until
         for key in watermark["pieces"]:
             tracker.restore_emitted(key, await store.aget(prefix + key) or {})
-    if polled:
-        current, newest = prefix_for(watch), max(polled, key=polled.__getitem__)
-        if current in polled and polled[newest] - polled[current] <= CONFLICT_WINDOW:
-            tracker.restore(watermarks[current])
+    if newest := newest_of(watermarks):
+        own = watermarks.get(prefix_for(watch))
+        if own and _polled_until(newest) - _polled_until(own) <= CONFLICT_WINDOW:
+            tracker.restore(own)
         else:
-            tracker.restore(watermarks[newest], from_other_filter=True)
-    replay: Replay | None = await store.aget(REPLAY)
-    if replay and replay["fsm_conn_id"] == watch["fsm_conn_id"] and not is_done(replay, watermarks):
-        until = datetime.fromisoformat(replay["until"]) if replay["until"] else None
-        tracker.replay(datetime.fromisoformat(replay["since"]), until)
+            tracker.restore(newest, from_other_filter=True)
+    replay = await requested_replay(watch, store)
+    if replay and not is_begun(replay, watermarks):
+        tracker.replay(replay)
+        logger.info("The asset '%s' emits forms again: %s", watch["asset_name"], replay)
     return replay
 
 
-def is_done(replay: Replay, watermarks: dict[str, StoredWatermark]) -> bool:
-    """Return whether a watcher has taken a replay up, and stored that."""
-    return any(one.get("replayed") == replay["id"] for one in watermarks.values())
+def is_begun(replay: Replay, watermarks: Mapping[str, StoredWatermark]) -> bool:
+    """Return whether a watcher has begun a replay, and stored that."""
+    return any(one.get("replayed") == replay.id for one in watermarks.values())
+
+
+def newest_of(watermarks: Mapping[str, StoredWatermark]) -> StoredWatermark | None:
+    """Return the watermark of the last poll; None before the first."""
+    polled = [one for one in watermarks.values() if _polled_until(one) > NEVER]
+    return max(polled, key=_polled_until, default=None)
+
+
+def _polled_until(stored: StoredWatermark) -> datetime:
+    """Return where the next poll would have begun; :data:`NEVER` before the first."""
+    return parse_reference_time(stored.get("polled", stored["moment"])) or NEVER

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import airflow_asset_state_store, has_shared_streams
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.trigger_variables import delete_variable, read_variable, write_variable
@@ -67,13 +68,9 @@ class VariableAssetStore:
         """Return a JSON value, None if there is none.
 
         :raises VariableUnreadableError: if that is unknown.
-        :raises ValueError: if somebody has edited it.
+        :raises FsmInputError: if somebody has edited it.
         """
-        text = await read_variable(name := self.variable(key))
-        try:
-            return None if text is None else json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"Variable {name} is not what was stored: {error}") from None
+        return self.parse(key, await read_variable(self.variable(key)))
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a JSON value."""
@@ -87,6 +84,17 @@ class VariableAssetStore:
         """Return the name of the Variable that holds a value."""
         # Airflow 3.0 finds no Variable with a slash in its name.
         return f"{self._prefix}.{key.replace('/', '.')}"
+
+    def parse(self, key: str, text: str | None) -> Any:
+        """Parse the JSON value that a Variable holds, None if there is none.
+
+        :raises FsmInputError: if somebody has edited it.
+        """
+        try:
+            return None if text is None else json.loads(text)
+        except ValueError as error:
+            text = f"Variable {self.variable(key)} is not what was stored: {error}"
+            raise FsmInputError(text) from None
 
 
 class ClaimedAssetStore(VariableAssetStore):

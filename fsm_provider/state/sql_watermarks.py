@@ -49,7 +49,7 @@ class SqlWatermark:
         """Replace a time by any other; return whether it was the expected one, and is replaced."""
         update = WATERMARKS.update().where(*self._is_mine, WATERMARKS.c.at == _text(expected))
         values = update.values(at=_text(at), updated_at=utc_now())
-        return in_transaction(self._engine, lambda connection: connection.execute(values).rowcount) == 1
+        return in_transaction(self._engine, lambda one: one.execute(values).rowcount, retry=False) == 1
 
     def _read(self, connection: Connection) -> datetime | None:
         text = connection.execute(select(WATERMARKS.c.at).where(*self._is_mine)).scalar()

@@ -10,6 +10,7 @@ import pytest
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.new_forms import NewFormTracker
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
+from fsm_provider.polling.replays import Replay
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -713,9 +714,9 @@ class TestReplay:
     def forms(self):
         return [self.form(day) for day in range(10, -1, -1)]
 
-    def replayed(self, watcher, *times):
+    def replayed(self, watcher, since, until=None):
         again = watcher.restarted()
-        again.tracker.replay(*times)
+        again.tracker.replay(Replay("1", "fsm_default", since, until))
         return again
 
     def test_the_forms_since_then_are_new_and_no_others(self, watcher):
@@ -764,6 +765,6 @@ class TestReplay:
 
     def test_before_the_first_poll_there_is_nothing_to_emit_again(self):
         watcher = Watcher(new_tracker())
-        watcher.tracker.replay(NOON - DAY)
+        watcher.tracker.replay(Replay("1", "fsm_default", NOON - DAY, None))
 
         assert watcher.poll(reference(1)) == []

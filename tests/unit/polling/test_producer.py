@@ -25,7 +25,7 @@ from fsm_provider.polling.producer import (  # noqa: E402
     SAVE_INTERVAL,
     FormEventProducer,
 )
-from fsm_provider.polling.stored_trackers import REPLAY, Replay  # noqa: E402
+from fsm_provider.polling.replays import REPLAY, Replay  # noqa: E402
 from tests.unit.polling.watching import NAME, Supervisor, watching  # noqa: E402
 from tests.unit.supervisor import comms, supervised  # noqa: E402
 
@@ -667,8 +667,7 @@ def test_a_rate_limit_delays_a_watcher_and_loses_no_page(service, supervisor):
 
 
 def request_replay(supervisor, since, until=None):
-    times = {"since": since.isoformat(), "until": until and until.isoformat()}
-    supervisor.asset_state[NAME, REPLAY] = Replay(id=str(since), fsm_conn_id="fsm_default", **times)
+    supervisor.asset_state[NAME, REPLAY] = Replay(str(since), "fsm_default", since, until).as_dict()
 
 
 def seed_hours(service, *hours):
