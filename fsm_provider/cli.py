@@ -24,15 +24,19 @@ COMMANDS = {
     "fake": Command("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": Command("fsm_provider.writes.ledger_command", "show what was sent once, and settle it"),
     "probe": Command("fsm_provider.probe.__main__", "find the settings that a service needs"),
+    "watermark": Command(
+        "fsm_provider.polling.watermark_command", "show up to where forms were handled, and move that back"
+    ),
     "webhook": Command("fsm_provider.plugins.webhooks.command", "find how deliveries are signed"),
 }
 HELP = "Commands of the field-service management provider"
-COMMAND_LIST = "commands:\n" + "\n".join(f"  {name:9}{one.help}" for name, one in COMMANDS.items())
+COMMAND_LIST = "commands:\n" + "\n".join(f"  {name:11}{one.help}" for name, one in COMMANDS.items())
 EXAMPLES = """\
 examples:
   %(prog)s probe fsm_default
   %(prog)s fake --form-after 20
   %(prog)s ledger list --uncertain
+  %(prog)s watermark show
   %(prog)s webhook verify --help"""
 
 

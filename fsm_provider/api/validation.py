@@ -163,6 +163,19 @@ def parse_time(name: str, value: Any) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
+def parse_past(name: str, value: Any) -> datetime:
+    """Parse a time since 1970 that is not in the future; one without a zone is UTC.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    time = parse_time(name, value)
+    if time.year < 1970:
+        raise FsmInputError(f"{name}: {time.isoformat()} is before 1970")
+    if time > datetime.now(UTC):
+        raise FsmInputError(f"{name}: {time.isoformat()} is in the future")
+    return time
+
+
 def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
     """Parse an integer of at least 1, which may be given as text.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 SEEN = "seen/"
@@ -46,6 +46,13 @@ class EmittedForms:
         if before < hour or self._chunks[before][identifier] != version:
             self._unsaved.add(hour)
             self._left.add(self._put(identifier, version, hour))
+
+    def remove(self, is_removed: Callable[[Any], bool]) -> None:
+        """Forget the versions that a function selects; what is left is stored in full the next time."""
+        for hour, chunk in self._chunks.items():
+            for identifier in [one for one, version in chunk.items() if is_removed(version)]:
+                del chunk[identifier], self._hour_by_id[identifier]
+            self._unsaved.add(hour)
 
     def forget_before(self, oldest: str) -> None:
         """Drop the chunks of the hours before one, and those that are empty."""

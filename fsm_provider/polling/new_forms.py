@@ -20,7 +20,7 @@ from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
-from fsm_provider.polling.watch import FormWatch, filter_from
+from fsm_provider.polling.replays import Replay
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -39,12 +39,14 @@ class StoredWatermark(TypedDict):
     :param pieces: the keys of the chunks of emitted forms.
     :param polled: where the next poll would have begun, if forms are pending.
     :param oldest_pending: when the first of the pending forms was updated, if that is before ``moment``.
+    :param replayed: the identifier of the last replay that was begun.
     """
 
     moment: str | None
     pieces: list[str]
     polled: NotRequired[str]
     oldest_pending: NotRequired[str]
+    replayed: NotRequired[str]
 
 
 class NewFormTracker:
@@ -85,6 +87,8 @@ class NewFormTracker:
         self._pending = PendingForms()
         self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
+        self._replay: Replay | None = None
+        self._replayed: str | None = None
         self._began = math.inf
         self._oldest: datetime | None = None
 
@@ -101,6 +105,7 @@ class NewFormTracker:
             were pending, history ends before the first of them.
         """
         timestamp = parse_reference_time(stored["moment"])
+        self._replayed = stored.get("replayed")
         self._watermark.timestamp = self._pending.watermark = timestamp
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
@@ -115,6 +120,21 @@ class NewFormTracker:
     def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
         """Restore a chunk of :meth:`to_store` by its key and its value."""
         self._emitted.restore(key, emitted)
+
+    def replay(self, replay: Replay) -> None:
+        """Make the forms that are requested new again.
+
+        Call it once all is restored. Before the forms of the first poll were emitted it makes none new. What
+        is not remembered, and not requested, is history: as far back as nothing is remembered.
+        """
+        self._replayed = replay.id
+        if (timestamp := self._watermark.timestamp) is None:
+            return
+        self._replay = replay
+        self._emitted.remove(lambda version: replay.covers(parse_reference_time(version)))
+        remembered = timestamp - self._reconcile_back
+        self._history_ends = max(self._history_ends or remembered, remembered)
+        self._watermark.timestamp = self._pending.watermark = min(timestamp, replay.since)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -194,6 +214,8 @@ class NewFormTracker:
             oldest = self._pending.oldest_update()
             if timestamp is not None and oldest is not None and oldest < timestamp:
                 watermark["oldest_pending"] = oldest.isoformat()
+        if self._replayed is not None:
+            watermark["replayed"] = self._replayed
         return watermark, *self._emitted.to_store()
 
     def stored(self) -> None:
@@ -234,40 +256,24 @@ class NewFormTracker:
                 self._add_emitted(new)
                 return []
             ends = result.started - timedelta(seconds=waited)
-        history = [form for form in new if _is_before(form, ends)]
+        history = [form for form in new if self._is_history(form, ends)]
         if history:
             self._add_emitted(history)
             logger.warning(
-                "%s forms unknown to this watcher were updated before it began to poll for such forms, at "
-                "%s: they are history and not emitted: %s",
+                "%s forms unknown to this watcher were updated before what it remembers begins, at %s: they "
+                "are history and not emitted: %s",
                 len(history),
                 ends,
                 ", ".join(form.id for form in history[:MAX_NAMED]),
             )
-        return [form for form in new if not _is_before(form, ends)]
+        return [form for form in new if not self._is_history(form, ends)]
+
+    def _is_history(self, form: NewForm, ends: datetime | None) -> bool:
+        return _is_before(form, ends) and not (self._replay and self._replay.covers(form.updated))
 
     def _add_emitted(self, forms: list[NewForm]) -> None:
         for form in forms:
             self._emitted.add(form.id, form.version, form.hour)
-
-
-def tracker_for(watch: FormWatch) -> NewFormTracker:
-    """Return a tracker of the forms that a configuration asks for."""
-    return NewFormTracker(
-        filter_from(watch),
-        property_ids=watch["filters"].get("property_ids", ()),
-        job_ids=watch["filters"].get("job_ids", ()),
-        form_names=watch["form_names"],
-        start_from=watch["start_from"],
-        look_back=timedelta(seconds=watch["look_back"]),
-        reconcile_back=timedelta(seconds=watch["reconcile_back"]),
-        reconcile_every=watch["reconcile_every"],
-    )
-
-
-def polled_until(stored: StoredWatermark) -> datetime | None:
-    """Return where the next poll would have begun, None before the first."""
-    return parse_reference_time(stored.get("polled", stored["moment"]))
 
 
 def _form_from(reference: FormReference, result: PollResult) -> NewForm:

@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.compat import shared_stream_producer
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.configurations import (
-    CONFIGURATIONS,
-    CONFLICT_WINDOW,
-    INTERVAL,
-    Configuration,
-    until_stored,
-)
-from fsm_provider.polling.new_forms import WATERMARK, StoredWatermark, polled_until, tracker_for
+from fsm_provider.polling.configurations import CONFIGURATIONS, INTERVAL, Configuration, until_stored
+from fsm_provider.polling.new_forms import WATERMARK
 from fsm_provider.polling.poller import PollFailure
+from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
-from fsm_provider.polling.watch import event_for, filter_from, max_forms_from, question_from
+from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
+from fsm_provider.polling.watch import event_for, filter_from, max_forms_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
-from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -61,7 +56,7 @@ SAVE_INTERVAL = 60.0
 
 
 class _ReplacedError(Exception):
-    """The asset has another configuration than the one in use."""
+    """The asset has another configuration than the one in use, or another replay is requested."""
 
 
 class FormEventProducer(SharedStreamProducer):
@@ -106,7 +101,11 @@ class FormEventProducer(SharedStreamProducer):
                     async for references in events:
                         yield event_for(self._watch, references), None
             except _ReplacedError:
-                logger.info("The asset '%s' is now polled with another configuration", self._asset_name)
+                logger.info(
+                    "The asset '%s' has another configuration, or a replay is requested: its watermark is "
+                    "read again",
+                    self._asset_name,
+                )
 
     async def _note_beginning(self) -> None:
         if (began := await self._store.aget(BEGAN)) is None:
@@ -116,7 +115,7 @@ class FormEventProducer(SharedStreamProducer):
 
     def _configure(self, watch: FormWatch) -> None:
         self._watch = watch
-        self._prefix = _prefix_for(watch)
+        self._prefix = prefix_for(watch)
         self._saved_at: float | None = None
         self._failing_since: float | None = None
         self._error_shown_at = 0.0
@@ -129,7 +128,7 @@ class FormEventProducer(SharedStreamProducer):
         """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""
         waited = 0
         while True:
-            watch, interval = await self._read_configuration()
+            watch, interval, _ = await self._read_configuration()
             if watch and (interval or waited >= WAIT_FOR_INTERVAL):
                 self._interval = interval or DEFAULT_INTERVAL
                 return watch
@@ -144,24 +143,26 @@ class FormEventProducer(SharedStreamProducer):
             await asyncio.sleep(1.0)
 
     async def _check_configuration(self) -> None:
-        """Check for another configuration, at most once in :data:`CHECK_INTERVAL`.
+        """Check for another configuration or a replay, at most once in :data:`CHECK_INTERVAL`.
 
         :raises _ReplacedError: if there is one.
         """
         now = asyncio.get_running_loop().time()
         if now >= self._check_at:
             self._check_at = now + CHECK_INTERVAL
-            watch, interval = await self._read_configuration()
-            if (watch or self._watch, interval or self._interval) != (self._watch, self._interval):
+            watch, interval, replay = await self._read_configuration()
+            current = watch or self._watch, interval or self._interval, replay or self._replay
+            if current != (self._watch, self._interval, self._replay):
                 raise _ReplacedError
 
-    async def _read_configuration(self) -> tuple[FormWatch | None, float | None]:
-        """Return the current configuration and interval; None for what is not stored or cannot be read."""
+    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None]:
+        """Return the current configuration, interval and replay; None if not stored or not readable."""
         with suppress(Exception):
             known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
             interval: float | None = await self._store.aget(INTERVAL)
-            return known[-1]["watch"] if known else None, interval
-        return None, None
+            watch = known[-1]["watch"] if known else None
+            return watch, interval, watch and await requested_replay(watch, self._store)
+        return None, None, None
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
         """Poll while the body runs, in a task that assets share."""
@@ -250,32 +251,7 @@ class FormEventProducer(SharedStreamProducer):
         self._confirmed.set()
 
     async def _restore(self) -> None:
-        """Restore what was emitted, and the newest watermark of the asset and the connection.
-
-        Of two versions in the same hour, the one restored last counts: that of the current configuration. Two
-        configurations that alternate keep their own watermark: neither polls for the other's forms.
-        """
-        known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
-        watches = [one["watch"] for one in known]
-        same_service = [one for one in watches if one["fsm_conn_id"] == self._watch["fsm_conn_id"]]
-        newest_first = dict.fromkeys([self._prefix, *map(_prefix_for, reversed(same_service))])
-        watermarks: dict[str, StoredWatermark] = {}
-        polled: dict[str, datetime] = {}
-        for prefix in reversed(newest_first):
-            watermark: StoredWatermark | None = await self._store.aget(prefix + WATERMARK)
-            if watermark is None:
-                continue
-            if until := polled_until(watermark):
-                watermarks[prefix], polled[prefix] = watermark, until
-            for key in watermark["pieces"]:
-                self._tracker.restore_emitted(key, await self._store.aget(prefix + key) or {})
-        if not watermarks:
-            return
-        newest = max(polled, key=polled.__getitem__)
-        if self._prefix in polled and polled[newest] - polled[self._prefix] <= CONFLICT_WINDOW:
-            self._tracker.restore(watermarks[self._prefix])
-        else:
-            self._tracker.restore(watermarks[newest], from_other_filter=True)
+        self._replay = await restore(self._tracker, self._watch, self._store)
 
     async def _save(self, *, throttled: bool = False) -> None:
         """Store what was emitted; if that fails, or is throttled after a recent write, the next call does.
@@ -304,8 +280,3 @@ class FormEventProducer(SharedStreamProducer):
         else:
             self._tracker.stored()
             self._saved_at = now
-
-
-def _prefix_for(watch: FormWatch) -> str:
-    """Return the key prefix of a question's state: the interval does not change it."""
-    return f"fsm_forms/{digest_for([*question_from(watch).values()], 12)}/"

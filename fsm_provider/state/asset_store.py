@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import airflow_asset_state_store, has_shared_streams
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.trigger_variables import delete_variable, read_variable, write_variable
@@ -26,11 +27,15 @@ _claimed: set[tuple[str, str]] = set()
 """The processes and the names of assets that they have owned."""
 
 
-class AssetStore(Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
+class AssetReader(Protocol):
+    """Reads the JSON values that are stored with an asset."""
 
     async def aget(self, key: str) -> Any:
         """Return a value, None if there is none."""
+
+
+class AssetStore(AssetReader, Protocol):
+    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a value other than None."""
@@ -57,31 +62,39 @@ class VariableAssetStore:
 
     def __init__(self, asset_name: str) -> None:
         self._prefix = f"{PREFIX}.{digest_for(asset_name, DIGITS)}"
-        self._description = f"State of the asset '{asset_name}'. Do not edit"
+        self.description = f"State of the asset '{asset_name}'. Do not edit"
 
     async def aget(self, key: str) -> Any:
         """Return a JSON value, None if there is none.
 
         :raises VariableUnreadableError: if that is unknown.
-        :raises ValueError: if somebody has edited it.
+        :raises FsmInputError: if somebody has edited it.
         """
-        text = await read_variable(name := self._name(key))
-        try:
-            return None if text is None else json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"Variable {name} is not what was stored: {error}") from None
+        return self.parse(key, await read_variable(self.variable(key)))
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a JSON value."""
-        await write_variable(self._name(key), json.dumps(value), self._description)
+        await write_variable(self.variable(key), json.dumps(value), self.description)
 
     async def adelete(self, key: str) -> None:
         """Delete a value, if there is one."""
-        await delete_variable(self._name(key))
+        await delete_variable(self.variable(key))
 
-    def _name(self, key: str) -> str:
+    def variable(self, key: str) -> str:
+        """Return the name of the Variable that holds a value."""
         # Airflow 3.0 finds no Variable with a slash in its name.
         return f"{self._prefix}.{key.replace('/', '.')}"
+
+    def parse(self, key: str, text: str | None) -> Any:
+        """Parse the JSON value that a Variable holds, None if there is none.
+
+        :raises FsmInputError: if somebody has edited it.
+        """
+        try:
+            return None if text is None else json.loads(text)
+        except ValueError as error:
+            text = f"Variable {self.variable(key)} is not what was stored: {error}"
+            raise FsmInputError(text) from None
 
 
 class ClaimedAssetStore(VariableAssetStore):

@@ -45,6 +45,12 @@ class SqlWatermark:
         update = earlier.values(at=_text(at), updated_at=utc_now())
         in_transaction(self._engine, lambda connection: connection.execute(update))
 
+    def replace(self, expected: datetime, at: datetime) -> bool:
+        """Replace a time by any other; return whether it was the expected one, and is replaced."""
+        update = WATERMARKS.update().where(*self._is_mine, WATERMARKS.c.at == _text(expected))
+        values = update.values(at=_text(at), updated_at=utc_now())
+        return in_transaction(self._engine, lambda one: one.execute(values).rowcount, retry=False) == 1
+
     def _read(self, connection: Connection) -> datetime | None:
         text = connection.execute(select(WATERMARKS.c.at).where(*self._is_mine)).scalar()
         return None if text is None else datetime.fromisoformat(text)
@@ -55,6 +61,14 @@ class SqlWatermark:
         values = {**self._row, **self._about, "at": _text(at), "updated_at": utc_now()}
         connection.execute(WATERMARKS.insert().values(**values))
         return at
+
+
+def sql_watermarks(engine: Engine, base_url: str) -> dict[str, datetime]:
+    """Return the times of all watermarks of a service, by name."""
+    query = select(WATERMARKS.c.name, WATERMARKS.c.at).order_by(WATERMARKS.c.name)
+    mine = query.where(WATERMARKS.c.service == digest_for(base_url, DIGITS))
+    with engine.connect() as connection:
+        return {name: datetime.fromisoformat(at) for name, at in connection.execute(mine)}
 
 
 def _text(at: datetime) -> str:

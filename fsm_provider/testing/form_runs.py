@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.form_poll import FormPoll
-from fsm_provider.polling.new_forms import tracker_for
+from fsm_provider.polling.stored_trackers import tracker_for
 from fsm_provider.polling.watch import FormWatch, event_for, max_forms_from, question_from
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from getpass import getuser
-from textwrap import fill
 from typing import Any
+
+from fsm_provider.terminal import SubcommandParser
 
 DESCRIPTION = """\
 Look at the ledger of a connection whose setting state_conn_id names a SQL database, and change it. Only what
@@ -23,23 +23,11 @@ EXAMPLES = {
     "export": ("--format csv > ledger.csv",),
     "create-tables": ("--sql",),
 }
-EXIT_CODE = """
-exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the connection
-or the database cannot be used."""
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=DESCRIPTION,
-        epilog=_epilog(f"{name} {one}" for name, examples in EXAMPLES.items() for one in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    conn_id: dict[str, Any] = {"metavar": "ID", "help": "the connection of type fsm; default: fsm_default"}
-    parser.add_argument("--conn-id", default="fsm_default", **conn_id)
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--conn-id", default=argparse.SUPPRESS, **conn_id)
+    parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES)
     task = argparse.ArgumentParser(add_help=False)
     for name, text in (("dag", "DAG"), ("run", "run"), ("task", "task")):
         task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
@@ -57,19 +45,8 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     )
     why = argparse.ArgumentParser(add_help=False)
     why.add_argument("--why", metavar="TEXT", required=True, help="kept in the history")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="SUBCOMMAND")
 
-    def subcommand(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return subcommands.add_parser(
-            name,
-            help=text,
-            description=fill(f"{text[0].upper()}{text[1:]}.", width=100),
-            epilog=_epilog(EXAMPLES[name]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=[common, *parents],
-        )
-
-    one = subcommand("list", "show entries, or what people have changed", task)
+    one = parser.subcommand("list", "show entries, or what people have changed", task)
     one.add_argument("--key", help="only of this key")
     which = one.add_mutually_exclusive_group()
     which.add_argument(
@@ -81,7 +58,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
 
     text = "record what became of a write whose outcome is uncertain, after a look into the service"
-    one = subcommand("settle", text, task, who, why)
+    one = parser.subcommand("settle", text, task, who, why)
     one.add_argument("key", metavar="KEY")
     outcome = one.add_mutually_exclusive_group(required=True)
     outcome.add_argument("--job-id", type=_positive, metavar="N", help="the job exists: tasks return it")
@@ -99,14 +76,14 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     )
 
     text = "delete entries that are done, each by its key, so that they may be sent again"
-    subcommand("forget", text, task, who, why).add_argument("key", metavar="KEY", nargs="+")
+    parser.subcommand("forget", text, task, who, why).add_argument("key", metavar="KEY", nargs="+")
 
     text = (
         "delete entries that are done and were last written some days ago. A task that is cleared afterwards "
         "sends again what it sent. What is uncertain or a conflict stays, and so does what is sent once for "
         "each key"
     )
-    one = subcommand("prune", text, who)
+    one = parser.subcommand("prune", text, who)
     one.add_argument("--older-than", type=_positive, metavar="DAYS", required=True, help="how old")
     one.add_argument(
         "--keys",
@@ -115,18 +92,14 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
     )
     one.add_argument("--dry-run", action="store_true", help="delete nothing, print what would be")
 
-    one = subcommand("export", "print all entries, with what the service returned")
+    one = parser.subcommand("export", "print all entries, with what the service returned")
     one.add_argument("--format", choices=("json", "csv"), default="json", help="default: json")
 
-    one = subcommand("create-tables", "make the tables, which tasks otherwise make on first use")
+    one = parser.subcommand("create-tables", "make the tables, which tasks otherwise make on first use")
     one.add_argument(
         "--sql", action="store_true", help="print the statements, for a user who may create tables"
     )
     return parser
-
-
-def _epilog(examples: Iterable[str]) -> str:
-    return "\n".join(["examples:", *(f"  %(prog)s {one}" for one in examples), EXIT_CODE])
 
 
 def _user() -> str | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import logging
-import os
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from fsm_provider.terminal import RefusedError, exit_code_of, fail, print_table, printable, quiet_airflow
 from fsm_provider.writes.ledger_arguments import make_parser
 
 if TYPE_CHECKING:
@@ -26,18 +24,12 @@ NESTED = ("subject", "result")
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
     """Do what the subcommand says; return the exit code described in ``--help``."""
     options = make_parser(prog).parse_args(arguments)
-    try:
-        code = _run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # what reads the output wants no more of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+    return exit_code_of(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        with _quiet_airflow():
+        with quiet_airflow():
             from airflow.providers.common.compat.sdk import AirflowException
             from sqlalchemy.exc import SQLAlchemyError
 
@@ -45,62 +37,49 @@ def _run(options: argparse.Namespace) -> int:
             from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
             from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
             from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
-            from fsm_provider.writes.ledger_table import LedgerTable, RefusedError
+            from fsm_provider.writes.ledger_table import LedgerTable
             from fsm_provider.writes.ledgers import max_flight
     except ImportError as error:
-        return _fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
+        return fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
 
     state_conn_id, engine = None, None
     try:
-        with _quiet_airflow():
+        with quiet_airflow():
             connection = read_connection_outside_of_tasks(options.conn_id)
             service, state_conn_id = service_of(connection), state_conn_id_of(connection)
             if state_conn_id is None:
                 text = f"connection '{options.conn_id}' has no state_conn_id: its ledger is in Airflow"
-                return _fail(2, text)
+                return fail(2, text)
             engine = engine_for(state_conn_id, hook_outside_of_tasks)
         if options.command == "create-tables":
             if options.sql:
                 print(statements(engine))
             else:
-                with _quiet_airflow():
+                with quiet_airflow():
                     check_tables(engine)
                 print(f"The database of '{state_conn_id}' has the ledger's tables.")
             return 0
         if not has_tables(engine):
-            return _fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
+            return fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
         settings = None
         with suppress(FsmInputError):  # for example a token that is missing now
             settings = settings_from(connection)
         table = LedgerTable(engine, service, max_flight(settings))
         return COMMANDS[options.command](table, options)
     except RefusedError as error:
-        return _fail(1, str(error))
+        return fail(1, str(error))
     except SQLAlchemyError as error:
         # The text of others, such as of a URL that cannot be parsed, may hold a password.
         reason = getattr(error, "orig", None) or type(error).__name__
-        return _fail(2, f"connection '{state_conn_id}': {reason}")
+        return fail(2, f"connection '{state_conn_id}': {reason}")
     except FsmInputError as error:
         first, _, more = str(error).partition("\n")
-        return _fail(2, first + " what create-tables --sql prints" * bool(more))
+        return fail(2, first + " what create-tables --sql prints" * bool(more))
     except (AirflowException, ImportError) as error:
-        return _fail(2, str(error))
+        return fail(2, str(error))
     finally:
         if engine is not None:
             engine.dispose()
-
-
-@contextmanager
-def _quiet_airflow() -> Iterator[None]:
-    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of sight."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(sys.stderr), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _list(table: LedgerTable, options: argparse.Namespace) -> int:
@@ -114,10 +93,10 @@ def _list(table: LedgerTable, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2))
     elif options.settled and found:
-        _print_table(columns, ([one[name] or "-" for name in columns] for one in found))
+        print_table(columns, ([one[name] or "-" for name in columns] for one in found))
     elif found:
         _print_entries(entries)
-    return 0 if found else _fail(1, "nothing was found")
+    return 0 if found else fail(1, "nothing was found")
 
 
 def _settle(table: LedgerTable, options: argparse.Namespace) -> int:
@@ -128,7 +107,7 @@ def _settle(table: LedgerTable, options: argparse.Namespace) -> int:
         result = {"id": options.job_id}
     elif options.answer is not None:
         result = {"answer": options.answer[0]}
-    print(_printable(table.settle(stored, result, force=options.force, who=options.by, why=options.why)))
+    print(printable(table.settle(stored, result, force=options.force, who=options.by, why=options.why)))
     return 0
 
 
@@ -139,10 +118,10 @@ def _forget(table: LedgerTable, options: argparse.Namespace) -> int:
         return 1
     for stored in entries:
         if stored.row.state != "done":
-            return _fail(1, f"{stored}: is {stored.row.state}: settle it; nothing was deleted")
+            return fail(1, f"{stored}: is {stored.row.state}: settle it; nothing was deleted")
     for stored in entries:
         table.forget(stored, who=options.by, why=options.why)
-        print(_printable(f"{stored}: is forgotten, and would be sent again"))
+        print(printable(f"{stored}: is forgotten, and would be sent again"))
     return 0
 
 
@@ -158,7 +137,7 @@ def _prune(table: LedgerTable, options: argparse.Namespace) -> int:
         why=f"older than {options.older_than} days{', keys too' * options.keys}",
     )
     for dag_id, number in sorted(pruned.items()):
-        print(_printable(f"{number} of DAG {dag_id}"))
+        print(printable(f"{number} of DAG {dag_id}"))
     verb = "would be deleted" if options.dry_run else "were deleted"
     print(
         f"{sum(pruned.values())} entries and {attempts} attempts {verb}, "
@@ -190,16 +169,16 @@ def _find_one(table: LedgerTable, options: argparse.Namespace, key: str) -> Stor
         return found[0]
     if found:
         _print_entries(found)
-        _fail(1, f"'{key}': {len(found)} entries have this key: add --dag, --run, --task or --once-per")
+        fail(1, f"'{key}': {len(found)} entries have this key: add --dag, --run, --task or --once-per")
     else:
-        _fail(1, f"'{key}': nothing was found; nothing was changed")
+        fail(1, f"'{key}': nothing was found; nothing was changed")
     return None
 
 
 def _print_entries(entries: Iterable[Stored]) -> None:
     from fsm_provider.api.errors import describe
 
-    _print_table(
+    print_table(
         ("key", "state", "job", "once per", "sent by", "at (UTC)", "subject"),
         (
             (
@@ -214,23 +193,6 @@ def _print_entries(entries: Iterable[Stored]) -> None:
             for stored in entries
         ),
     )
-
-
-def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    lines = [[_printable(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _printable(text: str) -> str:
-    """Escape what would leave the line or steer the terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
-def _fail(code: int, message: str) -> int:
-    print(_printable(" ".join(message.split())), file=sys.stderr)
-    return code
 
 
 COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}

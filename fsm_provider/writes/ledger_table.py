@@ -23,6 +23,7 @@ from fsm_provider.state.entries import Entry
 from fsm_provider.state.sql_entries import state_for, storable, utc_now
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task
+from fsm_provider.terminal import RefusedError
 from fsm_provider.writes.outcomes import id_and_link
 from fsm_provider.writes.write import describe_entry, error_from
 
@@ -35,10 +36,6 @@ JOB, WEBHOOK = (f"{one.method} {one.path}" for one in (CREATE_JOB, REGISTER_WEBH
 """The kinds of the entries of jobs and webhooks; any other is that of a request."""
 KEPT = ("generation", "digest", "sent", "kind", "by")
 """What an entry keeps when it is settled."""
-
-
-class RefusedError(Exception):
-    """What is asked for is refused; nothing was changed."""
 
 
 @dataclass(frozen=True)

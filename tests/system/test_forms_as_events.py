@@ -1,5 +1,6 @@
 """Forms as events on a real Airflow: the watcher of an asset loses no form, whatever is killed or paused."""
 
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +9,7 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
-from tests.system.dags.watched import LEAVE, RECONCILE_BACK
+from tests.system.dags.watched import LEAVE, LOOK_BACK, RECONCILE_BACK
 from tests.system.form_events import (
     DAG_ID,
     add,
@@ -18,9 +19,9 @@ from tests.system.form_events import (
     until_emitted,
 )
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import until_polled
+from tests.system.watcher import until_polled, watermark
 
-HELD_ID = "held_records"
+ASSET, HELD_ID = "watched_records", "held_records"
 
 
 def until_reconciled(service: FakeFieldService) -> None:
@@ -166,3 +167,31 @@ def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
     assert set(waiting) <= read_second
     assert from_events_second == set(waiting[:1])
     assert from_events_third == set(waiting[1:]) | last
+
+
+def test_forms_of_a_period_are_emitted_again_on_request(
+    airflow: LocalAirflow, watched: FakeFieldService
+) -> None:
+    hour = timedelta(hours=1)
+    begin = datetime.now(UTC) - 30 * hour
+    end = begin + 2 * hour
+    before, first, second, after = (add(watched, at=begin + ago * hour)[0] for ago in (-0.5, 0.5, 1.5, 2.5))
+    until_emitted(airflow, [before, first, second, after])
+    runs = len(emitted(airflow))
+
+    preview = watermark(airflow, "rewind", ASSET, "--to", begin.isoformat(), "--dry-run")
+    shown = watermark(airflow, "show", ASSET)
+    watermark(airflow, "replay", ASSET, "--since", begin.isoformat(), "--until", end.isoformat())
+    wait_until(lambda: len(emitted(airflow)) > runs, 120, "the forms are emitted again")
+    (new,) = add(watched)
+    until_emitted(airflow, [new])
+
+    again = [form for run in emitted(airflow)[runs:] for form in run]
+    print(f"emitted again: {again}; {shown}")
+    listed = [int(form) for form in re.findall(r"^(\d+) ", preview, re.MULTILINE)]
+    assert listed[:3] == [first, second, after]
+    assert before not in listed
+    assert "to emit again" not in shown
+    at = datetime.fromisoformat(re.search(r"asset +(\S+Z)$", shown, re.MULTILINE)[1])
+    assert timedelta(0) < datetime.now(UTC) - at < LOOK_BACK + timedelta(minutes=5)
+    assert sorted(again) == [first, second, new]

@@ -28,6 +28,7 @@ from tests.distributed.backends import postgresql
 from tests.seeds import SEED
 from tests.system.airflow_api import wait_until
 from tests.system.local_airflow import LocalAirflow
+from tests.system.watcher import watermark
 
 ASSETS.require()
 
@@ -85,6 +86,10 @@ class Stage:
             extras = connection.execute(text("SELECT extra FROM asset_event ORDER BY id")).scalars().all()
         stored = [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
         return [[form["id"] for form in extra["payload"]["forms"]] for extra in stored]
+
+    def emitted(self, start: int = 0) -> set[int]:
+        """The forms of the events from one on."""
+        return {form for event in self.events()[start:] for form in event}
 
     def triggerers(self) -> set[int]:
         """The triggerers that have the watcher."""
@@ -145,7 +150,7 @@ class Stage:
         self.expected, self.interruptions = [], 0
 
         def missing() -> set[int]:
-            return expected - {form for event in self.events() for form in event}
+            return expected - self.emitted()
 
         try:
             wait_until(lambda: not missing(), EMIT_SECONDS, "every form is emitted")
@@ -290,6 +295,33 @@ def test_two_dags_that_disagree_about_an_asset_lose_no_form(stage: Stage, disput
         time.sleep(15)
 
     stage.check_emitted(f"two DAGs, {disputed} disputed")
+
+
+def test_forms_of_a_period_are_emitted_again_though_the_triggerer_is_killed(stage: Stage) -> None:
+    forms = [stage.add(late) for late in (500, 400, 300, 200)]
+    wait_until(lambda: set(forms) <= stage.emitted(), EMIT_SECONDS, "every form is emitted")
+    stage.until_polled(10)
+    before, now = len(stage.events()), datetime.now(UTC)
+    since, until = now - timedelta(seconds=450), now - timedelta(seconds=250)
+    wanted = {
+        form["id"]
+        for form in stage.service.forms
+        if since <= datetime.fromisoformat(form["lastUpdatedOnDateTime"]) < until
+    }
+    period = ["--since", since.isoformat(), "--until", until.isoformat()]
+
+    watermark(stage.airflow, "replay", DAG_ID, *period)
+    for _ in range(2):
+        stage.until_polled(8)
+        stage.kill()
+    wait_until(lambda: wanted <= stage.emitted(before), EMIT_SECONDS, "the forms are emitted again")
+    new = stage.add()
+    wait_until(lambda: new in stage.emitted(before), EMIT_SECONDS, "a new form is emitted")
+
+    print(f"emitted again: {stage.events()[before:]}")
+    assert stage.emitted(before) == {*wanted, new}
+    assert "to emit again" not in watermark(stage.airflow, "show")
+    stage.expected, stage.interruptions = [], 0
 
 
 def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage: Stage) -> None:

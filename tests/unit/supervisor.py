@@ -54,11 +54,11 @@ class MemorySupervisor:
                     self.variables[key] = value
                 case comms.DeleteVariable(key=key):
                     self.variables.pop(key, None)
+                case comms.MaskSecret(value=value):
+                    self.masked.append(value)
                 case comms.GetVariableKeys(prefix=prefix):
                     keys = sorted(key for key in self.variables if key.startswith(prefix))
                     return comms.VariableKeysResult(keys=keys, total_entries=len(keys))
-                case comms.MaskSecret(value=value):
-                    self.masked.append(value)
                 case _ if SHARED_STREAMS.is_there:
                     return self._answer_on_assets(message)
                 case _:

@@ -10,6 +10,7 @@ import pytest
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.new_forms import NewFormTracker
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
+from fsm_provider.polling.replays import Replay
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -693,3 +694,77 @@ def test_whenever_it_is_killed_each_form_is_emitted_and_none_again_once_that_is_
         save()
 
     assert {version(form) for form in service.forms.values()} <= emitted
+
+
+class TestReplay:
+    """What a person asks to be emitted again."""
+
+    @pytest.fixture
+    def watcher(self):
+        """One that has emitted forms for ten days, and remembers those of seven."""
+        watcher = Watcher(new_tracker("beginning"))
+        for day in range(10, -1, -1):
+            watcher.poll(self.form(day), started=NOON - day * DAY + HOUR, after=86400.0)
+        watcher.save()
+        return watcher
+
+    def form(self, day):
+        return reference(day, NOON - day * DAY)
+
+    def forms(self):
+        return [self.form(day) for day in range(10, -1, -1)]
+
+    def replayed(self, watcher, since, until=None):
+        again = watcher.restarted()
+        again.tracker.replay(Replay("1", "fsm_default", since, until))
+        return again
+
+    def test_the_forms_since_then_are_new_and_no_others(self, watcher):
+        again = self.replayed(watcher, NOON - 2 * DAY)
+
+        assert again.poll(*self.forms(), reference(11, NOON), started=NOON + 2 * HOUR) == [2, 1, 0, 11]
+        assert again.poll(*self.forms(), reference(11, NOON), started=NOON + 3 * HOUR) == []
+
+    def test_the_forms_of_a_period_are_new_and_no_others(self, watcher):
+        again = self.replayed(watcher, NOON - 4 * DAY, NOON - 2 * DAY)
+
+        assert again.poll(*self.forms(), reference(11, NOON), started=NOON + 2 * HOUR) == [4, 3, 11]
+
+    @pytest.mark.parametrize(
+        ("until", "new"), [(None, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]), (NOON - 8 * DAY, [9])]
+    )
+    def test_what_is_not_remembered_is_new_in_the_period_and_history_outside(self, watcher, until, new):
+        again = self.replayed(watcher, NOON - 9 * DAY, until)
+
+        assert again.poll(*self.forms(), started=NOON + 2 * HOUR, max_forms=0) == new
+        assert again.poll(*self.forms(), started=NOON + 3 * HOUR, max_forms=0) == []
+        again.save()
+        assert again.restarted().poll(*self.forms(), started=NOON + 3 * HOUR) == new
+
+    def test_a_time_within_the_look_back_moves_no_watermark(self, watcher):
+        again = self.replayed(watcher, NOON + HOUR / 2)
+        late = reference(11, NOON - 7 * DAY + HOUR / 4)
+
+        assert again.poll(*self.forms(), late, started=NOON + 2 * HOUR) == [11]
+
+    def test_what_was_not_emitted_yet_is_not_lost(self, watcher):
+        """A phone synced late: it comes with the poll that is the first of the replay."""
+        again = self.replayed(watcher, NOON - DAY)
+
+        assert again.poll(*self.forms(), reference(11, NOON - 5 * DAY), started=NOON + HOUR) == [1, 0, 11]
+
+    def test_a_form_without_a_time_is_not_emitted_again(self):
+        watcher = Watcher(new_tracker("beginning"))
+        unknown = {"digests": {1: "a" * 16}}
+        watcher.poll(reference(1, None), **unknown)
+        watcher.save()
+
+        again = self.replayed(watcher, NOON - DAY)
+
+        assert again.poll(reference(1, None), reference(2), started=NOON + HOUR, **unknown) == [2]
+
+    def test_before_the_first_poll_there_is_nothing_to_emit_again(self):
+        watcher = Watcher(new_tracker())
+        watcher.tracker.replay(Replay("1", "fsm_default", NOON - DAY, None))
+
+        assert watcher.poll(reference(1)) == []

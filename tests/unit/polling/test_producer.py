@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,12 +21,13 @@ from fsm_provider.polling.configurations import announce, announce_interval  # n
 from fsm_provider.polling.producer import (  # noqa: E402
     CHECK_INTERVAL,
     CONFIRMATION_DELAY,
+    EVENT_INTERVAL,
     SAVE_INTERVAL,
     FormEventProducer,
 )
-from tests.unit.supervisor import MemorySupervisor, comms, supervised  # noqa: E402
-
-NAME = "records"
+from fsm_provider.polling.replays import REPLAY, Replay  # noqa: E402
+from tests.unit.polling.watching import NAME, Supervisor, watching  # noqa: E402
+from tests.unit.supervisor import comms, supervised  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -34,82 +35,10 @@ def connected(service, connect):
     connect(service, max_retries=0)
 
 
-class Supervisor(MemorySupervisor):
-    """The triggerer's other end."""
-
-    @property
-    def watermark(self):
-        """The stored watermark, None if there is none."""
-        stored = [
-            value["moment"] for (_, key), value in self.asset_state.items() if key.endswith("/watermark")
-        ]
-        return max(filter(None, stored), default=None)
-
-    @property
-    def watermarks(self):
-        """How many watermarks are stored."""
-        return sum(key.endswith("/watermark") for _, key in self.asset_state)
-
-
 @pytest.fixture
 def supervisor():
     with supervised(Supervisor()) as running:
         yield running
-
-
-class Watching:
-    """A triggerer with one watcher. Its events are in the database once ``store`` is called.
-
-    :ivar events: the identifiers of the forms in each event, as they come.
-    """
-
-    def __init__(self, settings, stored_at_once, name):
-        self.manager = shared_stream.SharedStreamManager(ack_timeout=60.0)
-        self.events, self.seqs, self.stored_at_once = [], [], stored_at_once
-        asset = completed_forms(name, **{"poll_interval": 1, **settings})
-        triggers = [watcher.trigger for watcher in asset.watchers]
-        self.trigger, *others = [type(one)(**one.serialize()[1]) for one in triggers]
-        self.task = asyncio.create_task(self._run())
-        self.others = [asyncio.create_task(anext(one.run())) for one in others]
-
-    async def _run(self):
-        key = self.trigger.shared_stream_key()
-        stream = self.manager.subscribe(trigger_id=1, trigger=self.trigger, key=key)
-        async for event in self.trigger.filter_shared_stream(stream):
-            self.seqs.append(self.manager.bind_pending_event(trigger_id=1, key=key))
-            self.events.append([form["id"] for form in event.payload["forms"]])
-            if self.stored_at_once:
-                self.store()
-
-    @property
-    def forms(self):
-        return [form for event in self.events for form in event]
-
-    def store(self):
-        self.manager.confirm_persisted(self.seqs)
-        self.seqs.clear()
-
-    async def until(self, predicate, seconds=2000.0):
-        async with asyncio.timeout(seconds):
-            while not predicate():
-                assert not self.task.done(), self.task.exception()
-                await asyncio.sleep(0.1)
-
-    async def kill(self):
-        self.task.cancel()
-        for other in self.others:
-            other.cancel()
-        await asyncio.gather(self.task, *self.others, return_exceptions=True)
-        await self.manager.stop_all()
-
-
-@asynccontextmanager
-async def watching(stored_at_once=True, name=NAME, **settings):
-    running = Watching(settings, stored_at_once, name)
-    try:
-        yield running
-    finally:
-        await running.kill()
 
 
 def polls(service):
@@ -735,3 +664,85 @@ def test_a_rate_limit_delays_a_watcher_and_loses_no_page(service, supervisor):
             return len(service.requests)
 
     assert run_hurried(run()) <= 33
+
+
+def request_replay(supervisor, since, until=None):
+    supervisor.asset_state[NAME, REPLAY] = Replay(str(since), "fsm_default", since, until).as_dict()
+
+
+def seed_hours(service, *hours):
+    """Complete forms so many hours ago; return their identifiers."""
+    now = datetime.now(UTC)
+    return [service.add_form(property_id=7, created=now - timedelta(hours=ago))["id"] for ago in hours]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_replay_emits_the_forms_since_then_again_and_once(service, supervisor, restarted):
+    old, *again = seed_hours(service, 5, 3, 2)
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            watcher = await stack.enter_async_context(watching(start_from="beginning"))
+            await watcher.until(lambda: supervisor.watermark)
+            assert watcher.forms == [old, *again]
+            if restarted:
+                await watcher.kill()
+            request_replay(supervisor, datetime.now(UTC) - timedelta(hours=4))
+            if restarted:
+                watcher = await stack.enter_async_context(watching(start_from="beginning"))
+            else:
+                watcher.events.clear()
+            await watcher.until(lambda: watcher.forms)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+            await watcher.kill()
+            last = await stack.enter_async_context(watching(start_from="beginning"))
+            added = service.add_form()["id"]
+            await last.until(lambda: last.forms)
+            return watcher.forms, last.forms, added
+
+    replayed, later, added = run_hurried(run())
+
+    assert replayed == again
+    assert later == [added]
+
+
+def test_a_replay_that_is_killed_goes_on_though_another_configuration_has_emitted_the_forms(
+    service, supervisor
+):
+    _, *forms = seed_hours(service, 6, 4, 3, 2)
+
+    async def run():
+        async with watching(start_from="beginning", property_id=7) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+        async with watching(start_from="beginning", property_id=[7, 8]) as watcher:
+            await watcher.until(lambda: supervisor.watermarks == 2)
+        request_replay(supervisor, datetime.now(UTC) - timedelta(hours=5))
+        edited = {"start_from": "beginning", "property_id": [7, 8], "max_forms_per_event": 1}
+        async with watching(**edited) as watcher:
+            await watcher.until(lambda: watcher.forms)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+            first = watcher.forms
+        async with watching(**edited) as watcher:
+            await watcher.until(lambda: len(watcher.forms) >= 2)
+            await asyncio.sleep(2 * EVENT_INTERVAL)
+            return first, watcher.forms
+
+    first, rest = run_hurried(run())
+
+    assert len(first) == 1
+    assert sorted(first + rest) == forms
+
+
+def test_a_replay_of_another_connection_waits_for_it(service, supervisor):
+    seed_hours(service, 3)
+
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            watcher.events.clear()
+            request_replay(supervisor, datetime.now(UTC) - timedelta(hours=4))
+            supervisor.asset_state[NAME, REPLAY]["fsm_conn_id"] = "another"
+            await asyncio.sleep(2 * CHECK_INTERVAL)
+            return watcher.forms
+
+    assert run_hurried(run()) == []

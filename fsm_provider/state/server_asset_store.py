@@ -1,0 +1,105 @@
+"""What is stored with assets, for commands: they have Airflow's database, and no triggerer around them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf
+from sqlalchemy import select, update
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.compat import has_shared_streams
+from fsm_provider.state.asset_store import VariableAssetStore
+from fsm_provider.state.variables import unreadable
+
+if TYPE_CHECKING:
+    from airflow.models.asset import AssetModel
+    from sqlalchemy.orm import Session
+
+
+class ServerAssetStore:
+    """The store of an active asset.
+
+    :param asset: the asset.
+    :param session: the session with Airflow's database that it is from.
+    :raises FsmInputError: if the values are where only workers read them.
+    :raises sqlalchemy.exc.SQLAlchemyError: by each method, if the database fails.
+    """
+
+    def __init__(self, asset: AssetModel, session: Session) -> None:
+        if has_shared_streams() and (backend := conf.get("workers", "state_store_backend", fallback="")):
+            raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
+        self._asset = asset
+        self._session = session
+        self._variables = VariableAssetStore(asset.name)
+
+    def has_trigger(self, name: str) -> bool:
+        """Return whether a triggerer that is alive runs a trigger of the asset, by the name of its class."""
+        return any(
+            one.triggerer_job is not None and one.triggerer_job.is_alive()
+            for one in self._asset.triggers
+            if one.classpath.endswith(f".{name}")
+        )
+
+    async def aget(self, key: str) -> Any:
+        """Return a JSON value, None if there is none.
+
+        :raises FsmInputError: if somebody has edited it.
+        :raises VariableUnreadableError: if it cannot be decrypted.
+        """
+        if has_shared_streams():
+            backend, scope = self._backend()
+            text = backend.get(scope, key, session=self._session)
+        else:
+            text = self._read_variable(self._variables.variable(key))
+        return self._variables.parse(key, text)
+
+    def set(self, key: str, value: Any) -> None:
+        """Store a JSON value."""
+        text = json.dumps(value)
+        if has_shared_streams():
+            backend, scope = self._backend()
+            backend.set(scope, key, text, session=self._session)
+        else:
+            from airflow.models import Variable
+
+            name, description = self._variables.variable(key), self._variables.description
+            Variable.set(name, text, description, session=self._session)
+
+    def _read_variable(self, name: str) -> str | None:
+        from airflow.models import Variable
+
+        # Not by Variable.get, which closes the session: a thread has only one.
+        stored = self._session.scalar(select(Variable).where(Variable.key == name))
+        if stored is not None and stored.val is None:  # encrypted with another Fernet key
+            raise unreadable(name)
+        return stored and stored.val
+
+    def _backend(self) -> tuple[Any, Any]:
+        """Return where Airflow 3.3 stores values, and what is the asset's there."""
+        from airflow.state import AssetScope, get_state_backend
+
+        return get_state_backend(), AssetScope(asset_id=self._asset.id)
+
+
+def active_assets(scheme: str, name: str | None, session: Session) -> list[AssetModel]:
+    """Return the active assets whose URIs have a scheme, and with a name if given."""
+    from airflow.models.asset import AssetModel
+
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith(f"{scheme}://"))
+    if name is not None:
+        query = query.where(AssetModel.name == name)
+    return list(session.scalars(query.order_by(AssetModel.name)))
+
+
+def lock_assets(name: str, session: Session) -> None:
+    """Keep others that call this from the assets of a name until the session ends.
+
+    Call it first: what the session has read before may be old.
+    """
+    from airflow.models.asset import AssetModel
+
+    # SELECT ... FOR UPDATE would lock nothing in SQLite.
+    unchanged = update(AssetModel).where(AssetModel.name == name).values(updated_at=AssetModel.updated_at)
+    session.execute(unchanged.execution_options(synchronize_session=False))

@@ -1,0 +1,111 @@
+"""What commands share: the command line, what they print, and how they refuse."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from textwrap import fill
+from typing import Any
+
+EXIT_CODE = """
+exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the command
+line is wrong, or a connection or a database cannot be used."""
+
+
+class RefusedError(Exception):
+    """What is asked for is refused; nothing was changed."""
+
+
+class SubcommandParser(argparse.ArgumentParser):
+    """Parses the command line of a command with subcommands, which has ``--conn-id`` before and after them.
+
+    :param prog: what is typed to run it.
+    :param description: what the command does.
+    :param examples: arguments of each subcommand, by its name.
+    """
+
+    def __init__(self, prog: str, description: str, examples: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=_epilog(f"{name} {one}" for name, some in examples.items() for one in some),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        conn_id: dict[str, Any] = {
+            "metavar": "ID",
+            "help": "the connection of type fsm; default: fsm_default",
+        }
+        self.add_argument("--conn-id", default="fsm_default", **conn_id)
+        self._common = argparse.ArgumentParser(add_help=False)
+        self._common.add_argument("--conn-id", default=argparse.SUPPRESS, **conn_id)
+        self._examples = examples
+        self._subcommands = self.add_subparsers(
+            dest="command", required=True, metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser
+        )
+
+    def subcommand(self, name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add a subcommand.
+
+        :param text: what it does, without a capital letter and a full stop.
+        :param parents: parsers whose arguments it has too.
+        """
+        return self._subcommands.add_parser(
+            name,
+            help=text,
+            description=fill(f"{text[0].upper()}{text[1:]}.", width=100),
+            epilog=_epilog(self._examples[name]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[self._common, *parents],
+        )
+
+
+def _epilog(examples: Iterable[str]) -> str:
+    return "\n".join(["examples:", *(f"  %(prog)s {one}".rstrip() for one in examples), EXIT_CODE])
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a command, and return its exit code; 1 if what reads the output wants no more of it."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+@contextmanager
+def quiet_airflow() -> Iterator[None]:
+    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of sight."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print columns, each as wide as its widest cell."""
+    lines = [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def printable(text: str) -> str:
+    """Escape what would leave the line or steer the terminal."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def fail(code: int, message: str) -> int:
+    """Print a message on the standard error; return the exit code."""
+    print(printable(" ".join(message.split())), file=sys.stderr)
+    return code

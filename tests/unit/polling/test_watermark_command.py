@@ -1,0 +1,517 @@
+"""The commands that show and move watermarks: in the database, in a Variable, and of an asset."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fsm_provider import watermark
+from fsm_provider.polling.watermark_command import main, make_parser
+from fsm_provider.testing import faults
+from tests.capabilities import ASSETS, SHARED_STREAMS, TASK_SDK
+from tests.pages import DOCS
+from tests.unit.conftest import TOKEN
+
+AT, EARLIER, LATER = (f"2026-01-0{day}T08:00:00.000Z" for day in (5, 4, 6))
+FUTURE = "2999-01-01T00:00:00Z"
+
+
+@pytest.fixture(scope="session")
+def airflow_database():
+    """Airflow's tables, in the SQLite file of this test run's AIRFLOW_HOME."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect, airflow_database, request):
+    from airflow.models import Variable
+    from airflow.utils.session import create_session
+
+    if "store" in request.fixturenames:
+        request.getfixturevalue("store")
+    connect(service, max_retries=0)
+    yield
+    with create_session() as session:
+        session.query(Variable).delete()
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command; returns its exit code, output and error."""
+
+    def run_command(*arguments):
+        capsys.readouterr()
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:  # the command line is wrong
+            code = ended.code
+        captured = capsys.readouterr()
+        assert TOKEN not in captured.out + captured.err
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def in_a_task():
+    """A task of Airflow 2 has the database, and no supervisor."""
+    if not TASK_SDK.is_there:
+        return nullcontext()
+    from tests.unit.supervisor import supervised
+
+    return supervised()
+
+
+def since():
+    """Where the next run of the DAG would begin."""
+    with in_a_task():
+        return datetime.fromisoformat(watermark.begin("my_dag", timedelta(0), "fsm_default")["since"])
+
+
+@pytest.mark.parametrize("store", ["in a database"], indirect=True)
+class TestInTheDatabase:
+    @pytest.fixture(autouse=True)
+    def committed(self, store, connected):
+        with in_a_task():
+            watermark.begin("my_dag", timedelta(0), "fsm_default")
+        assert main(["rewind", "my_dag", "--to", AT]) == 0
+
+    def test_show_lists_it(self, run):
+        code, out, _ = run("show")
+
+        assert code == 0
+        head, row = out.splitlines()
+        assert head.split("  ")[0] == "watermark"
+        assert row.split() == ["my_dag", "database", AT, "of", "connection", "fsm_default"]
+
+    def test_rewind_sets_it_back_for_the_next_run(self, run):
+        code, out, _ = run("rewind", "my_dag", "--to", EARLIER)
+
+        assert code == 0
+        assert f"my_dag: from {AT} to {EARLIER}" in out
+        assert since() == datetime.fromisoformat(EARLIER)
+
+    def test_a_dry_run_changes_nothing(self, run):
+        code, out, _ = run("rewind", "my_dag", "--to", EARLIER, "--dry-run")
+
+        assert (code, out) == (0, f"my_dag: from {AT} to {EARLIER}\n")
+        assert since() == datetime.fromisoformat(AT)
+
+    def test_a_later_time_is_refused_unless_forced(self, run):
+        refused = run("rewind", "my_dag", "--to", LATER)
+        at_refusal = since()
+        forced = run("rewind", "my_dag", "--to", LATER, "--force")
+
+        assert refused[0] == 1
+        assert "would skip forms; add --force" in refused[2]
+        assert at_refusal == datetime.fromisoformat(AT)
+        assert forced[0] == 0
+        assert since() == datetime.fromisoformat(LATER)
+
+    @pytest.mark.parametrize("more", [[], ["--force"]])
+    def test_a_time_in_the_future_is_refused(self, run, more):
+        code, _, error = run("rewind", "my_dag", "--to", FUTURE, *more)
+
+        assert code == 2
+        assert "is in the future" in error
+        assert since() == datetime.fromisoformat(AT)
+
+    def test_a_name_that_is_unknown_is_refused(self, run):
+        assert run("rewind", "another", "--to", EARLIER)[0] == 1
+        assert run("rewind", "another", "--to", EARLIER, "--in", "database")[0] == 1
+        assert run("show", "another")[0] == 1
+
+    def test_a_run_that_moves_it_meanwhile_wins(self, run, monkeypatch):
+        from fsm_provider.state.sql_watermarks import SqlWatermark
+
+        replace = SqlWatermark.replace
+
+        def late(self, expected, at):
+            self.advance(datetime.fromisoformat(LATER))
+            return replace(self, expected, at)
+
+        monkeypatch.setattr(SqlWatermark, "replace", late)
+        code, _, error = run("rewind", "my_dag", "--to", EARLIER)
+
+        assert code == 1
+        assert "has just been moved by a run" in error
+        assert since() == datetime.fromisoformat(LATER)
+
+
+class TestInAVariable:
+    @pytest.fixture(autouse=True)
+    def committed(self, connected):
+        from airflow.models import Variable
+
+        Variable.set("my_dag", AT, description="mine")
+
+    def stored(self):
+        from airflow.models import Variable
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            return [(one.val, one.description) for one in session.query(Variable)]
+
+    def test_show_prints_the_one_that_is_named(self, run):
+        code, out, _ = run("show", "my_dag")
+
+        assert code == 0
+        assert out.splitlines()[1].split() == ["my_dag", "variable", AT]
+        assert run("show")[0] == 1
+
+    def test_rewind_sets_it_back(self, run):
+        code, out, _ = run("rewind", "my_dag", "--to", EARLIER)
+
+        assert code == 0
+        assert f"my_dag: from {AT} to {EARLIER}" in out
+        assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
+
+    def test_a_time_without_a_zone_is_utc(self, run):
+        assert run("rewind", "my_dag", "--to", "2026-01-04T08:00:00")[0] == 0
+        assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
+
+    def test_a_dry_run_changes_nothing(self, run):
+        code, out, _ = run("rewind", "my_dag", "--to", EARLIER, "--dry-run")
+
+        assert (code, out) == (0, f"my_dag: from {AT} to {EARLIER}\n")
+        assert self.stored() == [(AT, "mine")]
+
+    def test_a_later_time_and_what_is_no_watermark_are_refused(self, run):
+        from airflow.models import Variable
+
+        Variable.set("another", "no time")
+
+        assert run("rewind", "my_dag", "--to", LATER)[0] == 1
+        assert run("rewind", "another", "--to", EARLIER)[0] == 2
+        assert run("rewind", "nothing", "--to", EARLIER)[0] == 1
+        assert self.stored() == [(AT, "mine"), ("no time", None)]
+
+    def test_one_from_elsewhere_is_not_shadowed(self, run, monkeypatch):
+        monkeypatch.setenv("AIRFLOW_VAR_ANOTHER", AT)
+
+        code, _, error = run("rewind", "another", "--to", EARLIER)
+
+        assert code == 1
+        assert "is not in Airflow's database" in error
+
+
+@contextmanager
+def opened_store():
+    """The store of the asset, in Airflow's database."""
+    from airflow.utils.session import create_session
+
+    from fsm_provider.state.server_asset_store import ServerAssetStore, active_assets
+    from tests.unit.polling.emitting import NAME
+
+    with create_session() as session:
+        (asset,) = active_assets("fsm", NAME, session)
+        yield ServerAssetStore(asset, session)
+
+
+@ASSETS.needed
+class TestOfAnAsset:
+    @pytest.fixture(autouse=True)
+    def asset(self, connected):
+        from airflow.models.asset import AssetActive, AssetModel
+        from airflow.models.trigger import Trigger
+        from airflow.utils.session import create_session
+
+        from tests.unit.polling.emitting import NAME
+
+        with create_session() as session:
+            model = AssetModel(name=NAME, uri="fsm://fsm_default/forms/records", group="asset")
+            session.add(model)
+            session.flush()
+            session.add(AssetActive.for_asset(model))
+        yield
+        with create_session() as session:
+            for table in (Trigger, AssetActive, AssetModel):
+                session.query(table).delete()
+
+    @pytest.fixture
+    def emit_until(self, asset):
+        """Has a watcher emit forms. What it stores is in Airflow's database once it has ended."""
+        from fsm_provider.polling.replays import REPLAY
+        from tests.unit.polling.emitting import MemoryStore, emit
+
+        values = MemoryStore()
+
+        def emit_until(*expected, **settings):
+            with opened_store() as store:
+                if (requested := asyncio.run(store.aget(REPLAY))) is not None:
+                    values.values[REPLAY] = json.dumps(requested)
+            with in_a_task():
+                forms = emit(values, expected, **settings)
+            with opened_store() as store:
+                for key, text in values.values.items():
+                    store.set(key, json.loads(text))
+            return forms
+
+        return emit_until
+
+    @pytest.fixture
+    def watch(self, service, emit_until):
+        """Has a watcher emit all forms. Returns what has one emit these forms, and one that is added."""
+        now = datetime.now(UTC)
+        for hours in (5, 3, 2):
+            service.add_form(created=now - timedelta(hours=hours))
+        assert emit_until(5001, 5002, 5003, start_from="beginning") == [5001, 5002, 5003]
+        return lambda *expected: emit_until(*expected, service.add_form()["id"])[:-1]
+
+    @pytest.fixture
+    def running(self, asset):
+        """A triggerer has the asset's watcher."""
+        from airflow.jobs.job import Job
+        from airflow.models.asset import AssetModel
+        from airflow.models.trigger import Trigger
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            job = Job()
+            job.job_type, job.state, job.latest_heartbeat = "TriggererJob", "running", datetime.now(UTC)
+            trigger = Trigger("fsm_provider.triggers.forms.FsmFormEventTrigger", {"asset_name": "records"})
+            session.add_all([job, trigger])
+            session.flush()
+            trigger.triggerer_id = job.id
+            model = session.query(AssetModel).one()
+            if hasattr(model, "add_trigger"):
+                model.add_trigger(trigger, "records")
+            else:  # before Airflow 3.2
+                model.triggers.append(trigger)
+        yield
+        with create_session() as session:
+            session.query(Job).delete()
+
+    def ago(self, hours):
+        return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="seconds")
+
+    def replay(self, since, until):
+        return "replay", "records", "--since", self.ago(since), "--until", self.ago(until)
+
+    def test_show_lists_it_with_what_is_requested(self, run, watch):
+        code, out, _ = run("show")
+        run("rewind", "records", "--to", self.ago(4))
+        requested = run("show", "records", "--in", "asset")[1]
+
+        row = out.splitlines()[1].split()
+        assert code == 0
+        assert row[:2] == ["records", "asset"]
+        assert timedelta(0) < datetime.now(UTC) - datetime.fromisoformat(row[2]) < timedelta(hours=2)
+        assert "to emit again" not in out
+        assert "to emit again: forms updated since" in requested
+
+    def test_rewind_has_the_forms_since_then_emitted_again(self, run, watch):
+        code, out, _ = run("rewind", "records", "--to", self.ago(4))
+
+        assert code == 0
+        assert "records: forms updated since" in out
+        assert sorted(watch(5002, 5003)) == [5002, 5003]
+        assert "to emit again" not in run("show")[1]
+
+    def test_replay_has_those_of_a_period_emitted_again(self, run, watch):
+        code, _, _ = run(*self.replay(4, 2.5))
+
+        assert code == 0
+        assert watch(5002) == [5002]
+
+    @pytest.mark.parametrize(("until", "expected"), [(None, ["5002", "5003"]), (2.5, ["5002"])])
+    def test_a_dry_run_lists_them_and_changes_nothing(self, run, watch, until, expected):
+        request = self.replay(4, until) if until else ("rewind", "records", "--to", self.ago(4))
+        code, out, _ = run(*request, "--dry-run")
+
+        line, _, *forms = out.splitlines()
+        assert code == 0
+        assert line.startswith(f"records: {len(expected)} forms updated since ")
+        assert line.endswith(" would be emitted again")
+        assert [form.split()[0] for form in forms] == expected
+        assert watch() == []
+
+    def test_a_dry_run_prints_twenty_forms_and_their_number(self, run, watch, service):
+        for _ in range(25):
+            service.add_form(created=datetime.now(UTC) - timedelta(minutes=30))
+        watch(*range(5004, 5029))
+
+        _, out, _ = run("rewind", "records", "--to", self.ago(4), "--dry-run")
+
+        assert out.startswith("records: 28 forms updated since")
+        assert len(out.splitlines()) == 2 + 20
+
+    def test_a_period_without_forms_is_no_error(self, run, watch):
+        code, out, _ = run(*self.replay(1.5, 1.2), "--dry-run")
+
+        assert code == 0
+        assert "records: 0 forms" in out
+        assert len(out.splitlines()) == 1
+
+    def test_a_dry_run_while_the_service_is_away_says_so(self, run, watch, service):
+        service.fail("GET", "/forms", faults.Status(503), every=True)
+
+        code, out, error = run(*self.replay(4, 2.5), "--dry-run")
+
+        assert (code, out) == (2, "")
+        assert "503" in error
+
+    def test_a_request_is_refused_while_another_waits(self, run, watch):
+        run("rewind", "records", "--to", self.ago(4))
+
+        code, _, error = run("rewind", "records", "--to", self.ago(6))
+
+        assert code == 1
+        assert "were requested before, and not begun yet" in error
+        assert sorted(watch(5002, 5003)) == [5002, 5003]
+
+    def test_of_two_requests_at_once_one_is_refused(self, watch):
+        from airflow.utils.session import create_session
+
+        from fsm_provider.polling.watched_assets import watched_assets
+
+        with ThreadPoolExecutor() as pool, create_session() as session:
+            (asset,) = asyncio.run(watched_assets(session, "records", lock=True))
+            asset.request(asset.replay(datetime.now(UTC) - timedelta(hours=4), None))
+            second = pool.submit(main, self.replay(6, 4))
+            time.sleep(1)
+            session.commit()
+            assert second.result() == 1
+
+        assert sorted(watch(5002, 5003)) == [5002, 5003]
+
+    def test_a_request_that_somebody_has_edited_is_replaced(self, run, watch):
+        from fsm_provider.polling.replays import REPLAY
+
+        with opened_store() as store:
+            store.set(REPLAY, {"since": "yesterday"})
+
+        assert run(*self.replay(4, 2.5))[0] == 0
+        assert watch(5002) == [5002]
+
+    def test_it_says_whether_a_watcher_runs(self, run, watch, running):
+        from airflow.models.trigger import Trigger
+        from airflow.utils.session import create_session
+
+        runs = run("show")[1], run(*self.replay(4, 2.5))[1]
+        watch(5002)
+        with create_session() as session:
+            session.query(Trigger).update({"triggerer_id": None})
+        none = run("show")[1], run(*self.replay(4, 2.5))[1]
+
+        assert "no watcher runs" not in runs[0]
+        assert "That begins within a minute." in runs[1]
+        assert "no watcher runs" in none[0]
+        assert "That begins once a watcher runs, and none does" in none[1]
+
+    def test_an_asset_that_is_inactive_or_was_never_watched_is_refused(self, run, watch):
+        from airflow.models.asset import AssetActive
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            session.query(AssetActive).delete()
+
+        code, _, error = run(*self.replay(4, 2.5))
+
+        assert code == 1
+        assert "no active asset of this name has been watched" in error
+        assert run("show")[0] == 1
+
+    def test_a_time_before_its_start_is_refused(self, run, service, emit_until):
+        emit_until(service.add_form()["id"], start_from=self.ago(1))
+
+        code, _, error = run("rewind", "records", "--to", self.ago(2))
+
+        assert code == 1
+        assert "is before its start_from" in error
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (("rewind", "records", "--to", FUTURE), 2),
+            (("rewind", "records", "--to", "0001-01-01T00:00:00+14:00"), 2),
+            (("rewind", "records", "--to", "yesterday"), 2),
+            (("rewind", "another", "--to", EARLIER), 1),
+            (("rewind", "another", "--to", EARLIER, "--in", "asset"), 1),
+            (("replay", "records", "--since", LATER, "--until", EARLIER), 1),
+            (("replay", "records", "--since", EARLIER, "--until", EARLIER), 1),
+            (("replay", "another", "--since", EARLIER, "--until", LATER), 1),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, run, watch, arguments, code):
+        assert run(*arguments)[0] == code
+        assert "to emit again" not in run("show")[1]
+
+    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 the values are in no Variables")
+    def test_a_variable_that_somebody_has_edited_is_named(self, run, watch):
+        from airflow.models import Variable
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            for one in session.query(Variable).filter(Variable.key.like("fsm_asset%configurations")):
+                one.set_val("no JSON")
+
+        code, _, error = run("show")
+
+        assert code == 2
+        assert "fsm_forms.configurations is not what was stored" in error
+
+    @SHARED_STREAMS.needed
+    def test_values_that_are_elsewhere_are_not_looked_for(self, run, watch, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__WORKERS__STATE_STORE_BACKEND", "theirs.Backend")
+
+        code, _, error = run("show")
+
+        assert code == 2
+        assert "only workers read what is in theirs.Backend" in error
+
+
+@pytest.mark.skipif(ASSETS.is_there, reason="Airflow 3 has assets")
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "--in", "asset"), ("replay", "records", "--since", EARLIER, "--until", LATER)],
+    ids=" ".join,
+)
+def test_assets_are_of_airflow_3(run, arguments):
+    code, _, error = run(*arguments)
+
+    assert code == 1
+    assert "need Airflow 3.0 or newer" in error
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("rewind", "my_dag", "--to", EARLIER)], ids=" ".join)
+def test_a_connection_that_is_not_defined_is_named(run, arguments):
+    code, out, error = run(*arguments, "--conn-id", "nowhere")
+
+    assert (code, out) == (2, "")
+    assert "nowhere" in error
+
+
+@ASSETS.needed
+def test_a_database_without_tables_is_an_error(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "fsm_provider", "watermark", "show"],
+        env=os.environ
+        | {
+            "AIRFLOW_HOME": str(tmp_path),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no such table" in result.stderr
+
+
+def test_the_commands_that_the_pages_show_are_understood():
+    shown = re.findall(r"^\$ python -m fsm_provider watermark (.*)$", (DOCS / "forms.md").read_text(), re.M)
+
+    assert [make_parser("watermark").parse_args(shlex.split(one)).command for one in shown]
