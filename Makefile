@@ -58,11 +58,11 @@ lint: $(INSTALLED) ## Ruff and mypy
 # times are part of test-system.
 test-quick: $(INSTALLED)
 	@echo "== pytest tests/unit, and the main job on a real Airflow"
-	@$(BIN)/pytest --quiet --numprocesses 8 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
 
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
-	@$(BIN)/pytest --quiet --numprocesses 8 --dist worksteal tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal tests/unit
 
 # Each of the three has an Airflow of its own.
 # The kills of watchers are part of test-matrix, on each Airflow that has assets.

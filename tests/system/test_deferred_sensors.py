@@ -28,12 +28,12 @@ from tests.system.form_events import (
 )
 from tests.system.local_airflow import LocalAirflow
 
-WAITS = 100
-SHORT_WAITS = 52
+WAITS = 60
+SHORT_WAITS = 24
 """The number of them whose forms exist as soon as they defer."""
-SHARE = 16
+SHARE = 10
 """Sensors for each test of a failure, out of those that wait through all failures."""
-SURVIVED_WAITS = 30
+SURVIVED_WAITS = 16
 DOWN_SECONDS = 60.0
 STORM_SECONDS = 15.0
 

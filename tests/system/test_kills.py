@@ -33,7 +33,7 @@ from tests.system.kills import (
     staged,
 )
 
-RUNS = BULK_RUNS if len(kill_stores.CHOSEN) == len(kill_stores.STORES) else BULK_RUNS // 4
+RUNS = BULK_RUNS if len(kill_stores.CHOSEN) == len(kill_stores.STORES) else BULK_RUNS // 10
 """Random kills for each store: fewer, unless all stores are tested."""
 CLEARED_BULK_RUNS = 3
 IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3

@@ -27,7 +27,8 @@ def installed(wheel: Path) -> Callable[..., str]:
     folder = wheel.parent
     run(sys.executable, "-m", "venv", folder / "venv")
     constraints = ROOT / "constraints" / "airflow.txt"
-    run(folder / "venv/bin/pip", "install", "-qq", "-c", constraints, wheel)
+    python = folder / "venv/bin/python"
+    run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, "-c", constraints, wheel)
     env = inherited_environment() | {"AIRFLOW_HOME": str(folder / "home")}
     return lambda program, *arguments: run(folder / "venv/bin" / program, *arguments, env=env, cwd=folder)
 
