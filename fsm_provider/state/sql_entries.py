@@ -325,9 +325,10 @@ def state_for(entry: Entry) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, DBAPIError) and not isinstance(
-        error, ProgrammingError | DataError | NotSupportedError
-    )
+    if isinstance(error, ProgrammingError | DataError | NotSupportedError):
+        return False
+    # A full disk: threads would wait for one another, as smaller writes succeed in between.
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL"
 
 
 def _by(row: Row[Any]) -> Task:

@@ -109,7 +109,7 @@ def test_forms_from_before_the_bound_do_not_count(service, run, soon, early):
 
 def created_after(service):
     """The bounds of the listings, without those that all waits share and that have recent changes only."""
-    queries = [dict(request.query) for request in service.requests]
+    queries = [dict(request.query) for request in service.requests_to("GET", "/forms")]
     listed = [query for query in queries if "jobID" in query or "lastUpdatedOnDateTime[gte]" not in query]
     return {query.get("createdOnDateTime[gte]") for query in listed}
 
