@@ -7,9 +7,6 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO_INSTALLED := $(if $(wildcard $(INSTALLED)),$(INSTALLED),.venv/.demo-installed)
 RELEASE := build/release-venv
-# They begin first, so that no processor waits for one of them at the end.
-LONGEST := $(patsubst %,tests/system/test_%.py,docs kills_database forms_as_events kills deferred_sensors metrics webhooks)
-SYSTEM := $(LONGEST) $(filter-out $(LONGEST) %/test_watcher_kills.py,$(wildcard tests/system/test_*.py))
 KILLS := $(wildcard tests/unit/*/test_*_kills.py)
 # The tests start many Pythons.
 export PYTHONDONTWRITEBYTECODE =
@@ -68,10 +65,11 @@ test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal tests/unit
 
 # Each of the three has an Airflow of its own.
-# The kills of watchers are part of test-matrix, on each Airflow that has assets.
+# The kills of watchers, and of several runs that share a database, are part of test-matrix: with them this takes too long.
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
-	@$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --no-loadscope-reorder $(SYSTEM) $(KILLS)
+	@$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --ignore tests/system/test_watcher_kills.py \
+		--ignore tests/system/test_kills_database.py tests/system $(KILLS)
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)

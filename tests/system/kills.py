@@ -47,7 +47,7 @@ BULK_RUNS = 20
 BULK_JOBS = 200
 CONCURRENCY = 8
 LATENCY = 0.03
-RUN_SECONDS = 240.0
+RUN_SECONDS = 480.0
 NOTICED_AFTER = {
     # A worker that is gone is noticed by its silence. Airflow's own defaults are 300, 10 and 5 s.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
