@@ -18,6 +18,7 @@ SUITES = {
     "unit": "unit tests",
     "boot": "boot",
     "examples": "examples",
+    "kit": "testing kit",
     "kills": "tasks that are killed",
     "watchers": "watchers whose triggerer is killed",
 }
