@@ -25,8 +25,11 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     state = airflow.wait_for_run(dag_id, run_id, 180, lambda *step: seen.add(step))
 
     assert state == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
-    assert ("wait_for_forms", waiting_states[mode]) in seen
     (job,) = [job for job in service.jobs if job["customerReference"] == f"PO-{mode}"]
+    of_job = [dict(request.query).get("jobID") for request in service.requests_to("GET", "/forms")]
+    # On a slow machine the forms are there before the sensor.
+    had_to_wait = of_job.count(str(job["id"])) > 1 or mode == "deferrable"
+    assert not had_to_wait or ("wait_for_forms", waiting_states[mode]) in seen
     assert airflow.xcom(dag_id, run_id, "create_job") == {**job, **_as_we_write_times(job)}
     assert airflow.xcom(dag_id, run_id, "report") == {
         "purchaseOrder": f"PO-{mode}",
