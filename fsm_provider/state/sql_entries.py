@@ -170,12 +170,11 @@ class SqlEntries(LedgerEntries):
             raise _UnexpectedRowError
         new = []
         for key, entry in entries.items():
-            values = self._values(key, entry)
             if key not in self._own:
-                new.append({**values, "version": randbelow(MAX_FIRST_VERSION)})
+                new.append(self._values_of_new(key, entry))
                 continue
-            this = {**self._in_scope, "this_key": values["key_digest"], "this_attempt": self._attempt}
-            if not connection.execute(_UPDATE_OWN, {**this, **values}).rowcount:
+            this = {**self._this(key), "this_attempt": self._attempt}
+            if not connection.execute(_UPDATE_OWN, {**this, **self._values(key, entry)}).rowcount:
                 raise _UnexpectedRowError
         try:
             if new:
@@ -200,7 +199,7 @@ class SqlEntries(LedgerEntries):
                 refused = True
             elif row is None:
                 if entry is not None:
-                    new.append({**self._values(key, entry), "version": randbelow(MAX_FIRST_VERSION)})
+                    new.append(self._values_of_new(key, entry))
             elif row.attempt == self._attempt or (
                 entry is not None and row.version == self._versions.get(key)
             ):
@@ -214,16 +213,21 @@ class SqlEntries(LedgerEntries):
         return refused, others
 
     def _replace(self, connection: Connection, key: str, entry: Entry | None) -> None:
-        this = {**self._in_scope, "this_key": digest_for(key, DIGITS)}
         if entry is None:
-            connection.execute(_DELETE, this)
+            connection.execute(_DELETE, self._this(key))
         else:
-            connection.execute(_UPDATE, {**this, **self._values(key, entry)})
+            connection.execute(_UPDATE, {**self._this(key), **self._values(key, entry)})
 
     def _is_latest(self, connection: Connection) -> bool:
         """Lock the row of the latest attempt, and return whether that is this one."""
         this = {"this_task": self._task_digest, "this_attempt": self._attempt, "now": utc_now()}
         return bool(connection.execute(_STORED_BY_LATEST, this).rowcount)
+
+    def _this(self, key: str) -> dict[str, str]:
+        return {**self._in_scope, "this_key": digest_for(key, DIGITS)}
+
+    def _values_of_new(self, key: str, entry: Entry) -> dict[str, Any]:
+        return {**self._values(key, entry), "version": randbelow(MAX_FIRST_VERSION)}
 
     def _values(self, key: str, entry: Entry) -> dict[str, Any]:
         task = entry["by"]
