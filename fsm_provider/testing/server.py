@@ -21,6 +21,8 @@ START_TIMEOUT = 10.0
 BACKLOG = 2048
 GRACE = 0.5
 """Seconds that requests under way get to finish when the server stops."""
+TURNS_TO_ACCEPT = 3
+"""Turns of the event loop until a connection that it has accepted is known to the server."""
 
 
 def listen(port: int) -> socket.socket:
@@ -141,12 +143,20 @@ class _Server(uvicorn.Server):
         """Close the listener and idle connections; return a socket that reserves the port."""
         [server] = self.servers
         _, port = server.sockets[0].getsockname()
-        server.close()
+        await self._stop_accepting(server)
         reserved = bind(port)
         for connection in list(self.connections.connections):
             cast(Connection, connection).close_when_idle()
         await asyncio.sleep(0)  # Lets the transports close their sockets.
         return reserved
+
+    async def _stop_accepting(self, server: asyncio.Server) -> None:
+        # A connection that is being accepted while the server closes would stay open, unknown to all.
+        for listener in server.sockets:
+            self._loop.remove_reader(listener)
+        for _ in range(TURNS_TO_ACCEPT):
+            await asyncio.sleep(0)
+        server.close()
 
     async def main_loop(self) -> None:
         # Tick 0 renews the Date header.
@@ -156,7 +166,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
-            server.close()
+            await self._stop_accepting(server)
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=GRACE)
         for connection in list(self.server_state.connections):

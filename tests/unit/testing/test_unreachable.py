@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import requests
 
-from fsm_provider.testing import faults
+from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.testing.wire import JOBS, SHORT, RawConnection, see
 
 
@@ -54,6 +56,24 @@ def test_a_service_that_refuses_connections_can_be_stopped_and_started(call, ser
         assert call("GET", "/forms").status_code == 200
 
     assert call("GET", "/forms").status_code == 200
+
+
+def test_a_stop_closes_connections_that_are_made_at_that_moment():
+    for _ in range(12):
+        service = FakeFieldService().start()
+        address = ("127.0.0.1", int(service.base_url.rpartition(":")[2]))
+        made: list[socket.socket] = []
+        stopping = threading.Timer(0.01, service.stop)
+        stopping.start()
+        with suppress(OSError):
+            while len(made) < 1000:
+                made.append(socket.create_connection(address, 0.2))
+        stopping.join()
+
+        for connection in made:
+            with connection, suppress(ConnectionError):
+                connection.settimeout(5)
+                assert connection.recv(1) == b""
 
 
 def test_connections_are_reset_before_a_request_is_read(service):
