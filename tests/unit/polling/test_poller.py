@@ -202,7 +202,7 @@ def test_cursors_that_expire_in_every_pause_are_no_progress(service, forms):
 
 def test_minutes_of_failures_restart_the_poll_and_a_long_retry_after_does_not(service, forms):
     service.fail("GET", "/forms", faults.Status(429, retry_after=int(2 * MAX_PAGE_GAP)), call=7)
-    seen = run_hurried(polled(), hurry=3000.0)
+    seen = run_hurried(polled(interval=60.0), hurry=3000.0)
     assert len(service.requests) == PAGES + 1
 
     service.clear_requests()
