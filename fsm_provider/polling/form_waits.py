@@ -72,19 +72,19 @@ class FormWaits:
 
     def __init__(self) -> None:
         self.all: dict[FormWait, None] = {}
-        self._by_place: dict[tuple[str, str], dict[FormWait, None]] = {}
+        self._by_place: dict[tuple[str, str], list[FormWait]] = {}
 
     def add(self, wait: FormWait) -> None:
         """Add a wait."""
         self.all[wait] = None
-        self._by_place.setdefault(_place(wait.wanted), {})[wait] = None
+        self._by_place.setdefault(_place(wait.wanted), []).append(wait)
 
     def remove(self, wait: FormWait) -> None:
         """Remove a wait, if it is there."""
         if wait in self.all:
             del self.all[wait]
             place = _place(wait.wanted)
-            del self._by_place[place][wait]
+            self._by_place[place].remove(wait)
             if not self._by_place[place]:
                 del self._by_place[place]
 

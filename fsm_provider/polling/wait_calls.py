@@ -20,6 +20,11 @@ class WaitCall:
     :func:`fsm_provider.polling.streams.wait_for_forms`.
     """
 
+    __slots__ = (
+        *("_context", "_has_shown_others", "_log", "_log_interval", "_timer"),
+        *("poller", "result", "status", "tolerance"),
+    )
+
     def __init__(
         self, failure_tolerance: float, status: WaitStatus, log: Any, log_interval: float | None
     ) -> None:
