@@ -95,8 +95,9 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :param allow_private_addresses: allow PDFs on hosts in a private network, other than the connection's
         own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: the manifest's URI, how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``, and the
-        ``bytes`` stored; also where the task fails.
+    :return: the manifest's URI; ``paths``: one for each of ``forms``, in order, for ``ObjectStoragePath``, or
+        None where the PDF is not stored; how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``;
+        and the ``bytes`` stored. Also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
@@ -168,7 +169,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
                 if transfer.interrupted:
                     raise AirflowException("the task was stopped; a retry continues from here")
                 write_manifest(files, options["manifest"], transfer.outcomes, latest=latest)
-                result = {"manifest": uri_for(files.folder / options["manifest"]), **transfer.counts}
+                manifest = uri_for(files.folder / options["manifest"])
+                result = {"manifest": manifest, "paths": transfer.paths, **transfer.counts}
         if not transfer.complete:
             context["ti"].xcom_push(key="return_value", value=result)
             failed = [outcome for outcome in transfer.outcomes if outcome["error"]]

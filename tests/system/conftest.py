@@ -9,6 +9,7 @@ import pytest
 
 from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from tests.smtp import Mailbox, mail_server
 from tests.statsd import Metrics, statsd
 from tests.system.dags.watched import WATCHED_NAME
 from tests.system.form_events import DAG_ID
@@ -61,10 +62,18 @@ def metrics() -> Iterator[Metrics]:
 
 
 @pytest.fixture(scope="package")
+def mailbox() -> Iterator[Mailbox]:
+    """The mails that Airflow sends."""
+    with mail_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
 def airflow(
     service: FakeFieldService,
     watched_service: FakeFieldService,
     metrics: Metrics,
+    mailbox: Mailbox,
     dags_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalAirflow]:
@@ -76,6 +85,7 @@ def airflow(
     home = tmp_path_factory.mktemp("airflow")
     env = {
         **metrics.env,
+        **mailbox.env,
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
         **connections_with_ledger(service, home, "fsm_with_ledger"),
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 from fsm_provider.testing import FakeFieldService, faults
+from tests.smtp import Mailbox
 from tests.system.examples import WITH_LEDGER, copy
 from tests.system.local_airflow import LocalAirflow
 
 QUALITY, INVOICES, RECORDS = "quality_copy", "invoices_copy", "records_copy"
 PLANNED = "planned_to_invoice"
+MAILED = "mailed_copy"
 
 
 def run(airflow: LocalAirflow, dag_id: str, **params: object) -> tuple[str, str]:
@@ -145,3 +147,22 @@ def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
     pdfs = {path.parent.name: path.read_bytes() for path in tmp_path.rglob("*.pdf")}
     assert pdfs == {f"form={form}": service.pdf(form) for form in (good, bad)}
     assert airflow.api("GET", f"/variables/{RECORDS}")["value"] > began
+
+
+def test_the_tenant_gets_the_record_by_mail(
+    airflow: LocalAirflow, service: FakeFieldService, mailbox: Mailbox, dags_folder: Path, tmp_path: Path
+) -> None:
+    copy(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False)
+
+    params = {"property_id": 9721, "tenant": "a.tenant@example.com", "records": str(tmp_path)}
+    run_id, state = run(airflow, MAILED, **params)
+
+    assert state == "success"
+    job = airflow.xcom(MAILED, run_id, "create_job")
+    (record,) = airflow.xcom(MAILED, run_id, "wait_for_record")
+    (mail,) = mailbox.mails
+    assert (mail["To"], mail["From"]) == ("a.tenant@example.com", "office@example.com")
+    (attached,) = mail.iter_attachments()
+    assert attached.get_filename() == f"gas-safety-record-{record['id']}.pdf"
+    assert attached.get_content() == service.pdf(record["id"])
+    assert record["jobID"] == job["id"]

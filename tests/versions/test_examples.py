@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.processes import inherited_environment
+from tests.smtp import Mailbox, mail_server
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import create_database
 
@@ -33,6 +35,7 @@ CASES = {
         "reports": "{folder}/reports",
     },
     ("asset_field_quality", "asset_field_quality"): {"folder": "{folder}", "max_similar_names": 99},
+    ("certificate_by_mail", "certificate_by_mail"): {"records": "{folder}"},
     ("forms_since_watermark", "forms_since_watermark"): {},
     ("gas_safety_pdf_delivery", "gas_safety_pdf_delivery"): {"records": "{folder}"},
     ("invoice_on_signoff", "invoice_on_signoff"): {
@@ -64,9 +67,20 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made
 
 
+@pytest.fixture(scope="module")
+def mailbox() -> Iterator[Mailbox]:
+    with mail_server() as running:
+        yield running
+
+
 @pytest.mark.parametrize(("module", "dag_id"), CASES, ids=[dag_id for _, dag_id in CASES])
 def test_an_example_succeeds(
-    environment: dict[str, str], service: FakeFieldService, tmp_path: Path, module: str, dag_id: str
+    environment: dict[str, str],
+    service: FakeFieldService,
+    mailbox: Mailbox,
+    tmp_path: Path,
+    module: str,
+    dag_id: str,
 ) -> None:
     for name in ("Gas Safety Record", "Warning Notice"):
         service.add_form(form_name=name)
@@ -74,7 +88,7 @@ def test_an_example_succeeds(
 
     ended = subprocess.run(
         [sys.executable, "-c", RUN, module, dag_id, conf],
-        env=environment | connections_with_ledger(service, Path(environment["AIRFLOW_HOME"])),
+        env=environment | mailbox.env | connections_with_ledger(service, Path(environment["AIRFLOW_HOME"])),
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -30,6 +30,8 @@ from fsm_provider.transfers.pdfs.manifest import KnownFile, KnownPdfs
 from fsm_provider.transfers.pdfs.outcomes import PdfEnd, PdfOutcome
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.storage.atomic_files import AtomicFiles
     from fsm_provider.transfers.pdfs.paths import PathTemplate
@@ -52,11 +54,13 @@ class _Item:
         self.form = form
         self.requested = form.last_updated_on_date_time
         self.end: PdfEnd = "not_tried"
-        self.path: str | None = None
+        self.path: ObjectStoragePath | None = None
         self.known: KnownFile | None = None
         self.error: FsmError | None = None
 
-    def record(self, end: PdfEnd, path: str | None, known: KnownFile | None, error: FsmError | None) -> None:
+    def record(
+        self, end: PdfEnd, path: ObjectStoragePath | None, known: KnownFile | None, error: FsmError | None
+    ) -> None:
         self.end, self.path, self.known, self.error = end, path, known, error
 
     @property
@@ -72,7 +76,7 @@ class _Item:
             index=self.index,
             form=self.form.id,
             lastUpdatedOnDateTime=self.form.as_json()["lastUpdatedOnDateTime"],
-            path=self.path,
+            path=uri_for(self.path) if self.path else None,
             sha256=file.sha256 if file else None,
             bytes=file.size if file else None,
             etag=etag,
@@ -148,6 +152,11 @@ class PdfTransfer:
         return [item.as_outcome() for item in self._items]
 
     @property
+    def paths(self) -> list[str | None]:
+        """The path of each input's PDF, with the storage's connection; None where it is not stored."""
+        return [str(item.path) if item.path else None for item in self._items]
+
+    @property
     def complete(self) -> bool:
         """Whether every file is stored."""
         return all(item.end in ("stored", "skipped") for item in self._items)
@@ -220,7 +229,7 @@ class PdfTransfer:
 
     def _fetch(self, item: _Item) -> None:
         name = self._template.path_for(item.form)
-        path = uri_for(self._files.folder / name)
+        path = self._files.folder / name
         if known := self._known.find(name, item.form.id):
             item.record("skipped", path, known, None)
             return

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, ObjectStoragePath
 
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
@@ -73,6 +73,8 @@ def test_each_pdf_is_stored_under_its_version_and_the_manifest_lists_each(servic
         }
     size = sum(map(len, files.values()))
     assert result.pop("manifest").endswith("/manifest.jsonl")
+    read = [ObjectStoragePath(path).read_bytes() for path in result.pop("paths")]
+    assert read == [service.pdf(form["id"]) for form in service.forms]
     assert result == {"stored": 12, "skipped": 0, "failed": 0, "not_tried": 0, "bytes": size}
 
 
@@ -98,6 +100,7 @@ def test_a_file_that_is_not_as_the_manifest_says_is_left_and_reported(service, s
     assert f"form {form['id']}: " in str(error)
     assert "is not the file that the earlier manifest names" in str(error)
     assert (result["failed"], result["skipped"]) == (1, 1)
+    assert result["paths"] == [None, str(stored.folder / path_for(other))]
     assert stored.files[path_for(form)] == b"%PDF-1.4 forged"
     assert ends(stored) == ["failed", "skipped"]
     assert stored.manifest[1]["form"] == other["id"]
