@@ -88,7 +88,11 @@ def test_an_example_succeeds(
 
     ended = subprocess.run(
         [sys.executable, "-c", RUN, module, dag_id, conf],
-        env=environment | mailbox.env | connections_with_ledger(service, Path(environment["AIRFLOW_HOME"])),
+        env={
+            **environment,
+            **mailbox.env,
+            **connections_with_ledger(service, Path(environment["AIRFLOW_HOME"])),
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
