@@ -179,6 +179,18 @@ def test_odd_values_are_in_the_view(service, dataset):
     assert json.loads(extra) == EXTRA
 
 
+@pytest.mark.parametrize("character", "x\xfc\u5bb6\U0001f525")
+def test_any_property_has_a_partition_that_the_view_reads(service, dataset, character):
+    values = [None, "a/b", "50% *?[x]", "x y'q", "..", *(character * length for length in range(1, 120, 7))]
+    ids = [service.add_form(updated=DAY, propertyID=value)["id"] for value in values]
+
+    dataset.export(DAY, partition_by="property")
+
+    rows = dataset.latest("id", "propertyID", "property")
+    assert [row[:2] for row in rows] == list(zip(ids, values, strict=True))
+    assert all(value == folder for _, value, folder in rows if len(folder or "") < 20)
+
+
 # [START howto_copy_window]
 def load_window(connection, file, window_start):
     with connection, connection.cursor() as cursor:  # one transaction
