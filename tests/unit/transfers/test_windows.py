@@ -85,20 +85,29 @@ def test_the_view_has_the_latest_version_of_each_form(service, dataset, partitio
 
 def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, dataset):
     form, silent = (service.add_form(updated=DAY)["id"] for _ in range(2))
-    untimed = service.add_form(updated=DAY, lastUpdatedOnDateTime="soon")["id"]
+    untimed, timed_once = (
+        service.add_form(updated=DAY, lastUpdatedOnDateTime=time)["id"] for time in ("soon", DAY.isoformat())
+    )
     dataset.export(DAY)
     days = [DAY + timedelta(days=number) for number in (1, 9)]
     service.update_form(form, updated=days[0], formName="second")
     service.update_form(silent, updated=DAY, formName="same time")
     service.update_form(untimed, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
+    service.update_form(timed_once, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
     dataset.export(days[0])
-    expected = [(form, "second"), (silent, "same time"), (untimed, "no time")]
+    expected = [
+        (form, "second"),
+        (silent, "same time"),
+        (untimed, "no time"),
+        (timed_once, "Gas Safety Record"),
+    ]
     assert dataset.latest("id", "formName") == expected
 
     # What the service had before, restored there: the window holds old versions.
     service.update_form(form, updated=DAY, formName="first")
     service.update_form(silent, updated=DAY, formName="before")
     service.update_form(untimed, updated=DAY, formName="before", lastUpdatedOnDateTime=None)
+    service.update_form(timed_once, updated=DAY, formName="Gas Safety Record")
     dataset.export(DAY)
     assert dataset.latest("id", "formName") == expected
 
