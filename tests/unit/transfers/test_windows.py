@@ -147,12 +147,23 @@ def test_a_window_that_failed_half_way_is_not_read(service, dataset):
 
 
 def test_a_file_that_the_manifest_does_not_name_is_not_read(service, dataset):
-    service.add_form(updated=DAY)
+    gone, form = (service.add_form(updated=day)["id"] for day in (DAY - 2 * LOOK_BACK, DAY))
     file = dataset.export(DAY)
-    (file.parent / "leftover.parquet").write_bytes(file.read_bytes())
-    (file.parent / "property=7").mkdir()
+    before = dataset.export(DAY - 2 * LOOK_BACK)
 
-    assert len(dataset.latest()) == 1
+    before.rename(file.with_name("leftover.parquet"))
+    before.with_name("_manifest.json").unlink()
+
+    assert dataset.latest("id") == [(form,)], f"{gone} is in the leftover"
+
+
+def test_a_column_that_comes_later_is_null_in_earlier_windows(service, dataset):
+    early = service.add_form(updated=DAY)
+    dataset.export(DAY)
+    late = service.add_form(updated=DAY + LOOK_BACK + timedelta(days=1))
+    dataset.export(DAY + LOOK_BACK + timedelta(days=1), include_pdf_url=True)
+
+    assert dataset.latest("id", "formPDFURL") == [(early["id"], None), (late["id"], late["formPDFURL"])]
 
 
 def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
