@@ -13,7 +13,8 @@ changed after it. After a pause, Airflow runs the days that were left out (``cat
 as ``day``. Such a run also gets a form that reached the service later than the look-back.
 
 A form that the service no longer lists stays. The look-back is part of each window: to change it, delete the
-folders of windows that you want to export again. DuckDB has one writer at a time, so allow one run at a time.
+folders of windows that you want to export again. DuckDB has one writer at a time, so the DAG allows one run.
+Needs ``airflow-provider-fsm[parquet]`` and ``duckdb``.
 """
 
 from __future__ import annotations

@@ -27,20 +27,21 @@ def test_a_window_is_of_a_day_in_utc_and_begins_a_week_before(day, run_at, start
 class Warehouse:
     """The example's warehouse, and its task that loads."""
 
-    def __init__(self, folder):
-        self.folder = folder
-        self.params = {"warehouse": str(folder / "forms.duckdb")}
+    def __init__(self, windows, file):
+        self.windows = windows
+        self.params = {"warehouse": str(file)}
         self.task = forms_to_warehouse().get_task("load")
 
     def load(self, start, forms, **columns):
         """Load a window of forms, each with the day of its update, and further columns."""
-        window = self.folder / start
-        window.mkdir(exist_ok=True)
+        window = self.windows / start
+        window.mkdir(parents=True, exist_ok=True)
         days = [day and datetime(2026, 1, day, tzinfo=UTC) for day in forms.values()]
         times = pyarrow.array(days, pyarrow.timestamp("us", tz="UTC"))
         ids = pyarrow.array(forms, pyarrow.int64())
         table = pyarrow.table({"id": ids, "lastUpdatedOnDateTime": times, **columns})
-        parquet.write_table(table, window / "forms.parquet")
+        with (window / "forms.parquet").open("wb") as file:
+            parquet.write_table(table, file)
         return self.task.python_callable(
             {"manifest": str(window / "_manifest.json")}, window_start=start, params=self.params
         )
@@ -53,8 +54,8 @@ class Warehouse:
 
 
 @pytest.fixture
-def warehouse(tmp_path):
-    return Warehouse(tmp_path)
+def warehouse(storage, tmp_path):
+    return Warehouse(storage, tmp_path / "forms.duckdb")
 
 
 def test_a_load_replaces_its_window_and_the_view_has_latest_versions(warehouse):
