@@ -17,6 +17,9 @@ def digest_for(value: Any, length: int) -> str:
 MAX_NAME_BYTES = 255
 """The limit of most storages for the name of a file or folder."""
 
+_HALF_A_CHARACTER = re.compile(r"(%[CD].|%E.(%..)?|%F.(%..){0,2})$")
+"""At the end of percent-encoded text, UTF-8 of which bytes are missing: DuckDB refuses such a partition."""
+
 
 def bounded_name(quoted: str, max_bytes: int = MAX_NAME_BYTES) -> str:
     """Return the name if it fits into ``max_bytes``, else its beginning and a digest of all of it.
@@ -27,4 +30,5 @@ def bounded_name(quoted: str, max_bytes: int = MAX_NAME_BYTES) -> str:
     if len(encoded) <= max_bytes:
         return quoted
     end = f"!{digest_for(quoted, 24)}"
-    return re.sub("%.?$", "", encoded[: max_bytes - len(end)].decode(errors="ignore")) + end
+    start = encoded[: max_bytes - len(end)].decode(errors="ignore")
+    return _HALF_A_CHARACTER.sub("", re.sub("%.?$", "", start)) + end

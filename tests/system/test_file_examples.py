@@ -1,7 +1,10 @@
-"""The examples that end in files, on a real Airflow: asset fields watched, invoices drafted, PDFs stored."""
+"""The examples that end in files, on a real Airflow: asset fields, invoices, PDFs, a warehouse."""
 
 import json
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+
+import duckdb
 
 from fsm_provider.testing import FakeFieldService, faults
 from tests.smtp import Mailbox
@@ -9,6 +12,7 @@ from tests.system.examples import WITH_LEDGER, copy
 from tests.system.local_airflow import LocalAirflow
 
 QUALITY, INVOICES, RECORDS = "quality_copy", "invoices_copy", "records_copy"
+WAREHOUSE = "warehouse_copy"
 PLANNED = "planned_to_invoice"
 MAILED = "mailed_copy"
 
@@ -166,3 +170,72 @@ def test_the_tenant_gets_the_record_by_mail(
     assert attached.get_filename() == f"gas-safety-record-{record['id']}.pdf"
     assert attached.get_content() == service.pdf(record["id"])
     assert record["jobID"] == job["id"]
+
+
+def test_windows_are_loaded_into_a_warehouse_whichever_fail_or_are_repeated(
+    airflow: LocalAirflow, dags_folder: Path, tmp_path: Path
+) -> None:
+    # An account of its own: a window has no end, and would have the forms of other tests.
+    with FakeFieldService() as account:
+        airflow.add_connection("fsm_account", account.connection())
+        with_account = {'task_id="export"': 'task_id="export", fsm_conn_id="fsm_account"'}
+        copy(airflow, dags_folder, "forms_to_warehouse", WAREHOUSE, **with_account)
+        load_windows(airflow, account, tmp_path)
+
+
+def load_windows(airflow: LocalAirflow, account: FakeFieldService, folder: Path) -> None:
+    days = [datetime(2026, 1, number, tzinfo=UTC) for number in (5, 6, 7)]
+    windows, warehouse = folder / "forms", folder / "forms.duckdb"
+    params = {"folder": str(windows), "warehouse": str(warehouse)}
+    odd = {
+        "formName": "R\u00e9paration \U0001f525",
+        "createdByUser": None,
+        "answers": {"tight?": [None, "ja"]},
+    }
+
+    def load(day: datetime) -> tuple[str, str]:
+        return run(airflow, WAREHOUSE, **params, day=str(day.date()))
+
+    def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
+        with duckdb.connect(str(warehouse), read_only=True) as connection:
+            return connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY ALL").fetchall()
+
+    changed, stays = (account.add_form(updated=days[0], property_id=7)["id"] for _ in range(2))
+    late = account.add_form(updated=days[0] - timedelta(days=2), **odd)["id"]
+    first, state = load(days[0])
+    assert (state, airflow.xcom(WAREHOUSE, first, "load")) == ("success", 3)
+
+    account.update_form(changed, updated=days[1], formName="Signed off")
+    _, state = load(days[1])
+    assert state == "success"
+    expected = [(changed, "Signed off"), (stays, "Gas Safety Record"), (late, odd["formName"])]
+    assert rows("forms", "id", "formName") == sorted(expected)
+    ((user, extra),) = [row[1:] for row in rows("forms", "id", "createdByUser", "_extra") if row[0] == late]
+    assert (user, json.loads(extra)) == (None, {"answers": odd["answers"]})
+
+    # Its file cannot be put in place: neither the export nor the load succeeds.
+    in_its_place = windows / f"window_start={days[2].date()}" / "forms.parquet"
+    in_its_place.mkdir(parents=True)
+    new = account.add_form(updated=days[2])["id"]
+    failed, state = load(days[2])
+    assert state == "failed"
+    assert airflow.task_states(WAREHOUSE, failed)["load"] == "upstream_failed"
+    assert rows("forms", "id", "formName") == sorted(expected)
+
+    in_its_place.rmdir()
+    airflow.clear(WAREHOUSE, failed, ["export", "load"])
+    assert airflow.wait_for_run(WAREHOUSE, failed) == "success"
+    airflow.clear(WAREHOUSE, first, ["choose_window", "export", "load"])
+    assert airflow.wait_for_run(WAREHOUSE, first) == "success"
+
+    expected.append((new, "Gas Safety Record"))
+    assert rows("forms", "id", "formName") == sorted(expected)
+    assert rows("form_versions", "window_start", "id") == [
+        (date(2026, 1, day), form)
+        for day in (5, 6, 7)
+        for form in sorted((changed, stays, late, new))
+        if form != new or day != 6
+    ]
+    assert names(windows) == sorted(
+        f"window_start={day.date()}/{name}" for day in days for name in ("_manifest.json", "forms.parquet")
+    )

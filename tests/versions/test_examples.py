@@ -37,6 +37,10 @@ CASES = {
     ("asset_field_quality", "asset_field_quality"): {"folder": "{folder}", "max_similar_names": 99},
     ("certificate_by_mail", "certificate_by_mail"): {"records": "{folder}"},
     ("forms_since_watermark", "forms_since_watermark"): {},
+    ("forms_to_warehouse", "forms_to_warehouse"): {
+        "folder": "{folder}/forms",
+        "warehouse": "{folder}/forms.duckdb",
+    },
     ("gas_safety_pdf_delivery", "gas_safety_pdf_delivery"): {"records": "{folder}"},
     ("invoice_on_signoff", "invoice_on_signoff"): {
         "due_list": str(EXAMPLES / "data" / "planned_maintenance.csv"),

@@ -1,0 +1,294 @@
+"""Exports of windows side by side, read as one dataset and loaded into warehouses: DuckDB, PostgreSQL."""
+
+import json
+import re
+from datetime import UTC, date, datetime, timedelta
+
+import duckdb
+import psycopg2
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.api import FsmError
+from fsm_provider.testing import faults
+from tests.capabilities import MOVES_ARE_REFUSED
+from tests.distributed.backends import missing, postgresql
+from tests.pages import DOCS, blocks
+from tests.unit.transfers.test_exports import COLUMNS, export
+
+DAY = datetime(2026, 11, 22, tzinfo=UTC)
+LOOK_BACK = timedelta(days=7)
+ODD = {
+    "formName": 'A "quoted", line\r\nand another; \\N \N{SNOWMAN}\U0001f690',
+    "createdByUser": None,
+    "createdByType": "",
+    "jobDetails": {"jobID": "11", "jobTown": "Zürich", "jobPostcode": [1], "jobFloor": None},
+    "answers": {"gas tight?": ["ja", None, {"reading": 1.5, "unit": "mbar \U0001f525"}]},
+}
+EXTRA = {"answers": ODD["answers"], "jobDetails_jobFloor": None, "jobDetails_jobPostcode": [1]}
+NO_POSTGRESQL = missing("initdb")
+
+
+def sql_for(warehouse):
+    """Give what the page shows for a warehouse."""
+    shown = [block.text for block in blocks("sql", pages=[DOCS / "files.md"])]
+    (found,) = [text for text in shown if text.startswith(f"-- {warehouse}\n")]
+    return found
+
+
+class Dataset:
+    """Windows below a folder, one for each day."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def window(self, day):
+        return self.folder / f"window_start={day.date()}"
+
+    def export(self, day, *, format="parquet", **options):
+        """Export a day's window; give the path of its file."""
+        export(self.window(day), format=format, updated_since=day - LOOK_BACK, **options)
+        return self.window(day) / f"forms.{format}"
+
+    def latest(self, *columns):
+        """Give the rows of the view that the page shows, as whoever opens it now sees them."""
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(sql_for("DuckDB").replace("/data/forms", str(self.folder)))
+            names = ", ".join(f'"{column}"' for column in columns) or "*"
+            return connection.execute(f"SELECT {names} FROM forms ORDER BY id").fetchall()
+
+
+@pytest.fixture
+def dataset(service, connect, tmp_path):
+    connect(service, max_retries=0)
+    return Dataset(tmp_path / "forms")
+
+
+@pytest.mark.parametrize("partition_by", [None, "property", "day"])
+def test_the_view_has_the_latest_version_of_each_form(service, dataset, partition_by):
+    changed, other = (service.add_form(updated=DAY, property_id=7) for _ in range(2))
+    dataset.export(DAY, partition_by=partition_by)
+    assert dataset.latest("id", "propertyID") == [(changed["id"], "7"), (other["id"], "7")]
+
+    service.update_form(changed["id"], updated=DAY + timedelta(days=1), formName="new", propertyID="8")
+    new = service.add_form(updated=DAY + timedelta(days=1), property_id=9)
+    for _ in range(2):
+        dataset.export(DAY + timedelta(days=1), partition_by=partition_by)
+
+    assert dataset.latest("id", "formName", "propertyID", "window_start") == [
+        (changed["id"], "new", "8", date(2026, 11, 23)),
+        (other["id"], "Gas Safety Record", "7", date(2026, 11, 23)),
+        (new["id"], "Gas Safety Record", "9", date(2026, 11, 23)),
+    ]
+
+
+def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, dataset):
+    form, silent = (service.add_form(updated=DAY)["id"] for _ in range(2))
+    untimed, timed_once = (
+        service.add_form(updated=DAY, lastUpdatedOnDateTime=time)["id"] for time in ("soon", DAY.isoformat())
+    )
+    dataset.export(DAY)
+    days = [DAY + timedelta(days=number) for number in (1, 9)]
+    service.update_form(form, updated=days[0], formName="second")
+    service.update_form(silent, updated=DAY, formName="same time")
+    service.update_form(untimed, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
+    service.update_form(timed_once, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
+    dataset.export(days[0])
+    expected = [
+        (form, "second"),
+        (silent, "same time"),
+        (untimed, "no time"),
+        (timed_once, "Gas Safety Record"),
+    ]
+    assert dataset.latest("id", "formName") == expected
+
+    # What the service had before, restored there: the window holds old versions.
+    service.update_form(form, updated=DAY, formName="first")
+    service.update_form(silent, updated=DAY, formName="before")
+    service.update_form(untimed, updated=DAY, formName="before", lastUpdatedOnDateTime=None)
+    service.update_form(timed_once, updated=DAY, formName="Gas Safety Record")
+    dataset.export(DAY)
+    assert dataset.latest("id", "formName") == expected
+
+    service.update_form(form, updated=days[1], formName="third")
+    dataset.export(DAY)
+    assert dataset.latest("id", "formName")[0] == (form, "third"), "a window has no end"
+
+
+def test_a_window_without_a_form_is_read(service, dataset):
+    dataset.export(DAY)
+    assert dataset.latest() == []
+
+    form = service.add_form(updated=DAY + timedelta(days=1))
+    dataset.export(DAY + timedelta(days=1))
+    dataset.export(DAY + timedelta(days=30))
+
+    assert dataset.latest("id") == [(form["id"],)]
+
+
+@MOVES_ARE_REFUSED.needed
+def test_a_window_that_failed_half_way_is_not_read(service, dataset):
+    first = service.add_form(updated=DAY, property_id=7)
+    dataset.export(DAY, partition_by="property")
+    following = DAY + LOOK_BACK + timedelta(days=1)
+    half = [service.add_form(updated=following, property_id=number)["id"] for number in (8, 9)]
+    in_its_place = dataset.window(following) / "property=9" / "forms.parquet"
+    in_its_place.mkdir(parents=True)
+
+    with pytest.raises(OSError, match=r"forms\.parquet"):
+        dataset.export(following, partition_by="property")
+
+    in_its_place.rmdir()
+    assert (dataset.window(following) / "property=8" / "forms.parquet").exists()
+    assert dataset.latest("id") == [(first["id"],)]
+    dataset.export(following, partition_by="property")
+    assert dataset.latest("id") == [(form,) for form in (first["id"], *half)]
+
+
+def test_a_file_that_the_manifest_does_not_name_is_not_read(service, dataset):
+    gone, form = (service.add_form(updated=day)["id"] for day in (DAY - 2 * LOOK_BACK, DAY))
+    file = dataset.export(DAY)
+    before = dataset.export(DAY - 2 * LOOK_BACK)
+
+    before.rename(file.with_name("leftover.parquet"))
+    before.with_name("_manifest.json").unlink()
+
+    assert dataset.latest("id") == [(form,)], f"{gone} is in the leftover"
+
+
+def test_a_column_that_comes_later_is_null_in_earlier_windows(service, dataset):
+    early = service.add_form(updated=DAY)
+    dataset.export(DAY)
+    late = service.add_form(updated=DAY + LOOK_BACK + timedelta(days=1))
+    dataset.export(DAY + LOOK_BACK + timedelta(days=1), include_pdf_url=True)
+
+    assert dataset.latest("id", "formPDFURL") == [(early["id"], None), (late["id"], late["formPDFURL"])]
+
+
+def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
+    form = service.add_form(updated=DAY)["id"]
+    dataset.export(DAY)
+    service.update_form(form, updated=DAY + timedelta(hours=1), formName="new")
+    service.fail("GET", "/forms", faults.Status(500))
+
+    with pytest.raises(FsmError, match="500"):
+        dataset.export(DAY)
+    assert dataset.latest("formName") == [("Gas Safety Record",)]
+
+    dataset.export(DAY)
+    assert dataset.latest("formName") == [("new",)]
+
+
+def test_a_window_with_another_look_back_is_refused(service, dataset):
+    dataset.export(DAY)
+
+    with pytest.raises(AirflowFailException, match="holds another export"):
+        export(dataset.window(DAY), format="parquet", updated_since=DAY - 2 * LOOK_BACK)
+
+
+def test_odd_values_are_in_the_view(service, dataset):
+    service.add_form(updated=DAY, **ODD)
+
+    dataset.export(DAY)
+
+    ((name, user, kind, job, extra),) = dataset.latest(
+        "formName", "createdByUser", "createdByType", "jobDetails_jobID", "_extra"
+    )
+    assert (name, user, kind, job) == (ODD["formName"], None, "", 11)
+    assert json.loads(extra) == EXTRA
+
+
+@pytest.mark.parametrize("character", "x\xfc\u5bb6\U0001f525")
+def test_any_property_has_a_partition_that_the_view_reads(service, dataset, character):
+    values = [None, "a/b", "50% *?[x]", "x y'q", "..", *(character * length for length in range(1, 120, 7))]
+    ids = [service.add_form(updated=DAY, propertyID=value)["id"] for value in values]
+
+    dataset.export(DAY, partition_by="property")
+
+    rows = dataset.latest("id", "propertyID", "property")
+    assert [row[:2] for row in rows] == list(zip(ids, values, strict=True))
+    assert all(value == folder for _, value, folder in rows if len(folder or "") < 20)
+
+
+# [START howto_copy_window]
+def load_window(connection, file, window_start):
+    with connection, connection.cursor() as cursor:  # one transaction
+        cursor.execute("CREATE TEMP TABLE loading ON COMMIT DROP AS SELECT * FROM form_versions LIMIT 0")
+        cursor.execute("ALTER TABLE loading DROP window_start")
+        cursor.copy_expert("COPY loading FROM STDIN (FORMAT csv, HEADER MATCH)", file)
+        cursor.execute("DELETE FROM form_versions WHERE window_start = %s", [window_start])
+        cursor.execute("INSERT INTO form_versions SELECT %s, * FROM loading", [window_start])
+
+
+# [END howto_copy_window]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgresql() as url:
+        yield f"postgresql://{url}"
+
+
+@pytest.fixture
+def warehouse(server):
+    """A connection to an empty schema with the table and the view of the page."""
+    connection = psycopg2.connect(server)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SET TIME ZONE 'UTC'; DROP SCHEMA IF EXISTS w CASCADE; CREATE SCHEMA w; SET search_path = w"
+        )
+        cursor.execute(sql_for("PostgreSQL"))
+    yield connection
+    connection.close()
+
+
+def query(warehouse, statement):
+    with warehouse, warehouse.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def test_the_table_of_postgresql_has_the_columns_of_the_export():
+    table = re.search(r"CREATE TABLE form_versions \((.*?)\n\);", sql_for("PostgreSQL"), re.DOTALL)[1]
+
+    assert [line.split()[0].strip('"') for line in table.strip().splitlines()] == ["window_start", *COLUMNS]
+
+
+@pytest.mark.skipif(bool(NO_POSTGRESQL), reason=NO_POSTGRESQL)
+def test_windows_are_copied_into_postgresql(service, dataset, warehouse):
+    def load(day):
+        with dataset.export(day, format="csv").open("rb") as file:
+            load_window(warehouse, file, day.date())
+
+    changed = service.add_form(updated=DAY)["id"]
+    odd = service.add_form(updated=DAY, **ODD)["id"]
+    load(DAY)
+    service.update_form(changed, updated=DAY + timedelta(days=1), formName="new")
+    for day in (DAY + timedelta(days=1), DAY + timedelta(days=1), DAY + timedelta(days=60)):
+        load(day)
+
+    found = query(warehouse, 'SELECT id, "formName", window_start FROM forms ORDER BY id')
+    assert found == [(changed, "new", date(2026, 11, 23)), (odd, ODD["formName"], date(2026, 11, 23))]
+    columns = '"lastUpdatedOnDateTime", "createdByUser", "createdByType", "jobDetails_jobID", _extra'
+    ((updated, user, kind, job, extra),) = query(warehouse, f"SELECT {columns} FROM forms WHERE id = {odd}")
+    assert (updated, user, kind, job, json.loads(extra)) == (DAY, None, None, 11, EXTRA)
+    assert query(warehouse, "SELECT window_start, count(*) FROM form_versions GROUP BY 1 ORDER BY 1") == [
+        (date(2026, 11, 22), 2),
+        (date(2026, 11, 23), 2),
+    ]
+
+
+@pytest.mark.skipif(bool(NO_POSTGRESQL), reason=NO_POSTGRESQL)
+def test_a_load_that_fails_leaves_the_rows_of_the_one_before(service, dataset, warehouse):
+    form = service.add_form(updated=DAY)["id"]
+    file = dataset.export(DAY, format="csv")
+    with file.open("rb") as rows:
+        load_window(warehouse, rows, DAY.date())
+
+    for text in (file.read_text() + "half a li", file.read_text().replace("formName", "name", 1)):
+        file.write_text(text)
+        with file.open("rb") as rows, pytest.raises(psycopg2.Error):
+            load_window(warehouse, rows, DAY.date())
+
+    assert query(warehouse, "SELECT id FROM forms") == [(form,)]
