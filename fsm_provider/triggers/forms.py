@@ -108,7 +108,7 @@ class FsmFormTrigger(BaseTrigger):
         from fsm_provider.polling.criteria import FormCriteria
         from fsm_provider.polling.form_waits import FormWait
         from fsm_provider.polling.streams import wait_for_forms
-        from fsm_provider.polling.wait_status import WaitStatus
+        from fsm_provider.polling.wait_status import WaitStatus, target_for
 
         clock = asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
@@ -116,8 +116,7 @@ class FsmFormTrigger(BaseTrigger):
         criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
         wait, now = FormWait(FormFilter(**self.filters), criteria), datetime.now(UTC)
         status = WaitStatus(
-            wanted=wait.wanted,
-            criteria=criteria,
+            target=target_for(wait.wanted, criteria),
             began=datetime.fromisoformat(self.began) if self.began else now,
             until=datetime.fromisoformat(self.deadline) if self.deadline else None,
             others=wait.others.values(),
