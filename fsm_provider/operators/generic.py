@@ -11,7 +11,7 @@ from fsm_provider.operators.base import (
     FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
-    is_known,
+    check_path_if_known,
     once_options,
     permanent_errors_fail_the_task,
 )
@@ -77,7 +77,7 @@ class FsmRequestOperator(FsmOneWriteOperator):
             self.options(only_known=True)
             parse_choice("method", method.upper(), METHODS)
             self.check_keys({"key": key})
-            _check_path_if_known(path)
+            check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         """Send the request."""
@@ -123,7 +123,7 @@ class FsmListOperator(FsmBaseOperator):
         self.query_params = query_params
         self.max_pages = max_pages
         with bad_arguments_are_refused():
-            _check_path_if_known(path)
+            check_path_if_known(path)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """List the records."""
@@ -132,10 +132,3 @@ class FsmListOperator(FsmBaseOperator):
             records = list(listing)
         self.log.info("Listed %s records of %s", len(records), self.path)
         return records
-
-
-def _check_path_if_known(path: Any) -> None:
-    from fsm_provider.api.validation import parse_path
-
-    if is_known(path):
-        parse_path(path)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.criteria import FormCriteria
+from fsm_provider.polling.wait_status import target_for
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """The lower bound of a wait without one."""
@@ -60,6 +61,10 @@ class FormWait:
             if self.is_narrow:
                 self.others[identifier] = reference["formName"] or ""
         return before != (self.found.get(identifier), self.others.get(identifier))
+
+    def target(self) -> str:
+        """Describe the forms that it waits for."""
+        return target_for(self.wanted, self._criteria)
 
     def forms(self) -> list[FormReference] | None:
         """Return the forms that count once they are enough, None before."""

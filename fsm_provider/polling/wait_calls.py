@@ -68,7 +68,7 @@ class WaitCall:
         elif not was_failing:
             self._context.run(
                 self._log.warning,
-                "Polling for forms failed, and goes on for up to %g s: %s",
+                "Polling failed, and goes on for up to %g s: %s",
                 tolerance.seconds,
                 error,
             )

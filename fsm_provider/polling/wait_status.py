@@ -1,9 +1,9 @@
-"""What the log says of a wait for forms; the same in every mode."""
+"""What the log says of a wait; the same in every mode."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -25,16 +25,14 @@ WORDS = {
 class WaitStatus:
     """How a wait goes, as text.
 
-    :param wanted: its filter.
-    :param criteria: when its forms are enough.
+    :param target: describes what it waits for, when the log needs it; see :func:`target_for`.
     :param began: when it began.
     :param until: when it times out; None: not known.
     :param polls: number of polls that succeeded; None: not known.
     :param others: names of forms that match the filter, but not the names of the criteria.
     """
 
-    wanted: FormFilter
-    criteria: FormCriteria
+    target: Callable[[], str]
     began: datetime
     until: datetime | None
     polls: int | None = 0
@@ -66,15 +64,6 @@ class WaitStatus:
         """Describe the wait at its end."""
         return f"Sensor has timed out after {self._duration()}: waited for {self.target()}{self._state()}"
 
-    def target(self) -> str:
-        """Describe the forms."""
-        names, number = self.criteria.form_names, self.criteria.minimum_forms
-        forms = "a form" if number == 1 else f"{number} forms"
-        if names:
-            forms = _listed(names) if number <= len(names) else f"{forms} named {_listed(names)}"
-        filters = self.wanted.as_dict().items()
-        return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
-
     def other_forms(self) -> str:
         """Describe the forms under other names; empty if there are none."""
         if not self.others:
@@ -100,6 +89,20 @@ class WaitStatus:
         if self._error:
             parts.append(f"the last poll failed: {self._error}")
         return "".join(f"; {part}" for part in parts)
+
+
+def target_for(wanted: FormFilter, criteria: FormCriteria) -> str:
+    """Describe the forms of a wait.
+
+    :param wanted: its filter.
+    :param criteria: when its forms are enough.
+    """
+    names, number = criteria.form_names, criteria.minimum_forms
+    forms = "a form" if number == 1 else f"{number} forms"
+    if names:
+        forms = _listed(names) if number <= len(names) else f"{forms} named {_listed(names)}"
+    filters = wanted.as_dict().items()
+    return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
 
 
 def _one_line(name: str) -> str:

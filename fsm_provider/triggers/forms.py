@@ -116,8 +116,7 @@ class FsmFormTrigger(BaseTrigger):
         criteria = FormCriteria(minimum_forms=self.minimum_forms, form_names=tuple(self.form_names))
         wait, now = FormWait(FormFilter(**self.filters), criteria), datetime.now(UTC)
         status = WaitStatus(
-            wanted=wait.wanted,
-            criteria=criteria,
+            target=wait.target,
             began=datetime.fromisoformat(self.began) if self.began else now,
             until=datetime.fromisoformat(self.deadline) if self.deadline else None,
             others=wait.others.values(),

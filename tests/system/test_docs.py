@@ -168,6 +168,8 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         users = {"pagination": {"hasMore": False}, "data": [{"id": 1}, {"id": 2}]}
         service.fail("GET", "/users", faults.Status(200, body=users), every=True)
         service.fail("POST", "/jobs/4711/hold", faults.Status(200, body={"isJobOnHold": True}), every=True)
+        job = {"id": 4711, "status": "Done", "completed": {"completedByID": 3}}
+        service.fail("GET", "/jobs/4711", faults.Status(200, body=job), every=True)
         airflow.add_connection("fsm_howto", service.connection())
 
         run_id = airflow.trigger("howto", {"folder": tmp_path.as_uri()})
@@ -175,6 +177,7 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         assert airflow.wait_for_run("howto", run_id, timeout=180) == "success"
         assert airflow.xcom("howto", run_id, "users") == users["data"]
         assert airflow.xcom("howto", run_id, "put_on_hold") == {"isJobOnHold": True}
+        assert airflow.xcom("howto", run_id, "wait_for_completion") == [{"id": 4711, "status": "Done"}]
         assert len(service.jobs) == 4
         assert airflow.xcom("howto", run_id, "report") == ["PM-4 rejected"]
         states = airflow.task_states("howto", run_id)

@@ -22,6 +22,7 @@ MODULES = [
     "fsm_provider.plugins.webhooks",
     "fsm_provider.reports.page",
     "fsm_provider.sensors.forms",
+    "fsm_provider.sensors.records",
     "fsm_provider.transfers.forms",
     "fsm_provider.transfers.assets",
     "fsm_provider.triggers.forms",
@@ -57,6 +58,7 @@ def test_a_dag_file_loads_no_http_library():
         FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
         {WATCHER}
         FsmFormSensor(task_id="wait", job_id=7, since="2026-01-01", form_names=["x"])
+        fsm_provider.sensors.records.FsmRecordSensor(task_id="record", path="/jobs", predicate=bool)
         FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[7], destination="s3://bucket/forms")
         heavy = ("requests", "urllib3", "aiohttp", "fsm_provider.hooks.fsm", "fsm_provider.api.client")
         print([name for name in heavy if name in sys.modules])

@@ -13,6 +13,7 @@ from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, job_id_or_skip
 from fsm_provider.retry_policy import FsmRetryPolicy
 from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.sensors.records import FsmRecordSensor
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 
@@ -120,6 +121,22 @@ def howto():
         task_id="put_on_hold", method="POST", path="/jobs/4711/hold", json={"onHoldReasonID": 3}
     )
     # [END howto_operator_request]
+
+    # [START howto_sensor_record]
+    def is_completed(job):
+        return job["completed"] is not None
+
+    FsmRecordSensor(
+        task_id="wait_for_completion",
+        path="/jobs/4711",
+        single=True,
+        predicate=is_completed,
+        fields=["id", "status"],
+        mode="reschedule",
+        poke_interval=300,
+        timeout=timedelta(days=14),
+    )
+    # [END howto_sensor_record]
 
 
 howto()

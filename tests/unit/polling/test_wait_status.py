@@ -1,20 +1,24 @@
 """What the log says of a wait."""
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_waits import FormWait
-from fsm_provider.polling.wait_status import WaitStatus
+from fsm_provider.polling.wait_status import WaitStatus, target_for
 from tests.unit.polling.references import DAY, NOON, reference
 
 
 def status(names=("Gas",), minimum_forms=1, others=(), **wanted):
     return WaitStatus(
-        wanted=FormFilter(**wanted),
-        criteria=FormCriteria(form_names=tuple(names), minimum_forms=minimum_forms),
+        target=partial(
+            target_for,
+            FormFilter(**wanted),
+            FormCriteria(form_names=tuple(names), minimum_forms=minimum_forms),
+        ),
         began=DAY,
         until=None,
         others=others,

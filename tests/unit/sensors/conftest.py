@@ -11,6 +11,7 @@ import pytest
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import TaskDeferred
 
+from fsm_provider.sensors.base import FsmBaseSensor
 from fsm_provider.sensors.forms import FsmFormSensor
 from tests.capabilities import RESCHEDULES, TASK_SDK
 from tests.unit.clocks import run_hurried
@@ -39,14 +40,16 @@ COMPANIONS = 3
 class Run:
     """Runs a sensor in one mode until it ends.
 
+    :param sensor: its class.
     :ivar deferrals: its deferrals.
     :ivar before_resuming: called between each event and the task that it resumes.
     """
 
-    def __init__(self, mode):
+    def __init__(self, mode, sensor=FsmFormSensor):
         if mode == "reschedule":
             RESCHEDULES.require()
         self.mode = mode
+        self.sensor = sensor
         self.deferrals = []
         self.before_resuming = lambda: None
 
@@ -60,7 +63,7 @@ class Run:
         }
         method, resumed_with = "execute", None
         while True:
-            sensor = FsmFormSensor(**arguments)
+            sensor = self.sensor(**arguments)
             try:
                 if method == "execute":
                     return sensor.execute(context)
@@ -145,7 +148,7 @@ def deferred_run():
 @pytest.fixture
 def logged(caplog, monkeypatch):
     """The lines of the wait's log that begin with a text."""
-    monkeypatch.setattr(FsmFormSensor, "log", LOGGER)
+    monkeypatch.setattr(FsmBaseSensor, "log", LOGGER)
     caplog.set_level(logging.INFO, logger=LOGGER.name)
 
     def lines(beginning):

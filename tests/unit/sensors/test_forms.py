@@ -14,7 +14,8 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmConnectionError, FsmInputError, FsmServerError
 from fsm_provider.api.form_filter import format_time
-from fsm_provider.sensors.forms import FAILING_SINCE, FsmFormSensor
+from fsm_provider.sensors.base import FAILING_SINCE
+from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import faults
 from tests.unit.sensors.conftest import MODES, START, Run
 from tests.unit.state_store import MemoryStateStore, TaskInstance

@@ -1,0 +1,172 @@
+"""A sensor that waits for records of any path, such as a job with a status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
+
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
+from fsm_provider.api.validation import NOTHING, parse_count, parse_names
+from fsm_provider.operators.base import (
+    FsmArgumentError,
+    bad_arguments_are_refused,
+    check_path_if_known,
+    is_known,
+)
+from fsm_provider.sensors.base import FsmBaseSensor
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+MAX_SHOWN_FIELDS = 10
+
+
+class FsmRecordSensor(FsmBaseSensor):
+    """Wait for records of any path, e.g. for a job whose status has changed.
+
+    Succeeds when a function of the DAG file, the predicate, accepts at least ``minimum_records`` records.
+    Use ``mode="reschedule"`` for a long wait; the sensor is not deferrable, because a triggerer runs no code
+    of a DAG.
+
+    :param path: of a listing, or of one record with ``single``; begins with ``/`` and holds no query
+        (templated).
+    :param predicate: called with a copy of each record at each poll; returns whether it counts, True or
+        False. If it raises, the task fails without a retry, unless it raises an error of Airflow or of this
+        package, which keeps its meaning.
+    :param query_params: query parameters, sent again with each page (templated).
+    :param single: the path returns one record instead of a listing.
+    :param minimum_records: number of records, at least 1 (templated).
+    :param fields: the fields to return of each record that counts, None if it lacks one. The first one
+        identifies a record, so each record has to have it, as an integer or text (templated).
+    :param max_pages: maximum pages; a longer listing is an error.
+    :param fsm_conn_id: the Airflow connection (templated).
+
+    For the other arguments see :class:`~fsm_provider.sensors.base.FsmBaseSensor` and Airflow's
+    ``BaseSensorOperator``.
+
+    :return: ``fields`` of each record that counts, as a list of dictionaries.
+    """
+
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        predicate: Callable[[dict[str, Any]], bool],
+        query_params: dict[str, Any] | None = None,
+        single: bool = False,
+        minimum_records: int | str = 1,
+        fields: str | list[str] | tuple[str, ...] = ("id",),
+        max_pages: int = 10_000,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.pop("deferrable", False):
+            raise FsmArgumentError(
+                "deferrable: should be False: a triggerer cannot run the predicate; use mode='reschedule'"
+            )
+        super().__init__(**kwargs)
+        self.path = path
+        self.predicate = predicate
+        self.query_params = query_params
+        self.single = single
+        self.minimum_records = minimum_records
+        self.fields = fields
+        self.max_pages = max_pages
+        with bad_arguments_are_refused():
+            if not callable(predicate):
+                raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
+            check_path_if_known(path)
+            parse_count("max_pages", max_pages)
+            if is_known(minimum_records):
+                self._minimum()
+            if is_known(fields):
+                self._names()
+            if is_known(query_params):
+                self._query()
+
+    def target(self, context: Context) -> str:
+        """Describe the records."""
+        number = self._minimum()
+        records = "a record" if number == 1 else f"{number} records"
+        name = getattr(self.predicate, "__name__", type(self.predicate).__name__)
+        return f"{records} of {self.path} that {name} accepts"
+
+    def poll(self, context: Context) -> PokeReturnValue:
+        """List the records once, and log how many count."""
+        minimum, names = self._minimum(), self._names()
+        seen: set[int | str] = set()
+        counted: dict[int | str, dict[str, Any]] = {}
+        for index, record in enumerate(self._records(context)):
+            identifier = self._identifier(record, names[0], index)
+            seen.add(identifier)
+            # The latest of a record that moved to a later page.
+            counted.pop(identifier, None)
+            if self._is_accepted(record, identifier):
+                counted[identifier] = {name: record.get(name) for name in names}
+        if len(counted) >= minimum:
+            return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
+        self.log.info(
+            "%s of %s records, of %s at %s; the next poll is in %g s",
+            *(len(counted), minimum, len(seen), self.path, self.poke_interval),
+        )
+        return PokeReturnValue(is_done=False)
+
+    def _records(self, context: Context) -> Iterator[Any]:
+        query = self._query()
+        with self._connection_may_be_lost(context):
+            hook = self.hook
+            if not self.single:
+                return hook.paginate(self.path, query, max_pages=self.max_pages)
+            return iter([hook.request("GET", self.path, query)])
+
+    def _identifier(self, record: Any, field: str, index: int) -> int | str:
+        where = f"index {index} of GET {self.path}"
+        if not isinstance(record, dict):
+            raise FsmResponseError(f"{where} is no record but {type(record).__name__}")
+        identifier = record.get(field)
+        if isinstance(identifier, bool) or not isinstance(identifier, int | str) or identifier == "":
+            known = ", ".join(list(record)[:MAX_SHOWN_FIELDS])
+            raise FsmInputError(
+                f"fields: {where} has no integer or text as {field!r}: let the first of fields be one that "
+                f"identifies each record; it has {known or 'none'}"
+            )
+        return identifier
+
+    def _is_accepted(self, record: dict[str, Any], identifier: int | str) -> bool:
+        where = f"predicate: for the record {identifier!r} of GET {self.path} it"
+        try:
+            accepted = self.predicate(deepcopy(record))
+        except (AirflowException, FsmError):
+            raise
+        except Exception as error:
+            # With its cause, whose traceback leads to the line of the DAG file.
+            raise AirflowFailException(f"{where} raised {type(error).__name__}") from error
+        if not isinstance(accepted, bool):
+            raise FsmInputError(f"{where} returned {type(accepted).__name__}, not True or False")
+        return accepted
+
+    def _minimum(self) -> int:
+        minimum = parse_count("minimum_records", self.minimum_records)
+        if self.single and minimum > 1:
+            raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
+        return minimum
+
+    def _names(self) -> tuple[str, ...]:
+        names = parse_names("fields", self.fields)
+        if not names:
+            raise FsmInputError("fields: is an empty list: name at least the field that identifies a record")
+        return names
+
+    def _query(self) -> dict[str, Any]:
+        """Return the query parameters; one that is missing would have too many records count."""
+        query = {} if self.query_params is None else self.query_params
+        if not isinstance(query, Mapping):
+            raise FsmInputError(f"query_params: should map names to values, not {type(query).__name__}")
+        for name, value in query.items():
+            if value is None or value in NOTHING:
+                raise FsmInputError(f"query_params: {name} is {value}: its template has found nothing")
+        return dict(query)

@@ -1,0 +1,421 @@
+"""The record sensor: any listing, or one record, with a predicate of the DAG file."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    DAG,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
+
+from fsm_provider.api import FsmInputError, FsmPaginationError, FsmServerError
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.sensors.records import FsmRecordSensor
+from fsm_provider.testing import faults
+from tests.capabilities import RESCHEDULES
+from tests.unit.sensors.conftest import Run
+from tests.unit.state_store import TaskInstance
+
+RECORD = {"id": 4711, "status": "Done", "customerContact": {"fullName": "canary"}}
+
+
+def is_done(record):
+    return record.get("status") == "Done"
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect):
+    connect(service, max_retries=0)
+
+
+@pytest.fixture(params=["poke", "reschedule"])
+def run(request):
+    if request.param == "reschedule":
+        RESCHEDULES.require()
+    run = Run(request.param, FsmRecordSensor)
+
+    def wait(**kwargs):
+        return run(**{"path": "/forms", "predicate": is_done, **kwargs})
+
+    return wait
+
+
+def sensor(**kwargs):
+    return FsmRecordSensor(**{"task_id": "wait", "path": "/forms", "predicate": is_done, **kwargs})
+
+
+def poke(**kwargs):
+    """Run a sensor to the end of its first poll, without tolerance."""
+    return sensor(failure_tolerance=0, **kwargs).execute({"ti": TaskInstance()})
+
+
+def responds(service, body, path="/jobs/4711", **when):
+    service.fail("GET", path, faults.Status(200, body=body), **(when or {"every": True}))
+
+
+def listing(*records):
+    return {"pagination": {"hasMore": False}, "data": list(records)}
+
+
+def test_a_record_that_is_there_ends_the_wait_at_the_first_poll(service, run):
+    service.add_form(status="Open")
+    done = service.add_form(status="Done")
+
+    assert run() == [{"id": done["id"]}]
+    assert len(service.requests) == 1
+
+
+def test_a_record_that_changes_later_ends_the_wait(service, run, soon):
+    form = service.add_form(status="Open")
+    soon(service.update_form, form["id"], status="Done", polls=3)
+
+    assert run() == [{"id": form["id"]}]
+    assert len(service.requests) == 4
+
+
+def test_an_empty_listing_is_waited_on(service, run, soon):
+    soon(service.add_form, status="Done", id=900)
+
+    assert run() == [{"id": 900}]
+
+
+def test_minimum_records_and_pages(service, run, soon):
+    service.seed_forms(25)
+    first, last = service.forms[0]["id"], service.forms[-1]["id"]
+    service.update_form(first, status="Done")
+    soon(service.update_form, last, status="Done", polls=3)
+
+    assert run(minimum_records="2") == [{"id": first}, {"id": last}]
+
+
+def test_xcom_has_the_fields_that_are_asked_for_and_no_others(service, run):
+    responds(service, listing(RECORD, {"id": 7, "status": "Done", "tags": ["x"]}), "/jobs")
+
+    assert run(path="/jobs") == [{"id": 4711}, {"id": 7}]
+    assert run(path="/jobs", fields="status") == [{"status": "Done"}]
+    assert run(path="/jobs", fields='["id", "tags"]') == [
+        {"id": 4711, "tags": None},
+        {"id": 7, "tags": ["x"]},
+    ]
+
+
+def test_one_record(service, run, soon):
+    responds(service, {**RECORD, "status": "Open"})
+    soon(responds, service, RECORD, polls=2)
+
+    assert run(path="/jobs/4711", single=True, fields=["id", "status"]) == [{"id": 4711, "status": "Done"}]
+    assert {request.path for request in service.requests} == {"/jobs/4711"}
+
+
+def test_query_parameters_are_sent_with_each_page(service, run):
+    service.seed_forms(15)
+    service.update_form(service.forms[-1]["id"], status="Done")
+
+    run(query_params={"x": ["a", "b"]})
+
+    assert [request.query[:2] for request in service.requests] == [(("x", "a"), ("x", "b"))] * 2
+
+
+def test_templates(service):
+    form = service.add_form(job_id=7, status="Done")
+    service.add_form(job_id=8, status="Done")
+    waiting = sensor(
+        path="/{{ of }}",
+        query_params={"jobID": "{{ job }}"},
+        minimum_records="{{ number }}",
+        fields="{{ names | tojson }}",
+    )
+    waiting.render_template_fields({"of": "forms", "job": 7, "number": 1, "names": ["id", "formName"]})
+
+    assert waiting.execute({}) == [{"id": form["id"], "formName": form["formName"]}]
+    assert waiting.template_fields == ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        ({"path": "{{ found }}"}, None),
+        ({"path": "/forms{{ found }}"}, "?jobID=7"),
+        ({"query_params": {"jobID": "{{ found }}"}}, None),
+        ({"query_params": "{{ found }}"}, {"jobID": 7}),
+        ({"minimum_records": "{{ found }}"}, 0),
+        ({"minimum_records": "{{ found }}"}, float("nan")),
+        ({"minimum_records": "{{ found }}"}, RECORD),
+        ({"fields": "{{ found }}"}, ["id"]),
+        ({"fields": "{{ found | tojson }}"}, []),
+        ({"fields": ["{{ found }}"]}, None),
+    ],
+)
+@pytest.mark.parametrize("silent_fail", [False, True])
+def test_a_rendered_value_is_checked_at_the_first_poll(service, argument, found, silent_fail):
+    waiting = sensor(silent_fail=silent_fail, **argument)
+    waiting.render_template_fields({"found": found})
+
+    with pytest.raises(AirflowFailException, match=f"^{next(iter(argument))}: ") as refused:
+        waiting.execute({})
+    assert service.requests == []
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("query_params", {"jobID": None}), ("path", None), ("fields", None), ("minimum_records", None)],
+)
+def test_an_output_that_is_none_does_not_make_more_records_count(service, argument, value):
+    service.add_form(status="Done")
+    waiting = sensor(**{argument: "/{{ found }}" if argument == "path" else "{{ found }}"})
+    setattr(waiting, argument, value)  # as an upstream task's output comes
+
+    with pytest.raises(AirflowFailException, match=f"^{argument}: "):
+        waiting.execute({})
+    assert service.requests == []
+
+
+def test_mapped_tasks_have_the_predicate(service):
+    done = service.add_form(job_id=7, status="Done")
+    service.add_form(job_id=8, status="Done")
+    with DAG("mapped", schedule=None):
+        mapped = FsmRecordSensor.partial(task_id="wait", path="/forms", predicate=is_done).expand(
+            query_params=[{"jobID": 7}, {"jobID": 8}]
+        )
+
+    waiting = mapped.unmap({"query_params": {"jobID": 7}})
+
+    assert waiting.execute({}) == [{"id": done["id"]}]
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        ({"predicate": "is_done"}, "predicate"),
+        ({"predicate": None}, "predicate"),
+        ({"poke_interval": 0.5}, "poke_interval"),
+        ({"poke_interval": timedelta(milliseconds=1)}, "poke_interval"),
+        ({"failure_tolerance": -1}, "failure_tolerance"),
+        ({"failure_tolerance": float("nan")}, "failure_tolerance"),
+        ({"log_interval": float("nan")}, "log_interval"),
+        ({"deferrable": True}, "deferrable"),
+        ({"path": "forms"}, "path"),
+        ({"path": "/forms?jobID=7"}, "path"),
+        ({"path": None}, "path"),
+        ({"minimum_records": 0}, "minimum_records"),
+        ({"minimum_records": True}, "minimum_records"),
+        ({"minimum_records": 2, "single": True}, "minimum_records"),
+        ({"max_pages": 0}, "max_pages"),
+        ({"fields": []}, "fields"),
+        ({"fields": ["id", ""]}, "fields"),
+        ({"fields": {"id"}}, "fields"),
+        ({"fields": None}, "fields"),
+        ({"query_params": {"jobID": None}}, "query_params"),
+        ({"query_params": "jobID=7"}, "query_params"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
+    with pytest.raises(FsmInputError, match=rf"^{field}: "):
+        sensor(**argument)
+
+
+def test_deferrable_as_a_default_of_the_dag_is_for_others(service):
+    service.add_form(status="Done")
+    with DAG("defaults", schedule=None, default_args={"deferrable": True, "failure_tolerance": 5}):
+        waiting = sensor()
+
+    assert waiting.failure_tolerance == 5
+    assert len(waiting.execute({})) == 1
+    assert sensor(deferrable=False).poke_interval == 60
+
+
+def raising(error):
+    def predicate(record):
+        raise error
+
+    return predicate
+
+
+@pytest.mark.parametrize(
+    ("predicate", "text"),
+    [
+        (lambda record: record["state"] == "Done", "raised KeyError"),
+        (raising(ValueError("canary")), "raised ValueError"),
+        (lambda: True, "raised TypeError"),
+        (lambda record: record.get("state"), "returned NoneType, not True or False"),
+        (lambda record: (yield record), "returned generator, not True or False"),
+        (lambda record: 1, "returned int, not True or False"),
+        (lambda record: float("nan"), "returned float, not True or False"),
+        (dict, "returned dict, not True or False"),
+    ],
+)
+def test_a_predicate_that_is_wrong_fails_the_task_without_a_retry(service, run, predicate, text):
+    responds(service, RECORD)
+
+    with pytest.raises(AirflowFailException) as failed:
+        run(path="/jobs/4711", single=True, predicate=predicate, silent_fail=True)
+    assert str(failed.value) == f"predicate: for the record 4711 of GET /jobs/4711 it {text}"
+    assert len(service.requests) == 1
+
+
+def test_the_cause_leads_to_the_line_of_the_dag_file(service):
+    service.add_form()
+
+    with pytest.raises(AirflowFailException) as failed:
+        poke(predicate=raising(LookupError("x")))
+    assert failed.value.__cause__.__traceback__.tb_next.tb_frame.f_code.co_name == "predicate"
+
+
+def test_errors_of_airflow_in_a_predicate_keep_their_meaning(service):
+    service.add_form()
+
+    with pytest.raises(AirflowSkipException, match="aborted"):
+        poke(predicate=raising(AirflowSkipException("aborted")))
+
+
+def test_a_predicate_that_asks_the_service_is_tolerated_like_a_poll(service, run):
+    service.add_form(id=900)
+    service.fail("GET", "/jobs/1", faults.Status(503))
+    responds(service, {"status": "Done"}, "/jobs/1", call=2)
+
+    assert run(predicate=lambda form: is_done(FsmHook().request("GET", "/jobs/1"))) == [{"id": 900}]
+
+
+def test_a_predicate_that_changes_the_record_changes_no_result(service, run):
+    responds(service, listing(RECORD), "/jobs")
+
+    def predicate(record):
+        record["customerContact"]["fullName"] = "other"
+        record.clear()
+        return True
+
+    assert run(path="/jobs", predicate=predicate, fields=["id", "customerContact"]) == [
+        {"id": 4711, "customerContact": {"fullName": "canary"}}
+    ]
+
+
+def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service):
+    pages = [listing({"id": 1, "status": "Done"}, {"id": 2, "status": "Done"}), listing({"id": 1}, {"id": 3})]
+    pages[0]["pagination"] = {"hasMore": True, "nextCursor": "2"}
+    for call, page in enumerate([*pages, *pages], 1):
+        responds(service, page, "/jobs", call=call)
+
+    assert poke(path="/jobs") == [{"id": 2}]
+    with pytest.raises(AirflowSensorTimeout):
+        poke(path="/jobs", minimum_records=2, timeout=0)
+
+
+@pytest.mark.parametrize(
+    "record", [{"dynamicFieldID": 1}, {"id": None}, {"id": ""}, {"id": True}, {"id": [1]}, {"id": {"x": 1}}]
+)
+@pytest.mark.parametrize("single", [False, True])
+def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_count(service, record, single):
+    responds(service, record if single else listing({"id": 1}, record), "/jobs")
+
+    with pytest.raises(
+        AirflowFailException, match=rf"^fields: index {int(not single)} of GET /jobs .*'id'"
+    ) as it:
+        poke(path="/jobs", single=single)
+    assert str(it.value).endswith(f"it has {next(iter(record))}")
+
+
+@pytest.mark.parametrize(
+    ("single", "body"), [(True, [RECORD]), (True, "x"), (False, listing(5)), (False, RECORD)]
+)
+def test_what_is_no_record_is_an_unreadable_response(service, run, soon, single, body):
+    responds(service, body, call=1)
+    responds(service, RECORD if single else listing(RECORD), call=2)
+
+    assert run(path="/jobs/4711", single=single) == [{"id": 4711}]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_permanent_error_fails_the_task_without_a_retry(service, run, status):
+    service.fail("GET", "/forms", faults.Status(status))
+
+    with pytest.raises(AirflowFailException, match=f"GET /forms returned HTTP {status}"):
+        run(silent_fail=True)
+
+
+def test_a_permanent_error_skips_under_soft_fail(service, run):
+    service.settings.token = "rotated"
+
+    with pytest.raises(AirflowSkipException):
+        run(soft_fail=True)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.Status(503),
+        faults.Status(429, retry_after=1),
+        faults.Reset(),
+        faults.pagination(hasMore=True, nextCursor=None),
+    ],
+    ids=["503", "429", "reset", "pagination"],
+)
+def test_poll_failures_are_tolerated(service, run, fault):
+    service.fail("GET", "/forms", fault, calls=(1, 2))
+    service.add_form(status="Done", id=900)
+
+    assert run() == [{"id": 900}]
+    assert len(service.requests) == 3
+
+
+def test_failures_that_outlast_the_tolerance_are_left_to_airflows_retries(service, run):
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+
+    with pytest.raises(FsmServerError, match="GET /forms returned HTTP 503"):
+        run(failure_tolerance=timedelta(seconds=1))
+    assert len(service.requests) > 1
+
+
+def test_an_endless_listing_ends_at_max_pages(service):
+    service.seed_forms(30)
+
+    with pytest.raises(FsmPaginationError, match="max_pages=2"):
+        poke(max_pages=2)
+
+
+def test_a_connection_that_is_not_defined_fails_at_the_first_poll(run, monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+    with pytest.raises(AirflowNotFoundException):
+        run()
+
+
+@RESCHEDULES.needed
+def test_a_connection_that_cannot_be_read_later_is_tolerated(service, connect, soon, monkeypatch):
+    def lose():
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+        threading.Timer(1.5, come_back).start()
+
+    def come_back():
+        connect(service, max_retries=0)
+        service.add_form(status="Done", id=900)
+
+    soon(lose)
+
+    assert Run("reschedule", FsmRecordSensor)(path="/forms", predicate=is_done) == [{"id": 900}]
+
+
+@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_a_timeout_says_for_what(service, run, logged, soft_fail, end):
+    service.add_form(status="Open")
+
+    with pytest.raises(
+        end, match=r"^Sensor has timed out after .*: waited for a record of /forms that is_done"
+    ):
+        run(timeout=1, soft_fail=soft_fail)
+    assert len(logged("Waiting for a record of /forms that is_done accepts; polling every 1 s until ")) == 1
+    assert logged("0 of 1 records, of 1 at /forms; the next poll is in 1 s")
+
+
+def test_nothing_of_a_record_but_its_identifier_is_logged(service, run, caplog):
+    caplog.set_level("DEBUG")
+    responds(service, RECORD)
+
+    run(path="/jobs/4711", single=True)
+    with pytest.raises(AirflowSensorTimeout):
+        run(path="/jobs/4711", single=True, predicate=lambda _: False, timeout=0)
+    assert "canary" not in caplog.text
