@@ -96,9 +96,10 @@ bench: build/bench-venv/.installed ## CPU, memory and imports against other clie
 kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
 
-docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
+docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning or a broken link fails the build
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
 		--builder html docs build/docs/html
+	@$(<D)/bin/python -m tests.links build/docs/html README.md CONTRIBUTING.md CHANGELOG.md
 	@echo "build/docs/html/index.html"
 
 # Its tools have an environment of their own, and the wheel another, without any extra.
