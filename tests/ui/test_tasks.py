@@ -1,9 +1,5 @@
 """What a user sees of a run: the links of its tasks, followed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,11 +8,10 @@ from playwright.sync_api import Page, expect
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.links.reports import FsmReportLink
 from fsm_provider.testing import FakeFieldService
-from tests.http_server import serving
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
-from tests.ui.conftest import Picture
+from tests.ui.conftest import Picture, web_server
 
 
 def finished_run(airflow: AirflowApi, dag_id: str, **params: object) -> str:
@@ -39,13 +34,6 @@ def follow(page: Page, link: str) -> Page:
         page.get_by_role("link", name=link, exact=True).click()
     opened.value.wait_for_load_state()
     return opened.value
-
-
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
