@@ -13,6 +13,8 @@ from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
 from tests.ui.conftest import Picture, web_server
 
+SHORT = {"width": 1280, "height": 540}
+
 
 def finished_run(airflow: AirflowApi, dag_id: str, **params: object) -> str:
     run_id = airflow.trigger(dag_id, params)
@@ -51,6 +53,31 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     (asked,) = service.requests_to("GET", f"/jobs/{job['id']}")
     assert "authorization" not in asked.headers
     assert "referer" not in asked.headers
+
+
+def test_a_deferred_sensor_says_what_it_waits_for(
+    page: Page, airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, picture: Picture
+) -> None:
+    waits = "Gas Safety Certificate"
+    sensor = 'task_id="wait_for_its_form",'
+    name = f'{sensor}\n        form_names=["{waits}"],'
+    copy(airflow, dags_folder, "quickstart", "first_job", by_hand=False, **{sensor: name})
+    run_id = airflow.trigger("first_job")
+    airflow.wait_for_tasks("first_job", run_id, lambda states: states["wait_for_its_form"] == "deferred")
+    (job_id,) = [job["id"] for job in service.jobs if job["customerReference"] == run_id]
+
+    page.set_viewport_size(SHORT)
+    page.goto(f"/dags/first_job/runs/{run_id}")
+    expect(page.get_by_text("deferred").first).to_be_visible()
+    picture(page, "deferred-run")
+    page.goto(f"/dags/first_job/runs/{run_id}/tasks/wait_for_its_form")
+    expect(page.get_by_text(f"Waiting for {waits}")).to_have_count(2)  # on the worker, and in the triggerer
+    expect(page.get_by_text("2 other forms since then").last).to_be_visible()
+    page.mouse.move(640, 535)
+    picture(page, "deferred-log")
+
+    service.complete_form(job_id, waits)
+    assert airflow.wait_for_run("first_job", run_id) == "success"
 
 
 @pytest.fixture(scope="module")
