@@ -29,7 +29,7 @@ endef
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui bench kills \
-	docs release constraints clean
+	docs docs-links site release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -96,10 +96,19 @@ bench: build/bench-venv/.installed ## CPU, memory and imports against other clie
 kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
 
-docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning fails the build
+docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning or a broken link fails the build
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
 		--builder html docs build/docs/html
+	@$(<D)/bin/python -m tests.links build/docs/html README.md CONTRIBUTING.md CHANGELOG.md
 	@echo "build/docs/html/index.html"
+
+docs-links: build/docs-venv/.installed ## Follow the links that lead out of docs/, which needs the network
+	@$(<D)/bin/sphinx-build --quiet --fresh-env --builder linkcheck docs build/docs/linkcheck
+
+site: build/docs-venv/.installed ## The pages of every release (its tag) and of this checkout, to be served from build/site
+	@$(<D)/bin/python -m tests.site
+	@$(<D)/bin/python -m tests.links build/site
+	@echo "build/site"
 
 # Its tools have an environment of their own, and the wheel another, without any extra.
 release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, licences, types, known vulnerabilities

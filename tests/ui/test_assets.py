@@ -1,22 +1,25 @@
-"""What a user sees of forms as events."""
+"""What a user sees of forms and of deliveries as events."""
 
 import json
+from pathlib import Path
 from unittest.mock import ANY
 
 from playwright.sync_api import Page, expect
 
 from fsm_provider.testing import FakeFieldService
+from tests.system.conftest import DAGS
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import watching
 from tests.ui.conftest import Picture
 
 DAG_ID = ASSET = "gas_safety_forms"
+DELIVERIES = "fsm://fsm_default/jobs"
 
 
-def unfold(page: Page) -> None:
-    """Unfold the only event, level by level: the extra, its payload, the forms, the form."""
+def unfold(page: Page, levels_in_all: int) -> None:
+    """Unfold the only event, level by level."""
     folded, unfolded = (page.locator(f".codicon-folding-{state}") for state in ("collapsed", "expanded"))
-    for levels in range(1, 5):
+    for levels in range(1, levels_in_all + 1):
         folded.click()
         expect(unfolded).to_have_count(levels)
 
@@ -32,7 +35,7 @@ def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
         page.goto("/assets")
         expect(page.get_by_role("row", name=ASSET)).to_contain_text("1 Watcher")
         page.get_by_role("link", name=ASSET, exact=True).click()
-        unfold(page)
+        unfold(page, 4)  # the extra, its payload, the forms, the form
         picture(page, "asset-events")
         page.get_by_role("button", name="Copy to clipboard").click()
         event = json.loads(page.evaluate("navigator.clipboard.readText()"))
@@ -49,3 +52,25 @@ def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
             "lastUpdatedOnDateTime": ANY,
         }
     ]
+
+
+def test_an_asset_shows_a_delivery_and_the_run_that_it_started(
+    page: Page, airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, picture: Picture
+) -> None:
+    (dags_folder / "webhook_bootstrap.py").symlink_to(DAGS["examples"] / "webhook_bootstrap.py")
+    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
+    airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
+    bootstrap = airflow.trigger("webhook_bootstrap")
+    assert airflow.wait_for_run("webhook_bootstrap", bootstrap) == "success"
+
+    job = service.add_job(7)
+    run_id = airflow.first_run("jobs_from_webhooks")
+    assert airflow.wait_for_run("jobs_from_webhooks", run_id) == "success"
+    page.goto("/assets")
+    page.get_by_role("link", name=DELIVERIES, exact=True).click()
+    unfold(page, 1)
+    picture(page, "webhook-events")
+
+    page.get_by_role("button", name="Copy to clipboard").click()
+    event = json.loads(page.evaluate("navigator.clipboard.readText()"))
+    assert (event["type"], event["id"]) == ("jobs.created", job["id"])

@@ -1,9 +1,5 @@
 """What a user sees of a run: the links of its tasks, followed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,11 +8,12 @@ from playwright.sync_api import Page, expect
 from fsm_provider.links.jobs import FsmJobLink
 from fsm_provider.links.reports import FsmReportLink
 from fsm_provider.testing import FakeFieldService
-from tests.http_server import serving
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
-from tests.ui.conftest import Picture
+from tests.ui.conftest import Picture, web_server
+
+SHORT = {"width": 1280, "height": 540}
 
 
 def finished_run(airflow: AirflowApi, dag_id: str, **params: object) -> str:
@@ -41,13 +38,6 @@ def follow(page: Page, link: str) -> Page:
     return opened.value
 
 
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
-
-
 def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
 ) -> None:
@@ -63,6 +53,31 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     (asked,) = service.requests_to("GET", f"/jobs/{job['id']}")
     assert "authorization" not in asked.headers
     assert "referer" not in asked.headers
+
+
+def test_a_deferred_sensor_says_what_it_waits_for(
+    page: Page, airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, picture: Picture
+) -> None:
+    waits = "Gas Safety Certificate"
+    sensor = 'task_id="wait_for_its_form",'
+    name = f'{sensor}\n        form_names=["{waits}"],'
+    copy(airflow, dags_folder, "quickstart", "first_job", by_hand=False, **{sensor: name})
+    run_id = airflow.trigger("first_job")
+    airflow.wait_for_tasks("first_job", run_id, lambda states: states["wait_for_its_form"] == "deferred")
+    (job_id,) = [job["id"] for job in service.jobs if job["customerReference"] == run_id]
+
+    page.set_viewport_size(SHORT)
+    page.goto(f"/dags/first_job/runs/{run_id}")
+    expect(page.get_by_text("deferred").first).to_be_visible()
+    picture(page, "deferred-run")
+    page.goto(f"/dags/first_job/runs/{run_id}/tasks/wait_for_its_form")
+    expect(page.get_by_text(f"Waiting for {waits}")).to_have_count(2)  # on the worker, and in the triggerer
+    expect(page.get_by_text("2 other forms since then").last).to_be_visible()
+    page.mouse.move(640, 535)
+    picture(page, "deferred-log")
+
+    service.complete_form(job_id, waits)
+    assert airflow.wait_for_run("first_job", run_id) == "success"
 
 
 @pytest.fixture(scope="module")
