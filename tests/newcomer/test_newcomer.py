@@ -70,9 +70,16 @@ def runs(own: Newcomer) -> dict[str, str]:
     """The run of each DAG, all started; the two without a mistake first."""
     names = ["first_form", "annual_gas_check", *(one.name for one in MISTAKES if one.is_run)]
     own.say("DAGs", f"starting {len(names)}")
-    for name in names:
+    for name in names[:2]:
         own.api.pause(name, False)
-    return {name: own.api.trigger(name) for name in names}
+    return {name: begin(own, name) for name in names}
+
+
+def begin(newcomer: Newcomer, dag_id: str) -> str:
+    """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
+    run_id = newcomer.api.trigger(dag_id)
+    wait_until(lambda: newcomer.api.run_state(dag_id, run_id) != "queued", RUN_SECONDS, f"{dag_id} has begun")
+    return run_id
 
 
 def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]) -> None:
@@ -126,6 +133,7 @@ def test_a_deferred_sensor_names_the_triggerer_that_does_not_run(own: Newcomer) 
     triggerer.terminate()
     own.say("triggerer", "stopped")
     wait_until(lambda: not is_healthy(own, "triggerer"), 120, "Airflow misses its triggerer")
+    own.api.pause("first_form", False)
     run_id = own.api.trigger("first_form")
     own.api.wait_for_tasks("first_form", run_id, lambda states: states.get("wait_for_a_form") == "deferred")
 
