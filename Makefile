@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui bench kills \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills \
 	docs docs-links site release constraints clean
 
 help: ## List the targets
@@ -89,6 +89,11 @@ test-alerts: ## The alerts of docs/monitoring (Debian's prometheus)
 test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"
 	@$(<D)/bin/pytest --quiet tests/ui $(OPTIONS)
+
+# What a change of the install, the quickstart or a message may break, and nothing else runs: weekly, and before a release.
+newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart, runs a first DAG, makes mistakes (OPTIONS="-k token")
+	@echo "== pytest tests/newcomer"
+	@$(BIN)/pytest --quiet --capture no tests/newcomer $(OPTIONS)
 
 bench: build/bench-venv/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.benchmarks $(OPTIONS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
@@ -105,6 +107,24 @@ def task_state_store(context: Context) -> Any:
     return context.get("task_state_store")
 
 
+@contextmanager
+def unreadable_variable_is_named(conn_id: str) -> Iterator[None]:
+    """Say of a connection that Airflow does not find that its environment variable cannot be read, if so.
+
+    Airflow logs that, and then says that the connection is not defined.
+    """
+    try:
+        yield
+    except AirflowNotFoundException:
+        variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+        if not os.environ.get(variable):
+            raise
+        raise AirflowNotFoundException(
+            f"connection '{conn_id}': {variable} is set, but cannot be read: it should be JSON, with double "
+            "quotes, or a URI"
+        ) from None
+
+
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     """Return a connection in a command, where the way of tasks does not read Airflow's database.
 
@@ -112,7 +132,8 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     """
     from airflow.models import Connection as StoredConnection
 
-    return StoredConnection.get_connection_from_secrets(conn_id)
+    with unreadable_variable_is_named(conn_id):
+        return StoredConnection.get_connection_from_secrets(conn_id)
 
 
 def hook_outside_of_tasks(conn_id: str) -> Any:

@@ -70,23 +70,40 @@ def describe_invalid_fields(
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
-        if detail["type"] == _UNKNOWN and (close := _close_names(model, detail["loc"])):
-            message = f"is not known: did you mean {' or '.join(close)}?"
+        if detail["type"] == _UNKNOWN:
+            if place := _place_inside(model, detail["loc"]):
+                message = f"belongs in {place}"
+            elif close := _close_names(model, detail["loc"]):
+                message = f"is not known: did you mean {' or '.join(close)}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
 
 
 def _close_names(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Return the fields of a model whose names are close to that of an unknown one, at most two."""
-    *places, name = location
-    for place in places:
-        fields = getattr(model, "model_fields", {})
-        model = next((one.annotation for key, one in fields.items() if place in (key, one.alias)), None)
-    fields = getattr(model, "model_fields", {})
+    name = location[-1]
+    fields = _fields_at(model, location)
     names = [key if "_" in str(name) or one.alias is None else one.alias for key, one in fields.items()]
     by_spelling = {known.casefold(): known for known in names}
     close = get_close_matches(str(name).casefold(), by_spelling, n=2, cutoff=0.75)
     return [by_spelling[spelling] for spelling in close]
+
+
+def _place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
+    """Return the field of a model inside which an unknown one would be known, None if there is none."""
+    for place, field in _fields_at(model, location).items():
+        inside = getattr(field.annotation, "model_fields", {})
+        if any(location[-1] in (key, one.alias) for key, one in inside.items()):
+            return field.alias or place
+    return None
+
+
+def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]:
+    """Return the fields of the model beside which a location is."""
+    for place in location[:-1]:
+        fields = getattr(model, "model_fields", {})
+        model = next((one.annotation for key, one in fields.items() if place in (key, one.alias)), None)
+    return getattr(model, "model_fields", {})
 
 
 def parse_text(name: str, value: Any) -> int | str:

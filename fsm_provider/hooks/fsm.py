@@ -18,6 +18,7 @@ from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
 from fsm_provider.api.settings import Settings
+from fsm_provider.compat import unreadable_variable_is_named
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-ASSUMED_HTTPS = "the connection's host has no scheme: https:// is assumed"
+ASSUMED_HTTPS = (
+    "the connection's host has no scheme: https:// is assumed, begin it with http:// if you mean that"
+)
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -124,7 +127,7 @@ class FsmHook(BaseHook):
     def _read_connection(self) -> Connection:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
-        with SUPERVISOR_LOCK:
+        with SUPERVISOR_LOCK, unreadable_variable_is_named(self.fsm_conn_id):
             return self.get_connection(self.fsm_conn_id)
 
     def list_forms(
@@ -221,8 +224,8 @@ class FsmHook(BaseHook):
         except FsmError as error:
             # Airflow's UI tests a copy of the connection under a temporary name.
             message = str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
-            if isinstance(error, FsmConnectionError) and _scheme_is_assumed(self._connection):
-                message += f" ({ASSUMED_HTTPS})"
+            if isinstance(error, FsmConnectionError):
+                message += assumption_about(self._connection)
             return False, message
         if second is None:
             return True, (
@@ -292,6 +295,11 @@ def service_of(connection: Connection) -> str:
         except ValueError as error:
             raise FsmInputError(f"host: {error}") from None
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+
+
+def assumption_about(connection: Connection) -> str:
+    """Return what was assumed of the host, to be put behind an error of reaching it; empty if nothing was."""
+    return f" ({ASSUMED_HTTPS})" if _scheme_is_assumed(connection) else ""
 
 
 @contextmanager

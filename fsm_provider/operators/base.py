@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from difflib import get_close_matches
 from functools import cached_property, partial
+from inspect import signature
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -37,7 +39,12 @@ class FsmBaseOperator(BaseOperator):
     ui_color = "#e8f4ea"
 
     def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        try:
+            super().__init__(**kwargs)
+        except (TypeError, AirflowException):
+            if unknown := _unknown_arguments(type(self), kwargs):
+                raise FsmArgumentError(unknown) from None
+            raise
         self.fsm_conn_id = fsm_conn_id
 
     @cached_property
@@ -46,6 +53,18 @@ class FsmBaseOperator(BaseOperator):
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
+
+
+def _unknown_arguments(operator: type[BaseOperator], given: Iterable[str]) -> str:
+    """Describe the arguments that an operator does not have, with those that are close."""
+    constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
+    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
+    problems = []
+    for name in sorted(set(given) - known):
+        close = get_close_matches(name, known, n=2, cutoff=0.75)
+        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
+    return "; ".join(problems)
 
 
 OptionParsers = dict[str, Callable[[str, Any], Any]]

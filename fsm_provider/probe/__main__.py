@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmConnectionError, FsmError
 from fsm_provider.probe.checks import MAX_REQUESTS, Finding, Probe
 
 DESCRIPTION = f"""\
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     from airflow.providers.common.compat.sdk import AirflowException
 
     from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import settings_from
+    from fsm_provider.hooks.fsm import assumption_about, settings_from
 
     try:
         connection = read_connection_outside_of_tasks(fsm_conn_id)
@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
             findings.append(finding)
             if finding.outcome != "unknown":
                 print(_line(finding))
+    except FsmConnectionError as error:
+        print(f"{error}{assumption_about(connection)}", file=sys.stderr)
+        return 2
     except (AirflowException, FsmError) as error:
         print(str(error), file=sys.stderr)
         return 2

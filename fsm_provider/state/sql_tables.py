@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, Text, inspect, select
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.compat import unreadable_variable_is_named
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -107,8 +108,13 @@ def engine_for(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get
 
     :param get_hook: returns the hook of a connection.
     :raises FsmInputError: if it is not a connection of a database, or names none that lasts.
+    :raises AirflowNotFoundException: if it is not defined.
     """
-    hook = get_hook(state_conn_id)
+    try:
+        with unreadable_variable_is_named(state_conn_id):
+            hook = get_hook(state_conn_id)
+    except AirflowNotFoundException as error:
+        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
     if not hasattr(hook, "get_sqlalchemy_engine"):
         raise FsmInputError(
             f"state_conn_id: connection '{state_conn_id}' is of type {getattr(hook, 'conn_type', '?')}, "

@@ -292,6 +292,12 @@ def test_a_field_beside_the_job_is_one_of_its_request():
         check(JobRequest, {"property_id": 7, "job": {}, "propertyid": 7}, "jobs[3]")
 
 
+@pytest.mark.parametrize("name", ["customerReference", "customer_reference", "notes"])
+def test_a_field_of_the_job_beside_it_belongs_in_it(name):
+    with pytest.raises(FsmInputError, match=rf"jobs\[3\]\.{name}: belongs in job$"):
+        check(JobRequest, {"property_id": 7, "job": {}, name: "x"}, "jobs[3]")
+
+
 def test_a_field_like_no_other_may_be_one_that_is_not_specified():
     with pytest.raises(FsmInputError, match="goes under extra_fields"):
         check(JobRequest, {"property_id": 7, "job": {"colour": "red"}}, "")

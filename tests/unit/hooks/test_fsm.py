@@ -5,7 +5,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from airflow.providers.common.compat.sdk import Connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, Connection
 
 from fsm_provider.api import FsmInputError, FsmUnauthorisedError
 from fsm_provider.hooks.fsm import FsmHook, settings_from
@@ -224,10 +224,29 @@ def test_a_host_without_a_scheme_says_what_was_assumed(service, monkeypatch, cap
 
     passed, message = FsmHook().test_connection()
 
-    assumed = "the connection's host has no scheme: https:// is assumed"
+    assumed = (
+        "the connection's host has no scheme: https:// is assumed, begin it with http:// if you mean that"
+    )
     assert not passed
     assert message.endswith(f"({assumed})")
     assert assumed in caplog.text
+
+
+def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, monkeypatch):
+    text = str(service.connection())  # as Python writes it, with single quotes
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", text)
+
+    with pytest.raises(AirflowNotFoundException) as missing:
+        FsmHook().client  # noqa: B018
+
+    assert str(missing.value).startswith("connection 'fsm_default': AIRFLOW_CONN_FSM_DEFAULT is set, but")
+    assert service.settings.token not in str(missing.value)
+    assert missing.value.__suppress_context__
+
+
+def test_a_connection_that_is_not_defined_is_airflows_error():
+    with pytest.raises(AirflowNotFoundException, match="no_such_connection"):
+        FsmHook("no_such_connection").client  # noqa: B018
 
 
 def test_a_path_that_is_not_there_is_shown_with_the_base_path(service, connect, monkeypatch):

@@ -1,5 +1,6 @@
 """The command's output, its exit code, and where it reads the connection."""
 
+import json
 import subprocess
 import sys
 
@@ -91,6 +92,24 @@ def test_a_service_that_refuses_everything_ends_with_code_2(serve, probe, status
 def test_a_connection_that_is_not_there_is_named(capsys):
     assert main(["no_such_connection"]) == 2
     assert "no_such_connection" in capsys.readouterr().err
+
+
+def test_a_variable_that_airflow_cannot_read_is_named(monkeypatch, capsys):
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", f"{{'conn_type': 'fsm', 'password': '{TOKEN}'}}")
+
+    assert main([]) == 2
+    error = capsys.readouterr().err
+    assert "AIRFLOW_CONN_FSM_DEFAULT is set, but" in error
+    assert TOKEN not in error
+
+
+def test_a_host_without_a_scheme_says_what_was_assumed(serve, monkeypatch, capsys):
+    service = serve()
+    plain = {**service.connection(), "host": service.base_url.removeprefix("http://")}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(plain))
+
+    assert main([]) == 2
+    assert "the connection's host has no scheme" in capsys.readouterr().err
 
 
 def test_a_bad_connection_is_named(connect, service, capsys):

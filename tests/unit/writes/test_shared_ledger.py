@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
 
 from fsm_provider.api.errors import (
     FsmBadRequestError,
@@ -599,6 +600,18 @@ def test_a_connection_that_is_no_lasting_database_is_refused(monkeypatch, servic
 
     with pytest.raises(AirflowFailException, match=message):
         job().execute(run_of("run"))
+    assert service.requests == []
+
+
+def test_a_database_whose_connection_is_not_defined_is_named_with_the_setting(monkeypatch, service):
+    monkeypatch.delenv("AIRFLOW_CONN_LEDGER")
+    context = run_of("run")
+
+    with pytest.raises(AirflowNotFoundException) as missing:
+        job().execute(context)
+
+    assert re.match(r"state_conn_id: .*\bledger\b.* defined", str(missing.value))
+    assert missing.value.__suppress_context__
     assert service.requests == []
 
 

@@ -1,0 +1,122 @@
+"""The terminals of a newcomer, and the commands that a page gives for them."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.pages import blocks
+from tests.system.local_airflow import kill_session
+
+COMMAND_SECONDS = 600.0
+STOP_SECONDS = 180.0
+
+
+class CommandError(AssertionError):
+    """A command of a page failed; the text has its output."""
+
+
+def commands_by_step(page: Path) -> dict[int, list[str]]:
+    """Give the shell blocks of each numbered section of a page, as they stand."""
+    lines = page.read_text().splitlines()
+    starts = {
+        line: int(heading[1])
+        for line, text in enumerate(lines, start=1)
+        if (heading := re.match(r"## (\d+)\. ", text))
+    }
+    steps: dict[int, list[str]] = {number: [] for number in starts.values()}
+    for block in blocks("bash", pages=[page]):
+        steps[max(number for line, number in starts.items() if line < block.line)].append(block.text)
+    return steps
+
+
+@dataclass
+class StaysUp:
+    """A command that goes on until Ctrl-C; its output is in a file."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(errors="replace")
+
+    def wait_until(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for what it does.
+
+        :param what: in words, for the error.
+        :raises CommandError: if it ends by itself, or does not do it in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise CommandError(f"not so: {what}:\n{self.output}")
+            time.sleep(0.5)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, which each process in the foreground gets, and wait until all have ended."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        kill_session(self.process)
+
+
+class Terminal:
+    """A terminal: what one command exports, the next ones have.
+
+    :param folder: holds what the terminal remembers.
+    :param env: the environment of a new terminal.
+    :param real: what stands for each text of the pages, such as a port that is free.
+    """
+
+    def __init__(self, folder: Path, env: Mapping[str, str], real: Mapping[str, str]) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._env = env
+        self._real = real
+
+    def run(self, commands: str, *, cwd: Path | None = None) -> str:
+        """Run commands one after the other, and return their output.
+
+        :raises CommandError: if one fails.
+        """
+        code, output = self.attempt(commands, cwd=cwd)
+        if code:
+            raise CommandError(f"code {code}:\n{commands}\n{output}")
+        return output
+
+    def attempt(self, commands: str, *, cwd: Path | None = None) -> tuple[int, str]:
+        """Run commands up to the first that fails, and return the exit code and the output."""
+        shell = self._shell(commands, stdout=subprocess.PIPE, cwd=cwd)
+        try:
+            output, _ = shell.communicate(timeout=COMMAND_SECONDS)
+        finally:
+            kill_session(shell)
+        return shell.returncode, output.decode(errors="replace")
+
+    def start(self, command: str) -> StaysUp:
+        """Start a command that stays up."""
+        log = self._folder / f"{len(list(self._folder.glob('*.log')))}.log"
+        with log.open("wb") as output:
+            return StaysUp(self._shell(command, stdout=output), log)
+
+    def _shell(self, commands: str, **arguments) -> subprocess.Popen[bytes]:
+        for shown, real in self._real.items():
+            commands = commands.replace(shown, real)
+        exported = self._folder / "exported.sh"
+        remembered = f". '{exported}'\n" if exported.exists() else ""
+        return subprocess.Popen(
+            ["bash", "-c", f"set -e\n{remembered}{commands}\nexport -p > '{exported}'\n"],
+            **{"cwd": self._env["HOME"], **{key: value for key, value in arguments.items() if value}},
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )

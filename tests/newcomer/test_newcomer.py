@@ -1,0 +1,182 @@
+"""From an empty folder to the first DAG, with the mistakes that are made on the way."""
+
+import json
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import psutil
+import pytest
+import requests
+
+from tests.newcomer.conftest import OWN_TOKEN, Newcomer
+from tests.newcomer.mistakes import MISTAKES, Mistake
+from tests.system.airflow_api import wait_until
+
+RUN_SECONDS = 240.0
+MAX_LENGTH = 400
+"""Characters of a line that is a message."""
+TRACEBACK = "Traceback (most recent call last)"
+
+
+def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
+    newcomer, api, say = connected, connected.api, connected.say
+    say("step 5", "starting Airflow ...")
+    standalone = newcomer.start_airflow("first_job")
+    assert f"Password for user 'admin': {api.password}" in standalone.output
+    say("step 5", "Airflow lists first_job")
+    newcomer.terminals[2].run(newcomer.steps[5][1])
+
+    run_id = api.first_run("first_job")
+    api.wait_for_tasks("first_job", run_id, lambda states: states.get("wait_for_its_form") == "deferred")
+    say("step 5", "the sensor is deferred")
+    assert api.wait_for_run("first_job", run_id, RUN_SECONDS) == "success"
+    (form,) = api.xcom("first_job", run_id, "wait_for_its_form")
+    job = api.xcom("first_job", run_id, "create_job")
+    assert (form["formName"], form["jobID"]) == ("Gas Safety Record", job["id"])
+    say("step 5", "it has its form")
+    api.clear("first_job", run_id, ["create_job"])
+    wait_until(
+        lambda: api.task_states("first_job", run_id)["create_job"] != "success", 60, "the task is cleared"
+    )
+    assert api.wait_for_run("first_job", run_id, RUN_SECONDS) == "success"
+    assert api.xcom("first_job", run_id, "create_job")["id"] == job["id"]
+    say("step 5", "cleared, the task creates nothing")
+
+    planned = "planned_maintenance_jobs"
+    newcomer.terminals[2].run(newcomer.steps[6][0])
+    wait_until(lambda: len(api.runs(planned)) == 2, 60, "there are two runs")
+    run_ids = [run["dag_run_id"] for run in api.runs(planned)]
+    assert [api.wait_for_run(planned, one, RUN_SECONDS) for one in run_ids] == ["success"] * 2
+    reports = [Counter(api.xcom(planned, one, "report")) for one in run_ids]
+    assert sum(reports, Counter()) == {"created": 5, "existing": 5}
+    say("step 6", "two runs have created each job once")
+    for one in run_ids:
+        api.api("DELETE", f"/dags/{planned}/dagRuns/{one}")
+    third = api.trigger(planned)
+    assert api.wait_for_run(planned, third, RUN_SECONDS) == "success"
+    assert api.xcom(planned, third, "report") == {"existing": 5}
+    say("step 6", "a third, after both were deleted, creates nothing")
+
+    standalone.interrupt()
+    assert "Complete" in standalone.output
+    say("step 7", "Airflow is stopped")
+    with pytest.raises(requests.ConnectionError):
+        requests.get(api.base_url, timeout=5)
+
+
+@pytest.fixture(scope="module")
+def runs(own: Newcomer) -> dict[str, str]:
+    """The run of each DAG, all started; the two without a mistake first."""
+    names = ["first_form", "annual_gas_check", *(one.name for one in MISTAKES if one.is_run)]
+    own.say("DAGs", f"starting {len(names)}")
+    for name in names[:2]:
+        own.api.pause(name, False)
+    return {name: begin(own, name) for name in names}
+
+
+def begin(newcomer: Newcomer, dag_id: str) -> str:
+    """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
+    run_id = newcomer.api.trigger(dag_id)
+    wait_until(lambda: newcomer.api.run_state(dag_id, run_id) != "queued", RUN_SECONDS, f"{dag_id} has begun")
+    return run_id
+
+
+def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]) -> None:
+    dag_id = "annual_gas_check"
+
+    assert own.api.wait_for_run(dag_id, runs[dag_id], RUN_SECONDS) == "success"
+
+    result = own.api.xcom(dag_id, runs[dag_id], "store_pdfs")
+    assert (result["stored"], result["failed"]) == (1, 0)
+    (pdf,) = (own.home / "stored").rglob("*.pdf")
+    assert pdf.read_bytes().startswith(b"%PDF-")
+    own.say("first DAG", f"{dag_id} has stored the form's PDF")
+    # Somebody has completed a form.
+    assert own.api.wait_for_run("first_form", runs["first_form"], RUN_SECONDS) == "success"
+    own.say("first DAG", "first_form has seen it, too")
+
+
+@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.command], ids=str)
+def test_a_command_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
+    code, output = own.terminals[1].attempt(mistake.command.format(name=mistake.name))
+
+    judge(own, mistake, output.splitlines(), output)
+    assert code or "failed" in output or "probed" in mistake.name
+    if "fsm_provider" in mistake.command:
+        assert TRACEBACK not in output
+
+
+@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.breaks_import], ids=str)
+def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
+    def found() -> str:
+        errors = own.api.import_errors()
+        return next((text for file, text in errors.items() if file.endswith(f"{mistake.name}.py")), "")
+
+    text = wait_until(found, 120, f"{mistake.name} has an import error")
+
+    judge(own, mistake, text.splitlines(), text)
+
+
+@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.is_run], ids=str)
+def test_the_log_of_a_task_names_the_mistake(own: Newcomer, runs: dict[str, str], mistake: Mistake) -> None:
+    assert own.api.wait_for_run(mistake.name, runs[mistake.name], RUN_SECONDS) == "failed"
+
+    judge_log(own, mistake, runs[mistake.name])
+
+
+def test_a_deferred_sensor_names_the_triggerer_that_does_not_run(own: Newcomer) -> None:
+    """The last one, as nothing else is deferred then."""
+    mistake = Mistake("no_triggerer", ("no triggerer runs", "airflow triggerer"))
+    standalone = psutil.Process(own.running[-1].process.pid)
+    triggerer = next(filter(is_triggerer, standalone.children(recursive=True)))
+    triggerer.terminate()
+    own.say("triggerer", "stopped")
+    wait_until(lambda: not is_healthy(own, "triggerer"), 120, "Airflow misses its triggerer")
+    own.api.pause("first_form", False)
+    run_id = own.api.trigger("first_form")
+    own.api.wait_for_tasks("first_form", run_id, lambda states: states.get("wait_for_a_form") == "deferred")
+
+    judge_log(own, replace(mistake, name="first_form"), run_id, "wait_for_a_form")
+
+
+def is_triggerer(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.cmdline()[-1:] == ["triggerer"]
+    return False
+
+
+def is_healthy(newcomer: Newcomer, component: str) -> bool:
+    return bool(newcomer.api.api("GET", "/monitor/health")[component]["status"] == "healthy")
+
+
+def judge_log(newcomer: Newcomer, mistake: Mistake, run_id: str, task_id: str | None = None) -> None:
+    """Judge the log of the task that has failed."""
+    api = newcomer.api
+    if task_id is None:
+        states = api.task_states(mistake.name, run_id)
+        (task_id,) = [name for name, state in states.items() if state == "failed"]
+    path = f"/dags/{mistake.name}/dagRuns/{run_id}/taskInstances/{task_id}"
+    attempt = api.api("GET", path)["try_number"]
+    events = api.api("GET", f"{path}/logs/{attempt}", params={"full_content": True})["content"]
+    errors = [error for event in events for error in event.get("error_detail", ())]
+    lines = [event["event"] for event in events]
+    lines += [f"{error['exc_type']}: {error['exc_value']}" for error in errors]
+    judge(newcomer, mistake, lines, json.dumps(events))
+    assert len(errors) <= 1, f"{len(errors)} tracebacks:\n" + "\n".join(lines)
+
+
+def judge(newcomer: Newcomer, mistake: Mistake, lines: list[str], everything: str) -> None:
+    """Check that one line names the field and the fix, is short, and that nothing shows a token.
+
+    :param lines: the lines of the message, and of what is printed around it.
+    """
+    url = newcomer.own_url
+    says = [part.replace("URL", url).replace("HOST", url.partition("//")[2]) for part in mistake.says]
+    shown = "\n".join(lines)
+    said = [line for line in lines if all(part in line for part in says)]
+    assert said, f"no line of this says {' ... '.join(says)}:\n{shown}"
+    assert len(min(said, key=len)) <= MAX_LENGTH, f"a long message:\n{min(said, key=len)}"
+    assert [token for token in (OWN_TOKEN, "canary-wrong-token") if token in everything] == []
+    assert everything.count(TRACEBACK) <= 1, f"more than one traceback:\n{shown}"
+    newcomer.say("mistake", f"{mistake}: {min(said, key=len).strip()}")
