@@ -186,7 +186,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
         more (``fail_fast``) (templated).
     :param fail_on: which outcomes fail the task at the end: ``any`` other than created and existing; only an
         ``uncertain`` or unknown one; ``all``, if none is created or existing; or ``none``. First, Airflow's
-        retries send what another attempt could create. A task that was stopped fails (templated).
+        retries send what another attempt could create. A task that was stopped fails, and so does one whose
+        token is refused, or with 20 uncertain outcomes in a row (templated).
     :param existing_jobs: ids by key of uncertain jobs that a person has found in the service. They are not
         sent; their outcome is ``existing`` (templated).
     :param fsm_conn_id: the Airflow connection (templated).

@@ -68,11 +68,11 @@ class WaitStatus:
         """Describe the forms under other names; empty if there are none."""
         if not self.others:
             return ""
-        counts = Counter(map(_one_line, self.others))
+        counts = Counter(map(_shown, self.others))
         by_count = sorted(counts, key=lambda name: (-counts[name], name))
         names = [f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count]
         number = len(self.others)
-        return f"{number} other form{'s' if number > 1 else ''} since then: {_listed(names)}"
+        return f"{number} other form{'s' if number > 1 else ''} since then: {listed(names)}"
 
     def _until(self) -> str:
         return f" until {self.until.isoformat(timespec='seconds')}" if self.until else ""
@@ -100,15 +100,18 @@ def target_for(wanted: FormFilter, criteria: FormCriteria) -> str:
     names, number = criteria.form_names, criteria.minimum_forms
     forms = "a form" if number == 1 else f"{number} forms"
     if names:
-        forms = _listed(names) if number <= len(names) else f"{forms} named {_listed(names)}"
+        forms = listed(names) if number <= len(names) else f"{forms} named {listed(names)}"
     filters = wanted.as_dict().items()
     return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
 
 
-def _one_line(name: str) -> str:
-    return " ".join((name or "(no name)").split())[:MAX_NAME_LENGTH]
+def _shown(name: object) -> str:
+    """Return a name that can be printed as it is; anything else that the service has, as Python writes it."""
+    text = name if isinstance(name, str) and name.isprintable() else repr(name)
+    return text[:MAX_NAME_LENGTH] or "(no name)"
 
 
-def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(list(names)[:MAX_NAMES])
+def listed(names: Collection[str]) -> str:
+    """List names, those of many forms in part."""
+    shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"

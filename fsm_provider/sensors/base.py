@@ -41,20 +41,22 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
         reschedule mode it needs Airflow 3.3: before, the first error fails the task. An error that is not
         transient, such as a refused token, fails the task at once.
-    :param log_interval: seconds between two lines of the log that say how the wait goes, at least 1; None:
-        none.
+    :param log_interval: seconds, or a ``timedelta``, between two lines of the log that say how the wait goes,
+        at least 1; None: none.
     """
 
     def __init__(
         self,
         *,
         failure_tolerance: timedelta | float = 600.0,
-        log_interval: float | None = 3600.0,
+        log_interval: timedelta | float | None = 3600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(failure_tolerance, timedelta):
             failure_tolerance = failure_tolerance.total_seconds()
+        if isinstance(log_interval, timedelta):
+            log_interval = log_interval.total_seconds()
         self.failure_tolerance = failure_tolerance
         self.log_interval = log_interval
         self._status: WaitStatus | None = None

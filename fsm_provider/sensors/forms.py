@@ -107,6 +107,8 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
 
     def poll(self, context: Context) -> PokeReturnValue:
         """List the forms once, and log which are missing."""
+        from fsm_provider.polling.wait_status import listed
+
         counted, result, others = self._poll(context)
         criteria = self._criteria()
         if criteria.is_met_by(counted):
@@ -116,7 +118,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
             "%s of %s forms%s; the next poll is in %g s",
             len(counted),
             max(criteria.minimum_forms, len(criteria.form_names)),
-            f", none named {', '.join(missing)}" if missing else "",
+            f", none named {listed(missing)}" if missing else "",
             self.poke_interval,
         )
         if self._status is not None:

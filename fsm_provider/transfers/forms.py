@@ -95,9 +95,9 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :param allow_private_addresses: allow PDFs on hosts in a private network, other than the connection's
         own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: the manifest's URI; ``paths``: one for each of ``forms``, in order, for ``ObjectStoragePath``, or
-        None where the PDF is not stored; how many were ``stored``, ``skipped``, ``failed`` and ``not_tried``;
-        and the ``bytes`` stored. Also where the task fails.
+    :return: the path of the ``manifest``; ``paths``, one for each of ``forms``, in order, for
+        ``ObjectStoragePath``, or None where the PDF is not stored; how many were ``stored``, ``skipped``,
+        ``failed`` and ``not_tried``; and the ``bytes`` stored. Also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
@@ -146,7 +146,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Store the PDFs that are not stored yet."""
         from fsm_provider.storage.atomic_files import AtomicFiles
-        from fsm_provider.storage.lineage import uri_for
         from fsm_provider.transfers.pdfs.manifest import KnownPdfs, write_manifest
         from fsm_provider.transfers.pdfs.transfer import PdfTransfer
 
@@ -169,7 +168,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
                 if transfer.interrupted:
                     raise AirflowException("the task was stopped; a retry continues from here")
                 write_manifest(files, options["manifest"], transfer.outcomes, latest=latest)
-                manifest = uri_for(files.folder / options["manifest"])
+                manifest = str(files.folder / options["manifest"])
                 result = {"manifest": manifest, "paths": transfer.paths, **transfer.counts}
         if not transfer.complete:
             context["ti"].xcom_push(key="return_value", value=result)

@@ -116,6 +116,7 @@ class BulkJobCreator:
         self._stopping = Event()
         self._reported = count(1)
         self._stop_reason = ""
+        self._needs_a_person = False
         self._interrupted = False
         self._uncertain_in_a_row = 0
         self.web_url: str | None = None
@@ -257,7 +258,7 @@ class BulkJobCreator:
         :param fail_on: see ``FsmCreateJobsOperator``.
         """
         outcomes = self._by_key.values()
-        if self._interrupted or fail_on == "any":
+        if self._interrupted or self._needs_a_person or fail_on == "any":
             return True
         if fail_on == "all":
             return not any(map(is_complete, outcomes))
@@ -367,8 +368,10 @@ class BulkJobCreator:
         if self._stopping.is_set():
             return
         if isinstance(error, FsmUnauthorisedError | FsmConnectionError | FsmRateLimitedError):
-            reason = "every further job would fail with this error"
+            reason = f"every further job would fail with: {error}"
+            self._needs_a_person = isinstance(error, FsmUnauthorisedError)
         elif self._uncertain_in_a_row >= MAX_UNCERTAIN_IN_A_ROW:
+            self._needs_a_person = True
             reason = f"{MAX_UNCERTAIN_IN_A_ROW} uncertain outcomes in a row mean that the service is down"
         elif self._fail_fast and (error.permanent or error.may_have_written) and not may_be_repeated:
             reason = "on_error is fail_fast"

@@ -8,6 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from fsm_provider.api import FsmInputError
 from fsm_provider.operators.jobs import FsmCreateJobsOperator, job_id_or_skip
 from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
 from tests.unit.state_store import context_for
 
 LAST = 3
@@ -39,8 +40,8 @@ def attempt(store):
     return run
 
 
-def lose(service, number):
-    service.fail("POST", f"/properties/{number}/jobs", faults.Reset(after_handling=True))
+def lose(service, number, **when):
+    service.fail("POST", f"/properties/{number}/jobs", faults.Reset(after_handling=True), **when)
 
 
 GOOD, REJECTED, UNCERTAIN, MISSING = "created", "rejected", "uncertain", "not_created"
@@ -109,6 +110,33 @@ def test_a_task_that_was_stopped_fails(service, connect, store):
     service.fail("POST", "/properties/1/jobs", faults.Before(stop))
     with pytest.raises(AirflowException, match="the task was stopped"):
         operator.execute(context_for(store, try_number=LAST))
+
+
+@pytest.mark.parametrize("fail_on", PASSES)
+@pytest.mark.parametrize("try_number", [1, LAST])
+def test_a_refused_token_fails_the_task_whatever_may_pass(service, connect, attempt, fail_on, try_number):
+    connect(service)
+    service.fail("POST", "/properties/2/jobs", faults.Status(401), every=True)
+
+    outcomes, error = attempt(1, 2, 3, fail_on=fail_on, try_number=try_number)
+
+    assert outcomes == [GOOD, REJECTED, MISSING]
+    assert isinstance(error, AirflowFailException)
+    assert "nothing more was sent: every further job would fail with: " in str(error)
+    assert "HTTP 401" in str(error)
+
+
+@pytest.mark.parametrize("fail_on", PASSES)
+@pytest.mark.parametrize("try_number", [1, LAST])
+def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, attempt, fail_on, try_number):
+    with FakeFieldService() as service:
+        connect(service)
+        lose(service, "*", every=True)
+
+        outcomes, error = attempt(*range(1, 26), fail_on=fail_on, try_number=try_number)
+
+    assert outcomes == [UNCERTAIN] * MAX_UNCERTAIN_IN_A_ROW + [MISSING] * (25 - MAX_UNCERTAIN_IN_A_ROW)
+    assert isinstance(error, AirflowFailException)
 
 
 def test_an_outcome_without_a_job_skips_its_map_index():

@@ -45,7 +45,8 @@ def test_the_forms_that_are_waited_for(names, minimum_forms, text):
         ([], ""),
         (["Oil"], "1 other form since then: Oil"),
         ([*"FEDCBA", "F"], "7 other forms since then: F (2), A, B, C, D and 1 more"),
-        (["Oil\nboiler", ""], "2 other forms since then: (no name), Oil boiler"),
+        (["Oil\nboiler", ""], "2 other forms since then: 'Oil\\nboiler', (no name)"),
+        (["Oil\x1b[31m", 5, ["x"]], "3 other forms since then: 'Oil\\x1b[31m', 5, ['x']"),
         (["x" * 1000], f"1 other form since then: {'x' * 80}"),
     ],
 )

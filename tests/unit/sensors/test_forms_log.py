@@ -83,6 +83,26 @@ def test_forms_under_other_names_are_named_when_they_are_first_known(service, ru
         assert len(lines) == (2 if run.mode.startswith("deferred") else 1)
 
 
+def test_names_that_are_no_text_or_cannot_be_printed_are_shown_as_they_are(service, run, soon, logged):
+    for name in ("Gas\nSafety Record", "Gas\x1b[31m", 5, ["x"], None):
+        service.add_form(job_id=11, formName=name)
+    soon(record, service, polls=3)
+
+    assert run(job_id=11, form_names="Gas Safety Record", xcom="ids") == [900]
+
+    names = r"'Gas\nSafety Record', 'Gas\x1b[31m', (no name), 5, ['x']"
+    assert set(logged("5 other forms")) == {f"5 other forms since then: {names}"}
+
+
+def test_a_poll_does_not_list_hundreds_of_names(service, run, soon, logged):
+    soon(record, service, polls=2)
+
+    with pytest.raises(AirflowSensorTimeout):
+        run(timeout=1, form_names=[f"{number:03}" for number in range(300)])
+
+    assert logged("0 of 300 forms, none named 000, 001, 002, 003, 004 and 295 more; ")
+
+
 def test_forms_under_other_names_that_come_later_are_named(service, run, soon, logged):
     soon(service.add_form, polls=2, job_id=11, form_name="Photo", id=899)
     soon(record, service, polls=4)
@@ -103,7 +123,13 @@ def test_the_forms_of_the_entire_account_are_not_named(service, run, soon, logge
 def test_now_and_then_a_line_says_how_the_wait_goes(service, run, soon, logged, others):
     soon(record, service, polls=5)
 
-    run(job_id=11, form_names="Gas Safety Record", log_interval=1, poke_interval=2, timeout=300)
+    run(
+        job_id=11,
+        form_names="Gas Safety Record",
+        log_interval=timedelta(seconds=1),
+        poke_interval=2,
+        timeout=300,
+    )
 
     state = rf"for 0:00:\d\d now until {TIME}{POLLED}; {re.escape(OTHERS)}"
     assert re.fullmatch(rf"Still waiting for {re.escape(TARGET)}, {state}", logged("Still waiting")[-1])
