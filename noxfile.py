@@ -31,7 +31,7 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, with any further options, a boot of Airflow's own processes, and the examples."""
+    """Run the unit tests, a boot of Airflow's own processes, and the examples; with options the first alone."""
     install(session, airflow)
     in_parallel = ["--numprocesses", "4", "--dist", "worksteal"]
     suites = {
@@ -39,7 +39,8 @@ def airflow(session: nox.Session, airflow: str) -> None:
         "boot": ["tests/versions/test_boot.py"],
         "examples": ["tests/versions/test_examples.py"],
     }
-    for suite in VERSIONS[airflow]["suites"]:
+    wanted = VERSIONS[airflow]["suites"]
+    for suite in wanted[:1] if session.posargs else wanted:
         test(session, airflow, suite, *suites[suite])
 
 

@@ -227,7 +227,7 @@ def wait_until_delivered(service: FakeFieldService, jobs, timeout: float = 240) 
 
 
 def wait_for_references(
-    airflow: LocalAirflow, jobs: set[int], service: FakeFieldService, timeout: float = 300
+    airflow: LocalAirflow, jobs: set[int], service: FakeFieldService, timeout: float = 480
 ) -> int:
     """Return once each of these jobs is among the references that exactly one run was started with.
 
