@@ -31,7 +31,7 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, a boot of Airflow's own processes, and the examples; with options the first alone."""
+    """Run the unit tests, a boot of Airflow's processes, and the examples; with options, the first alone."""
     install(session, airflow)
     in_parallel = ["--numprocesses", "4", "--dist", "worksteal"]
     suites = {
