@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -73,20 +73,23 @@ def describe_invalid_fields(
         if detail["type"] == _UNKNOWN:
             if place := _place_inside(model, detail["loc"]):
                 message = f"belongs in {place}"
-            elif close := _close_names(model, detail["loc"]):
-                message = f"is not known: did you mean {' or '.join(close)}?"
+            elif close := close_names(str(detail["loc"][-1]), _names_beside(model, detail["loc"])):
+                message = f"is not known: did you mean {close}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
 
 
-def _close_names(model: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of a model whose names are close to that of an unknown one, at most two."""
-    name = location[-1]
-    fields = _fields_at(model, location)
-    names = [key if "_" in str(name) or one.alias is None else one.alias for key, one in fields.items()]
-    by_spelling = {known.casefold(): known for known in names}
-    close = get_close_matches(str(name).casefold(), by_spelling, n=2, cutoff=0.75)
-    return [by_spelling[spelling] for spelling in close]
+def close_names(name: str, known: Iterable[str]) -> str:
+    """Return the known names that are close to an unknown one, at most two, joined by "or"."""
+    by_spelling = {one.casefold(): one for one in known}
+    close = get_close_matches(name.casefold(), by_spelling, n=2, cutoff=0.75)
+    return " or ".join(by_spelling[one] for one in close)
+
+
+def _names_beside(model: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields of a model beside which an unknown one is, spelt as it is."""
+    fields = _fields_at(model, location).items()
+    return [key if "_" in str(location[-1]) or one.alias is None else one.alias for key, one in fields]
 
 
 def _place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:

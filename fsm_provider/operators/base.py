@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from difflib import get_close_matches
 from functools import cached_property, partial
 from inspect import signature
 from threading import Event, Thread
@@ -16,7 +15,14 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
 from fsm_provider.api.metrics import counted_write
-from fsm_provider.api.validation import parse_choice, parse_headers, parse_path, parse_text, refuse_none
+from fsm_provider.api.validation import (
+    close_names,
+    parse_choice,
+    parse_headers,
+    parse_path,
+    parse_text,
+    refuse_none,
+)
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -61,8 +67,8 @@ def _unknown_arguments(operator: type[BaseOperator], given: Iterable[str]) -> st
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
-        close = get_close_matches(name, known, n=2, cutoff=0.75)
-        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        close = close_names(name, known)
+        hint = f": did you mean {close}?" if close else ""
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
 
