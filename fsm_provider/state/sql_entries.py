@@ -14,12 +14,12 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from secrets import randbelow
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import and_, bindparam, select
+from sqlalchemy import and_, bindparam, case, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
 from tenacity import (
     Retrying,
@@ -36,6 +36,7 @@ from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
 from fsm_provider.state.task import Task
 
 if TYPE_CHECKING:
+    from sqlalchemy import Case, Column, Update
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.row import Row
 
@@ -44,6 +45,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """How long a transaction is repeated that fails, e.g. while the database restarts."""
 KEYS_PER_QUERY = 500
+ROWS_PER_UPDATE = 50
 MAX_FIRST_VERSION = 2**30
 """A row that is deleted and inserted again has another version, so that it is not taken for the same."""
 
@@ -57,13 +59,33 @@ _SELECT = _SELECT_ALL.where(LEDGER.c.key_digest.in_(bindparam("these_keys", expa
 _SELECT_LOCKED = _SELECT.with_for_update()
 _INSERT = LEDGER.insert()
 _UPDATE = LEDGER.update().where(_IS_ROW).values(version=LEDGER.c.version + 1)
-_UPDATE_OWN = _UPDATE.where(LEDGER.c.attempt == bindparam("this_attempt"))
 _DELETE = LEDGER.delete().where(_IS_ROW)
 _STORED_BY_LATEST = (
     ATTEMPTS.update()
     .where(ATTEMPTS.c.task == bindparam("this_task"), ATTEMPTS.c.attempt == bindparam("this_attempt"))
     .values(stored_at=bindparam("now"))
 )
+
+
+@cache
+def _update_of_own(number: int) -> Update:
+    """Make the statement that updates so many rows of an attempt: one journey to the database for all."""
+    keys = [bindparam(f"key_{row}", type_=LEDGER.c.key_digest.type) for row in range(number)]
+
+    def by_key(column: Column[str]) -> Case[str]:
+        values = [bindparam(f"{column.name}_{row}", type_=column.type) for row in range(number)]
+        return case(*((LEDGER.c.key_digest == key, value) for key, value in zip(keys, values, strict=True)))
+
+    return (
+        LEDGER.update()
+        .where(_IN_SCOPE, LEDGER.c.key_digest.in_(keys), LEDGER.c.attempt == bindparam("this_attempt"))
+        .values(
+            version=LEDGER.c.version + 1,
+            state=by_key(LEDGER.c.state),
+            entry=by_key(LEDGER.c.entry),
+            updated_at=bindparam("now"),
+        )
+    )
 
 
 class SqlEntries(LedgerEntries):
@@ -88,7 +110,8 @@ class SqlEntries(LedgerEntries):
         self._scope = scope
         self._in_scope = {"this_service": self._service, "this_scope": scope}
         self._task = task
-        self._task_digest = digest_for(task.as_dict(), DIGITS)
+        self._by_this = task.as_dict()
+        self._task_digest = digest_for(self._by_this, DIGITS)
         self._attempt = attempt
         self._versions: dict[str, int] = {}
         self._own: set[str] = set()
@@ -156,31 +179,44 @@ class SqlEntries(LedgerEntries):
                 self._take_in(key, row)
             if refused:
                 raise self._superseded() from None
-        self._own |= changed.keys() - others.keys()
+        for key, entry in changed.items():
+            if entry and key not in others and self._is_by_this(entry):
+                self._own.add(key)
+            else:
+                self._own.discard(key)
 
     def _write_expected(self, connection: Connection, changed: Mapping[str, Entry | None]) -> None:
         """Write new rows, and those that this attempt has written, without reading them first.
 
         :raises _UnexpectedRowError: if a row is not as expected, or a later attempt has begun.
         """
-        entries = {key: entry for key, entry in sorted(changed.items()) if entry is not None}
+        entries = {key: entry for key, entry in sorted(changed.items()) if entry and self._is_by_this(entry)}
         if len(entries) < len(changed) or any(key in self._versions for key in entries.keys() - self._own):
             raise _UnexpectedRowError
         if any(map(is_intent, entries.values())) and not self._is_latest(connection):
             raise _UnexpectedRowError
-        new = []
-        for key, entry in entries.items():
-            if key not in self._own:
-                new.append(self._values_of_new(key, entry))
-                continue
-            this = {**self._this(key), "this_attempt": self._attempt}
-            if not connection.execute(_UPDATE_OWN, {**this, **self._values(key, entry)}).rowcount:
+        own = iter([item for item in entries.items() if item[0] in self._own])
+        while some := list(islice(own, ROWS_PER_UPDATE)):
+            if self._update_own(connection, some) < len(some):
                 raise _UnexpectedRowError
+        new = [self._values_of_new(key, entry) for key, entry in entries.items() if key not in self._own]
         try:
             if new:
                 connection.execute(_INSERT, new)
         except IntegrityError:
             raise _UnexpectedRowError from None
+
+    def _update_own(self, connection: Connection, entries: list[tuple[str, Entry]]) -> int:
+        """Update rows that this attempt has written; return how many there are."""
+        values: dict[str, Any] = {**self._in_scope, "this_attempt": self._attempt, "now": utc_now()}
+        for number, (key, entry) in enumerate(entries):
+            values[f"key_{number}"] = digest_for(key, DIGITS)
+            values[f"state_{number}"] = state_for(entry)
+            values[f"entry_{number}"] = _text_of(key, entry)
+        return connection.execute(_update_of_own(len(entries)), values).rowcount
+
+    def _is_by_this(self, entry: Entry) -> bool:
+        return bool(entry["by"] == self._by_this)
 
     def _write_rows(
         self, connection: Connection, changed: Mapping[str, Entry | None]
@@ -241,7 +277,7 @@ class SqlEntries(LedgerEntries):
             "map_index": task["map_index"],
             "attempt": self._attempt,
             "state": state_for(entry),
-            "entry": json.dumps({"key": key, **entry}),
+            "entry": _text_of(key, entry),
             "updated_at": utc_now(),
         }
 
@@ -333,6 +369,10 @@ def _may_pass(error: BaseException) -> bool:
         return False
     # A full disk: threads would wait for one another, as smaller writes succeed in between.
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL"
+
+
+def _text_of(key: str, entry: Entry) -> str:
+    return json.dumps({"key": key, **entry})
 
 
 def _by(row: Row[Any]) -> Task:

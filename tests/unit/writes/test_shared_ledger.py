@@ -311,6 +311,52 @@ def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database
     assert len(service.jobs) == 1
 
 
+def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, database):
+    def write(number):
+        return Write("POST", f"/properties/{number}/jobs", {}, {"propertyID": number}, f"PO-{number}")
+
+    ledger = entries.ledger("a1")
+    statements = []
+    sqlalchemy.event.listen(entries.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    for first in range(0, 240, 120):
+        for number in range(first, first + 120):
+            ledger._entries.put(write(number).key, ledger._intent(write(number)))
+        for number in range(first - 120, first):
+            if number >= 0:
+                ledger._entries.put(
+                    write(number).key, {**ledger._intent(write(number)), "result": {"id": number}}
+                )
+        statements.clear()
+        ledger.store()
+
+    assert [statement.split()[0] for statement in statements] == ["UPDATE"] * 4 + ["INSERT"]
+    found = {row.key: (row.state, json.loads(row.entry).get("result")) for row in database.rows()}
+    assert found == {
+        f"PO-{number}": ("done", {"id": number}) if number < 120 else ("sent", None) for number in range(240)
+    }
+
+
+def test_a_row_names_the_task_that_has_written_its_entry(entries, database):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1").run_once(WRITE, interrupted)
+    ledger = entries.ledger("b1", "other", repeat_uncertain=True)
+    ledger._max_flight *= 0
+
+    def refused():
+        assert run_ids() == ["other"]
+        raise FsmBadRequestError(400, "POST", "/x")
+
+    def run_ids():
+        return [row.run_id for row in database.rows()]
+
+    for _ in range(2):
+        with pytest.raises(FsmUncertainWriteError):
+            ledger.run_once(WRITE, refused)
+        assert run_ids() == ["run"]
+    ledger.run_once(WRITE, lambda: {"id": 1})
+    assert run_ids() == ["other"]
+
+
 def test_another_tasks_row_is_not_deleted_by_a_claim_that_was_given_up(entries, monkeypatch):
     first = entries.ledger("a1")
     with entries.ledger("b1", "other") as other:
