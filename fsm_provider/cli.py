@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
+
+from fsm_provider.terminal import exit_code_of
 
 
 class Command(NamedTuple):
@@ -52,8 +55,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     arguments = sys.argv[1:] if arguments is None else arguments
     command: str = parser.parse_args(arguments[:1]).command
-    code: int = import_module(COMMANDS[command].module).main(arguments[1:], f"{prog} {command}")
-    return code
+    run = import_module(COMMANDS[command].module).main
+    return exit_code_of(partial(run, arguments[1:], f"{prog} {command}"))
 
 
 def airflow_commands() -> list[Any]:

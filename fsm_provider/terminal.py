@@ -69,13 +69,15 @@ def _epilog(examples: Iterable[str]) -> str:
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command, and return its exit code; 1 if what reads the output wants no more of it."""
+    """Run a command; return its exit code: 1 if its output is wanted no more, 130 after Ctrl-C."""
     try:
         code = run()
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return fail(130, "Interrupted")
     return code
 
 

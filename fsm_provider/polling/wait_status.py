@@ -28,21 +28,18 @@ class WaitStatus:
     :param target: describes what it waits for, when the log needs it; see :func:`target_for`.
     :param began: when it began.
     :param until: when it times out; None: not known.
-    :param polls: number of polls that succeeded; None: not known.
     :param others: names of forms that match the filter, but not the names of the criteria.
     """
 
     target: Callable[[], str]
     began: datetime
     until: datetime | None
-    polls: int | None = 0
     others: Collection[str] = ()
     _succeeded: datetime | None = None
     _error: FsmError | None = None
 
     def succeed(self, now: datetime) -> None:
         """Record a poll that succeeded."""
-        self.polls = (self.polls or 0) + 1
         self._succeeded, self._error = now, None
 
     def fail(self, error: FsmError) -> None:
@@ -81,9 +78,9 @@ class WaitStatus:
         return timedelta(seconds=round((datetime.now(UTC) - self.began).total_seconds()))
 
     def _state(self) -> str:
-        parts = [] if self.polls is None else [f"{self.polls} poll{'' if self.polls == 1 else 's'} succeeded"]
+        parts = []
         if self._succeeded:
-            parts[-1] += f", the last at {self._succeeded.isoformat(timespec='seconds')}"
+            parts.append(f"the last successful poll was at {self._succeeded.isoformat(timespec='seconds')}")
         if others := self.other_forms():
             parts.append(others)
         if self._error:

@@ -14,7 +14,6 @@ from fsm_provider.api.validation import parse_past
 from fsm_provider.terminal import (
     RefusedError,
     SubcommandParser,
-    exit_code_of,
     fail,
     print_table,
     printable,
@@ -81,10 +80,6 @@ def _past(text: str) -> datetime:
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
     """Do what the subcommand says; return the exit code described in ``--help``."""
     options = make_parser(prog).parse_args(arguments)
-    return exit_code_of(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
     with quiet_airflow():
         from airflow.providers.common.compat.sdk import AirflowException
         from sqlalchemy.exc import SQLAlchemyError

@@ -10,6 +10,7 @@ from typing import Any
 
 from fsm_provider.api.errors import FsmConnectionError, FsmError
 from fsm_provider.probe.checks import MAX_REQUESTS, Finding, Probe
+from fsm_provider.terminal import exit_code_of
 
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size, time zone and time format the service behind a connection
@@ -79,4 +80,4 @@ def _extra(extra: dict[str, Any], findings: list[Finding]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

@@ -177,7 +177,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Begin the wait in this process; log what it is for, unless an earlier process has."""
         now = datetime.now(UTC)
         began, polls = reschedules(context) if self.reschedule else (None, 0)
-        self._status = self._status_for(context, began or now, polls)
+        self._status = self._status_for(context, began or now)
         if began is None:
             self.log.info("%s", self._status.start(self.poke_interval))
         self._shown_at = began or now
@@ -186,14 +186,13 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             self._shown_at += last_poll - last_poll % timedelta(seconds=self.log_interval)
         return self._status
 
-    def _status_for(self, context: Context, began: datetime, polls: int | None = 0) -> WaitStatus:
+    def _status_for(self, context: Context, began: datetime) -> WaitStatus:
         from fsm_provider.polling.wait_status import WaitStatus
 
         return WaitStatus(
             target=partial(self.target, context),
             began=began,
             until=began + timedelta(seconds=self.timeout),
-            polls=polls,
         )
 
     def _show_progress(self, status: WaitStatus) -> None:

@@ -215,7 +215,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         self, context: Context, deadline: datetime, error: FsmError | None = None, *, shared: bool = True
     ) -> NoReturn:
         if deadline <= datetime.now(UTC):
-            status = self._status_for(context, deadline - timedelta(seconds=self.timeout), polls=None)
+            status = self._status_for(context, deadline - timedelta(seconds=self.timeout))
             if error is not None:
                 status.fail(error)
             raise AirflowSensorTimeout(status.timeout())

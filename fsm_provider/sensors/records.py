@@ -98,15 +98,16 @@ class FsmRecordSensor(FsmBaseSensor):
     def poll(self, context: Context) -> PokeReturnValue:
         """List the records once, and log how many count."""
         minimum, names = self._minimum(), self._names()
-        seen: set[int | str] = set()
-        counted: dict[int | str, dict[str, Any]] = {}
+        seen: set[str] = set()
+        counted: dict[str, dict[str, Any]] = {}
         for index, record in enumerate(self._records(context)):
             identifier = self._identifier(record, names[0], index)
-            seen.add(identifier)
+            key = str(identifier)  # the service has numbers as text too
+            seen.add(key)
             # The latest of a record that moved to a later page.
-            counted.pop(identifier, None)
+            counted.pop(key, None)
             if self._is_accepted(record, identifier):
-                counted[identifier] = {name: record.get(name) for name in names}
+                counted[key] = {name: record.get(name) for name in names}
         if len(counted) >= minimum:
             return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
         self.log.info(
@@ -130,9 +131,12 @@ class FsmRecordSensor(FsmBaseSensor):
         identifier = record.get(field)
         if isinstance(identifier, bool) or not isinstance(identifier, int | str) or identifier == "":
             known = ", ".join(list(record)[:MAX_SHOWN_FIELDS])
+            found = "nothing" if identifier in (None, "") else type(identifier).__name__
             raise FsmInputError(
-                f"fields: {where} has no integer or text as {field!r}: let the first of fields be one that "
-                f"identifies each record; it has {known or 'none'}"
+                f"fields: {where} has {found} as {field!r}, not an integer or text: let the first of fields "
+                f"be one that identifies each record; it has {known or 'none'}"
+                + ". If this is a listing, leave out single=True"
+                * self.single
             )
         return identifier
 
@@ -146,7 +150,9 @@ class FsmRecordSensor(FsmBaseSensor):
             # With its cause, whose traceback leads to the line of the DAG file.
             raise AirflowFailException(f"{where} raised {type(error).__name__}") from error
         if not isinstance(accepted, bool):
-            raise FsmInputError(f"{where} returned {type(accepted).__name__}, not True or False")
+            kind = type(accepted)
+            hint = f" of {kind.__module__}: put bool() around it" if kind.__name__.startswith("bool") else ""
+            raise FsmInputError(f"{where} returned {kind.__name__}, not True or False{hint}")
         return accepted
 
     def _minimum(self) -> int:

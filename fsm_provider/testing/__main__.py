@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from http import HTTPMethod
 from math import inf
 from typing import Any, get_args
 
@@ -180,21 +181,25 @@ def _scripted_fault(text: str) -> tuple[str, str, faults.Fault, range | None]:
     words = text.split()
     if len(words) == 3:
         words.append("1")
-    if len(words) != 4 or not re.fullmatch(r"\*|[A-Za-z]+", words[0]) or not words[1].startswith(("/", "*")):
+    if len(words) != 4 or not words[1].startswith(("/", "*")):
         raise argparse.ArgumentTypeError(f"should be 'METHOD PATH FAULT [TIMES]', not {text!r}")
     method, path, fault, times = words
+    if method != "*" and method.upper() not in set(HTTPMethod):
+        raise argparse.ArgumentTypeError(
+            f"should begin with a method of HTTP, such as GET, or *, not {method!r}"
+        )
     calls = None if times == "always" else range(1, _number(int, 1)(times) + 1)
     return method, path, _fault(fault), calls
 
 
 def _fault(text: str) -> faults.Fault:
-    kind, _, seconds = text.partition(":")
+    kind, colon, seconds = text.partition(":")
     if text in ("reset-before", "reset-after"):
         return faults.Reset(after_handling=text == "reset-after")
     if kind == "delay":
         return faults.Delay(_number(float, 0)(seconds))
     if re.fullmatch(r"[2-5][0-9][0-9]", kind):
-        return faults.Status(int(kind), retry_after=_number(int, 0)(seconds) if seconds else None)
+        return faults.Status(int(kind), retry_after=_number(int, 0)(seconds) if colon else None)
     raise argparse.ArgumentTypeError(
         f"should be a status such as 502 or 429:30, reset-before, reset-after or delay:5, not {text!r}"
     )

@@ -308,7 +308,7 @@ class BulkJobCreator:
             if not error.permanent:
                 self.passing_error = error
                 self._may_be_repeated.add(write.key)
-            self._report(outcome, logging.ERROR)
+            self._report(outcome)
             self._stop_if_others_would_fail(error)
         except BaseException:
             self._update(write, ledger)
@@ -357,10 +357,11 @@ class BulkJobCreator:
         self._created.add(write.key)
         return {"jobID": job.id, "link": job_url(job.as_json())}
 
-    def _report(self, outcome: JobOutcome, level: int = logging.INFO) -> None:
+    def _report(self, outcome: JobOutcome) -> None:
         request, progress = self._requests[outcome["index"]], f"{next(self._reported)} of {len(self._by_key)}"
         by = f", by {Task(**outcome['by'])}" if outcome["by"] else ""
         details = outcome["error"] or f"job {outcome['jobID']}{by}"
+        level = logging.INFO if is_complete(outcome) else logging.ERROR
         logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
         self._hook.metrics.incr("writes", outcome=outcome["outcome"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from getpass import getuser
 from typing import Any
 
@@ -110,10 +111,13 @@ def _user() -> str | None:
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("should be 1 or more")
-    return number
+    if not re.fullmatch("0*[1-9][0-9]*", text):
+        raise argparse.ArgumentTypeError(f"should be a whole number, 1 or more, not {text!r}")
+    return int(text)
 
 
 def _json(text: str) -> tuple[Any]:
-    return (json.loads(text),)
+    try:
+        return (json.loads(text),)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"should be JSON: {error}") from None

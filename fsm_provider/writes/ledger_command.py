@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.terminal import RefusedError, exit_code_of, fail, print_table, printable, quiet_airflow
+from fsm_provider.terminal import RefusedError, fail, print_table, printable, quiet_airflow
 from fsm_provider.writes.ledger_arguments import make_parser
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ NESTED = ("subject", "result")
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
     """Do what the subcommand says; return the exit code described in ``--help``."""
     options = make_parser(prog).parse_args(arguments)
-    return exit_code_of(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
     try:
         with quiet_airflow():
             from airflow.providers.common.compat.sdk import AirflowException

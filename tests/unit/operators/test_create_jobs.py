@@ -271,13 +271,17 @@ def test_fail_fast_sends_nothing_after_the_first_rejection(connect, attempt):
     assert isinstance(error, AirflowFailException)
 
 
-def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt):
+def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt, caplog):
     connect(service)
     service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
     jobs = [request(1), request(2), request(3)]
 
     for cleared, others in ((0, "created"), (1, "existing")):
+        caplog.clear()
         outcomes, error = attempt(create(jobs), cleared=cleared)
+        logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert [line for line in logged if "propertyID" in line] == [logged[0]]
+        assert "propertyID 2, customerReference 'PM-2': uncertain" in logged[0]
         assert statuses(outcomes) == [others, "uncertain", others]
         assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
         assert isinstance(error, AirflowFailException)

@@ -1,6 +1,7 @@
 """The command's output, its exit code, and where it reads the connection."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -120,6 +121,31 @@ def test_a_bad_connection_is_named(connect, service, capsys):
         "connection 'fsm_default': cursor_parm: is not known: did you mean cursor_param?"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("command", [("fsm_provider", "probe"), ("fsm_provider.probe",)], ids=" ".join)
+def test_an_interrupted_command_says_so_in_one_line(serve, tmp_path, command):
+    service = serve()
+    service.fail("GET", "/forms", faults.Delay(60))
+    environment = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+        "PATH": "",
+        "PYTHONUNBUFFERED": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert any(line.startswith("Asking ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+
+    assert (process.returncode, error.splitlines()[-1]) == (130, "Interrupted")
+    assert "Traceback" not in error
 
 
 def test_the_command_reads_a_connection_of_airflows_database(serve, tmp_path):

@@ -20,7 +20,7 @@ from tests.unit.state_store import TaskInstance
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
 TARGET = f"Gas Safety Record, of job 11, created since {START.isoformat()}"
 OTHERS = "3 other forms since then: Photo (2), Boiler Service"
-POLLED = rf"; [1-9]\d* polls? succeeded, the last at {TIME}"
+POLLED = rf"; the last successful poll was at {TIME}"
 
 
 @pytest.fixture(autouse=True)

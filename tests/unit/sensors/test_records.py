@@ -3,6 +3,7 @@
 import threading
 from datetime import timedelta
 
+import numpy
 import pytest
 from airflow.providers.common.compat.sdk import (
     DAG,
@@ -229,6 +230,9 @@ def test_deferrable_as_a_default_of_the_dag_is_for_others(service):
     assert sensor(deferrable=False).poke_interval == 60
 
 
+BOOL_OF_NUMPY = f"returned {numpy.bool_.__name__}, not True or False of numpy: put bool() around it"
+
+
 def raising(error):
     def predicate(record):
         raise error
@@ -247,6 +251,7 @@ def raising(error):
         (lambda record: 1, "returned int, not True or False"),
         (lambda record: float("nan"), "returned float, not True or False"),
         (dict, "returned dict, not True or False"),
+        (lambda record: numpy.bool_(True), BOOL_OF_NUMPY),
     ],
 )
 def test_a_predicate_that_is_wrong_fails_the_task_without_a_retry(service, run, predicate, text):
@@ -294,8 +299,10 @@ def test_a_predicate_that_changes_the_record_changes_no_result(service, run):
     ]
 
 
-def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service):
-    pages = [listing({"id": 1, "status": "Done"}, {"id": 2, "status": "Done"}), listing({"id": 1}, {"id": 3})]
+@pytest.mark.parametrize("again", [1, "1"])
+def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service, again):
+    first = [{"id": 1, "status": "Done"}, {"id": 2, "status": "Done"}]
+    pages = [listing(*first), listing({"id": again}, {"id": 3})]
     pages[0]["pagination"] = {"hasMore": True, "nextCursor": "2"}
     for call, page in enumerate([*pages, *pages], 1):
         responds(service, page, "/jobs", call=call)
@@ -316,7 +323,8 @@ def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_cou
         AirflowFailException, match=rf"^fields: index {int(not single)} of GET /jobs .*'id'"
     ) as it:
         poke(path="/jobs", single=single)
-    assert str(it.value).endswith(f"it has {next(iter(record))}")
+    has = f"it has {next(iter(record))}"
+    assert str(it.value).endswith(f"{has}. If this is a listing, leave out single=True" if single else has)
 
 
 @pytest.mark.parametrize(

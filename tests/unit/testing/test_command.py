@@ -106,6 +106,7 @@ def test_a_write_takes_effect_once_for_each_key():
             ("--fail", value)
             for value in (
                 *("", "502", "POST /x", "POST x 502", "P0ST /x 502", "POST /x 502 1 1"),
+                *("GRAB /x 502", "POST /x 429:"),
                 *("POST /x 199", "POST /x 600", "POST /x teapot", "POST /x 429:soon", "POST /x 502:-1"),
                 *(
                     "POST /x delay",

@@ -156,6 +156,21 @@ def test_the_answer_to_a_request_is_returned(service, store, run):
     assert len(service.requests) == requests
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        *[("--job-id", value, "a whole number, 1 or more") for value in ("abc", "0", "-1", "4711.0", "")],
+        ("--answer", "{", "JSON"),
+    ],
+)
+def test_a_bad_value_of_settle_is_refused_with_what_it_should_be(capsys, option, value, expected):
+    with pytest.raises(SystemExit) as ended:
+        main(["settle", "PM-7", f"{option}={value}", *WHY])
+
+    assert ended.value.code == 2
+    assert f"argument {option}: should be {expected}" in capsys.readouterr().err
+
+
 def test_an_answer_may_be_null(service, store, run):
     leave_uncertain(service, store, send_request())
 
