@@ -142,14 +142,34 @@ class _Response(HTTPResponse):
 
 
 class _Connection(Interruptible, HTTPConnection):
+    """Sends the head of a request together with its body: one system call, and one packet."""
+
     response_class = _Response
     idle_since = float("inf")
+    _head: bytes | None = None
+    """Empty once the head is complete; then the head, until the body follows or the request ends."""
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        self._head = None
+        super().request(*args, **kwargs)
+        if head := self._head:
+            self._head = None
+            super().send(head)
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
             self.connect()
         _begun.set(True)
+        self._head = b""
         super().endheaders(*args, **kwargs)
+
+    def send(self, data: Any) -> None:
+        head = self._head
+        if head == b"":
+            self._head = data
+        else:
+            self._head = None
+            super().send(head + data if head else data)
 
 
 class _PublicConnection(_Connection):

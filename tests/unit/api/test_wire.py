@@ -312,6 +312,33 @@ def test_no_write_is_lost_on_a_connection_that_a_balancer_forgot(
     assert len(server.requests) == 8
 
 
+@pytest.mark.parametrize(
+    ("method", "body", "end_of_request"),
+    [("POST", {"notes": "x"}, b'{"notes": "x"}'), ("POST", None, b"\r\n\r\n"), ("GET", None, b"\r\n\r\n")],
+)
+def test_a_request_is_sent_in_one_piece(connect, method, body, end_of_request):
+    class Listener:
+        received: bytes = b""
+
+        def __init__(self) -> None:
+            self._socket = socket.create_server(("127.0.0.1", 0))
+            self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+        def accept(self) -> None:
+            with self._socket, self._socket.accept()[0] as connection:
+                self.received = connection.recv(1 << 20)
+                connection.sendall(http(200, {"id": 1}))
+
+    listener = Listener()
+    thread = threading.Thread(target=listener.accept)
+    thread.start()
+
+    assert connect(listener).request(method, "/x", json=body) == {"id": 1}
+    thread.join()
+    assert listener.received.startswith(f"{method} /x HTTP/1.1\r\n".encode())
+    assert listener.received.endswith(end_of_request)
+
+
 def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_clock):
     server = serve(lambda connection, request, number: connection.sendall(job(number)))
     client = connect(server)
