@@ -49,7 +49,9 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
     for page in pages:
         matching = [form for form in page.data if wanted.matches(form)]
         dropped += len(page.data) - len(matching)
+        del page
         yield matching
+        del matching
     if dropped:
         logger.warning(
             "%s forms of the listing did not match the filter (%s) and were left out: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -57,6 +58,8 @@ class Listing(Iterator[Page[Any]]):
         if self.finished:
             raise StopIteration
         number = self.page_number
+        if number > 1:
+            _collect_young_objects()
         page = self._fetch(self._paginator)
         self._paginator.advance(page)
         self.last_total = _total(page)
@@ -108,6 +111,16 @@ class Listing(Iterator[Page[Any]]):
         """Iterate over the pages, and log a mismatch after the last."""
         yield from self
         self.log_mismatch()
+
+
+def _collect_young_objects() -> None:
+    """Collect garbage between two pages, when no record is alive that was handled.
+
+    A collection within a page takes its records for objects that live long, and after some of these Python
+    collects everything: in a task that traverses all that Airflow holds, and takes longer than the page.
+    """
+    if gc.isenabled():
+        gc.collect(1)
 
 
 def _total(page: Page[Any]) -> int | None:

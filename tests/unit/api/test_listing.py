@@ -1,5 +1,6 @@
 """A listing that continues after a failed page, and compares its records with the service's totals."""
 
+import gc
 import json
 import logging
 import tracemalloc
@@ -14,7 +15,8 @@ from fsm_provider.api.listing import Listing
 from fsm_provider.api.models import Form
 from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.parsing import parse_page
-from fsm_provider.testing import faults
+from fsm_provider.testing import FakeFieldService, faults
+from tests.unit.conftest import TOKEN
 
 
 @pytest.fixture
@@ -253,3 +255,35 @@ def test_counting_a_listing_in_the_order_of_its_identifiers_takes_no_memory():
 
     assert listing.distinct == 40_000
     assert 0 < sum(trace.size for trace in kept.traces) < 100_000
+
+
+@pytest.mark.parametrize("filters", [{}, {"property_id": 7}], ids=["all", "filtered"])
+def test_a_collection_does_not_take_the_records_of_a_page_for_long_lived_ones(make_client, filters):
+    alive = []
+
+    def count(phase, collection):
+        if phase == "start" and collection["generation"]:
+            young = gc.get_objects(0) + gc.get_objects(1)
+            alive.append(sum(isinstance(one, Form) for one in young))
+
+    with FakeFieldService(token=TOKEN, page_size=100) as service:
+        service.seed_forms(4000, property_ids=[7])
+        forms = make_client(service).list_forms(**filters)
+        gc.callbacks.append(count)
+        try:
+            assert sum(1 for _ in forms) == 4000
+        finally:
+            gc.callbacks.remove(count)
+
+    assert len(alive) >= 39
+    assert max(alive) <= 1
+
+
+def test_a_collector_that_is_off_stays_off(service, client):
+    gc.disable()
+    try:
+        before = gc.get_stats()[1]["collections"]
+        assert len(list(client.list_forms())) == 45
+        assert (gc.isenabled(), gc.get_stats()[1]["collections"]) == (False, before)
+    finally:
+        gc.enable()
