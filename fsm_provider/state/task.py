@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
@@ -28,7 +28,7 @@ class Task:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return asdict(self)
+        return dict(vars(self))
 
     def __str__(self) -> str:
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
