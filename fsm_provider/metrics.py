@@ -13,7 +13,7 @@ from fsm_provider.api.metrics import Metrics
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_NOT_IN_TAGS = re.compile(r"[^\w./-]")
+_NOT_IN_TAGS = re.compile(r"[^\w./-]", re.ASCII)
 
 
 class AirflowMetrics(Metrics):

@@ -73,9 +73,9 @@ def exit_code_of(run: Callable[[], int]) -> int:
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
     return code

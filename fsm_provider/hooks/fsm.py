@@ -320,6 +320,9 @@ def _extra(connection: Connection) -> dict[str, Any]:
     if not isinstance(extra, dict):
         raise FsmInputError("extra: is not a JSON object")
     given = {name: value for name, value in extra.items() if value not in (None, "")}
+    for name, place in (("base_url", "host"), ("token", "password")):
+        if name in given:
+            raise FsmInputError(f"{name}: is not known in the extra: it is the connection's {place}")
     if "api_version" in extra:
         given.setdefault("api_version", "")
     return given

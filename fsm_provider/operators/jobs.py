@@ -275,6 +275,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 if not complete:
                     if ledger:
                         ledger.check_current()
+                    if not options["dry_run_only"]:
+                        creator.count_remaining()
                     context["ti"].xcom_push(key="return_value", value=creator.outcomes)
         if not complete and not options["dry_run_only"]:
             failed = [outcome for outcome in creator.outcomes if not is_complete(outcome)]

@@ -207,6 +207,7 @@ class FormEventProducer(SharedStreamProducer):
 
     def _measure(self) -> None:
         self._metrics.gauge("watcher.poll_age", asyncio.get_running_loop().time() - self._polled_at)
+        self._metrics.gauge("watcher.poll_interval", self._interval)
         self._metrics.gauge("watcher.failures", self._failures)
         self._metrics.gauge("watcher.backlog", self._tracker.pending)
 

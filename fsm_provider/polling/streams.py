@@ -95,6 +95,7 @@ def _measure(fsm_conn_id: str) -> None:
     metrics.gauge("waits.failures", max((stream.failures for stream in streams), default=0))
     ages = [loop.time() - stream.polled_at for stream in streams]
     metrics.gauge("waits.poll_age", max(ages, default=0.0))
+    metrics.gauge("waits.poll_interval", max((stream.interval for stream in streams), default=0.0))
 
 
 class FormStream:
@@ -105,8 +106,9 @@ class FormStream:
     :param first: the first wait; the others have the same filters, apart from what a reference shows.
     :param fsm_conn_id: the Airflow connection.
     :param query_params: query parameters that the specification does not document.
-    :param interval: seconds between two polls.
+    :param interval: as the attribute.
     :param first_after: seconds until the first.
+    :ivar interval: seconds between two polls.
     :ivar failures: failed polls in a row.
     :ivar polled_at: when the last poll succeeded, or the stream began, by the loop's clock.
     """
@@ -127,7 +129,7 @@ class FormStream:
         )
         self.fsm_conn_id = fsm_conn_id
         self._query_params = query_params
-        self._interval = interval
+        self.interval = interval
         self._first_after = first_after
         self.failures, self.polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=fsm_conn_id)
@@ -170,7 +172,7 @@ class FormStream:
                     logger.exception("The polls for forms of '%s' start again", self.fsm_conn_id)
                     message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
                     await self._fail_all(FsmConnectionError(message))
-                self._first_after = self._interval
+                self._first_after = self.interval
         finally:
             poller.close()
             for call in self._calls.values():
@@ -181,7 +183,7 @@ class FormStream:
             poller,
             next_query=lambda now: self._forms.next_query(),
             ingest=lambda _, result, now: self._forms.ingest(result, now),
-            interval=self._interval,
+            interval=self.interval,
             first_after=self._first_after,
             has_more=lambda: self._forms.has_more,
             sleep=self._until_due,
@@ -229,7 +231,7 @@ class FormStream:
             for wait in self._forms.plan(asyncio.get_running_loop().time(), datetime.now(UTC)):
                 self._checks[wait] = asyncio.create_task(self._check(wait), context=Context())
             if not self._forms.has_listing:
-                await asyncio.sleep(self._interval)
+                await asyncio.sleep(self.interval)
 
     async def _check(self, wait: FormWait) -> None:
         """List all forms of one wait, until that has succeeded or its tolerance is used up."""
@@ -241,7 +243,7 @@ class FormStream:
             call.poller,
             next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
             ingest=lambda _, result, now: self._forms.checked(wait, result.references, now),
-            interval=self._interval,
+            interval=self.interval,
             first_after=0.0,
         )
         try:

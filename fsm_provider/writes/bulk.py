@@ -115,6 +115,7 @@ class BulkJobCreator:
         self._slots = BoundedSemaphore(concurrency)
         self._stopping = Event()
         self._reported = count(1)
+        self._counted: set[str] = set()
         self._stop_reason = ""
         self._needs_a_person = False
         self._interrupted = False
@@ -236,6 +237,11 @@ class BulkJobCreator:
     def outcomes(self) -> list[JobOutcome]:
         """One for each input, in input order."""
         return [self._outcome_for(given) for given in self._outcomes]
+
+    def count_remaining(self) -> None:
+        """Count the outcomes of the jobs that the attempt did not come to."""
+        for key in self._by_key.keys() - self._counted:
+            self._hook.metrics.incr("writes", outcome=self._by_key[key]["outcome"])
 
     @property
     def complete(self) -> bool:
@@ -363,6 +369,7 @@ class BulkJobCreator:
         details = outcome["error"] or f"job {outcome['jobID']}{by}"
         level = logging.INFO if is_complete(outcome) else logging.ERROR
         logger.log(level, "%s: %s: %s: %s", progress, request, outcome["outcome"], details)
+        self._counted.add(outcome["key"])
         self._hook.metrics.incr("writes", outcome=outcome["outcome"])
 
     def _stop_if_others_would_fail(self, error: FsmError, *, may_be_repeated: bool = False) -> None:

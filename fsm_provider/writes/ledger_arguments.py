@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from getpass import getuser
 from typing import Any
+
+from pydantic_core import from_json
 
 from fsm_provider.terminal import SubcommandParser
 
 DESCRIPTION = """\
 Look at the ledger of a connection whose setting state_conn_id names a SQL database, and change it. Only what
 was sent to the connection's base URL is shown and changed."""
+MAX_DAYS = 36_500
 EXAMPLES = {
     "list": ("--uncertain", "--dag planned --run monday --json", "--settled"),
     "settle": (
@@ -85,7 +87,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
         "each key"
     )
     one = parser.subcommand("prune", text, who)
-    one.add_argument("--older-than", type=_positive, metavar="DAYS", required=True, help="how old")
+    one.add_argument("--older-than", type=_days, metavar="DAYS", required=True, help="how old")
     one.add_argument(
         "--keys",
         action="store_true",
@@ -116,8 +118,14 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _days(text: str) -> int:
+    if (number := _positive(text)) > MAX_DAYS:
+        raise argparse.ArgumentTypeError(f"should be {MAX_DAYS} or less, not {text!r}")
+    return number
+
+
 def _json(text: str) -> tuple[Any]:
     try:
-        return (json.loads(text),)
+        return (from_json(text, allow_inf_nan=False),)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"should be JSON: {error}") from None

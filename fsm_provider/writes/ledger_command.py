@@ -132,13 +132,10 @@ def _prune(table: LedgerTable, options: argparse.Namespace) -> int:
         who=options.by,
         why=f"older than {options.older_than} days{', keys too' * options.keys}",
     )
-    for dag_id, number in sorted(pruned.items()):
-        print(printable(f"{number} of DAG {dag_id}"))
+    for stored in pruned:
+        print(printable(str(stored)))
     verb = "would be deleted" if options.dry_run else "were deleted"
-    print(
-        f"{sum(pruned.values())} entries and {attempts} attempts {verb}, "
-        f"last written before {before:%F %T} UTC"
-    )
+    print(f"{len(pruned)} entries and {attempts} attempts {verb}, last written before {before:%F %T} UTC")
     return 0
 
 

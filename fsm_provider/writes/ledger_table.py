@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -198,29 +198,29 @@ class LedgerTable:
 
     def prune(
         self, before: datetime, *, with_keys: bool, dry_run: bool, who: str, why: str
-    ) -> tuple[dict[str, int], int]:
+    ) -> tuple[list[Stored], int]:
         """Delete what is done and was written last before a time (UTC); and old attempts of any service.
 
         :param with_keys: also what is sent once for each key.
         :param dry_run: delete nothing.
-        :return: the number of entries by DAG, and that of attempts.
+        :return: the entries, and the number of attempts.
+        :raises RefusedError: if some have changed meanwhile.
         """
         old = and_(LEDGER.c.service == self._service, LEDGER.c.state == "done", LEDGER.c.updated_at < before)
         old = old if with_keys else and_(old, LEDGER.c.scope != "")
         old_attempts = ATTEMPTS.c.stored_at < before
-        count = select(LEDGER.c.dag_id, func.count()).where(old).group_by(LEDGER.c.dag_id)
+        query = select(LEDGER).where(old).order_by(LEDGER.c.updated_at, LEDGER.c.key_digest)
         with self._engine.begin() as connection:
-            pruned: dict[str, int] = dict(tuple(row) for row in connection.execute(count))
+            rows = connection.execute(query if dry_run else query.with_for_update()).all()
             if dry_run:
-                attempts = select(func.count()).select_from(ATTEMPTS).where(old_attempts)
-                return pruned, connection.execute(attempts).scalar_one()
-            for dag_id in pruned:
-                deletion = LEDGER.delete().where(old, LEDGER.c.dag_id == dag_id)
-                pruned[dag_id] = connection.execute(deletion).rowcount
-            deleted: int = connection.execute(ATTEMPTS.delete().where(old_attempts)).rowcount
-            text = json.dumps({"pruned": pruned, "attempts": deleted})
-            self._record(connection, f"pruned {sum(pruned.values())}", who, why, text)
-        return pruned, deleted
+                count = select(func.count()).select_from(ATTEMPTS).where(old_attempts)
+                attempts = connection.execute(count).scalar_one()
+            else:
+                if connection.execute(LEDGER.delete().where(old)).rowcount != len(rows):
+                    raise RefusedError("entries have changed meanwhile; nothing was deleted")
+                attempts = connection.execute(ATTEMPTS.delete().where(old_attempts)).rowcount
+                self._record(connection, rows, action="pruned", who=who, why=why)
+        return [Stored(row, self._max_flight) for row in rows], attempts
 
     def history(
         self, *, key: str | None = None, once_per: str | None = None, **task: str | None
@@ -269,26 +269,26 @@ class LedgerTable:
                 }
                 changed = connection.execute(LEDGER.update().where(unchanged).values(**values))
             if not changed.rowcount:
-                raise RefusedError(f"{stored}: a task has changed it meanwhile")
-            self._record(connection, action, who, why, row.entry, row)
+                raise RefusedError(f"{stored}: has changed meanwhile: look at it again")
+            self._record(connection, [row], action=action, who=who, why=why)
 
     def _record(
-        self, connection: Connection, action: str, who: str, why: str, entry: str, row: Row[Any] | None = None
+        self, connection: Connection, rows: Sequence[Row[Any]], *, action: str, who: str, why: str
     ) -> None:
-        connection.execute(
-            HISTORY.insert().values(
-                id=f"{time.time_ns():016x}{uuid4().hex[:16]}",
-                service=self._service,
-                scope=row.scope if row else "",
-                key_digest=row.key_digest if row else "",
-                key=row.key if row else "",
-                at=utc_now(),
-                who=storable(who),
-                why=storable(why),
-                action=action,
-                entry=entry,
-            )
-        )
+        """Record what was there before a change."""
+        history = [
+            {
+                **{name: getattr(row, name) for name in ("service", "scope", "key_digest", "key", "entry")},
+                "id": f"{time.time_ns():016x}{uuid4().hex[:16]}",
+                "at": utc_now(),
+                "who": storable(who),
+                "why": storable(why),
+                "action": action,
+            }
+            for row in rows
+        ]
+        if history:
+            connection.execute(HISTORY.insert(), history)
 
 
 def _iso(at: datetime) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,27 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(tmp_path, capsys
 
     assert main(["webhook", "verify", "--headers", missing, "--body", missing, "--secret-file", missing]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_output_that_cannot_be_written_is_an_error(tmp_path):
+    files = [tmp_path / name for name in ("headers", "body", "secret")]
+    for file in files:
+        file.write_text("X-Signature: 00")
+    options = zip(("--headers", "--body", "--secret-file"), map(str, files), strict=True)
+    command = [
+        sys.executable,
+        "-m",
+        "fsm_provider",
+        "webhook",
+        "verify",
+        *(one for pair in options for one in pair),
+    ]
+
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (result.returncode, result.stderr) == (2, "[Errno 28] No space left on device\n")
 
 
 @pytest.fixture

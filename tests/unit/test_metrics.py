@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fsm_provider.testing import FakeFieldService
+import pytest
+
+from fsm_provider.testing import FakeFieldService, faults
 from tests.processes import inherited_environment
 from tests.statsd import statsd
 
@@ -14,7 +16,7 @@ from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.metrics import AirflowMetrics
 
 print(FsmHook().create_job(7, {"customerReference": "PO-1"}).id)
-AirflowMetrics(asset="a|b:c,d=e\\n").incr("watcher.polls")
+AirflowMetrics(asset="a|b:c,d=e\\nZo\u00eb").incr("watcher.polls")
 """
 BROKEN = """
 from statsd import StatsClient
@@ -25,8 +27,24 @@ class Broken(StatsClient):
 """
 
 
-def created_with(service: FakeFieldService, home: Path, **settings: str) -> str:
-    """Create a job in a process of its own; return what it prints."""
+CREATE_MANY = """
+import sys
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from tests.unit.state_store import MemoryStateStore, context_for
+
+jobs = [{"property_id": number, "job": {"customerReference": str(number)}} for number in (1, 2, 3)]
+operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, fail_on="any", **eval(sys.argv[1]))
+try:
+    operator.execute(context_for(MemoryStateStore()))
+except Exception as error:
+    print(error)
+"""
+
+
+def created_with(
+    service: FakeFieldService, home: Path, program: str = CREATE, *arguments: str, **settings: str
+) -> str:
+    """Create jobs in a process of their own; return what it prints."""
     environment = {
         **inherited_environment(),
         "AIRFLOW_HOME": str(home),
@@ -34,7 +52,7 @@ def created_with(service: FakeFieldService, home: Path, **settings: str) -> str:
         "PYTHONPATH": os.pathsep.join([str(home), str(Path.cwd())]),
         **settings,
     }
-    command = [sys.executable, "-c", CREATE]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
@@ -55,5 +73,27 @@ def test_metrics_have_the_connection_and_no_secret(service, tmp_path):
 
     tags = {"connection": "fsm_default", "method": "POST", "status": "201"}
     assert metrics.values("fsm.requests", **tags) == [1.0]
-    assert metrics.values("fsm.watcher.polls", asset="a_b_c_d_e_") == [1.0]
+    assert metrics.values("fsm.watcher.polls", asset="a_b_c_d_e_Zo_") == [1.0]
     assert service.settings.token.encode() not in metrics.raw
+
+
+@pytest.mark.parametrize(
+    ("options", "counted"),
+    [
+        ({"max_jobs": 2}, {"not_created": 3}),
+        ({"fsm_conn_id": "nowhere"}, {"unknown": 3}),
+        ({"max_concurrency": 1, "on_error": "fail_fast"}, {"rejected": 1, "not_created": 2}),
+        ({"max_concurrency": 1}, {"rejected": 1, "created": 2}),
+        ({"dry_run": True}, {}),
+    ],
+    ids=str,
+)
+def test_each_job_is_counted_also_if_the_attempt_does_not_come_to_it(service, tmp_path, options, counted):
+    service.fail("POST", "/properties/1/jobs", faults.Status(400))
+    with statsd() as metrics:
+        created_with(service, tmp_path, CREATE_MANY, repr(options), **metrics.env)
+
+    conn_id = options.get("fsm_conn_id", "fsm_default")
+    outcomes = ("created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid")
+    found = {one: sum(metrics.values("fsm.writes", connection=conn_id, outcome=one)) for one in outcomes}
+    assert {one: number for one, number in found.items() if number} == counted

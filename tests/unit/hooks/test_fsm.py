@@ -177,6 +177,14 @@ def test_a_refused_token_fails_the_test(service, connect):
     assert TOKEN not in message
 
 
+@pytest.mark.parametrize(("name", "place"), [("token", "password"), ("base_url", "host")])
+def test_a_field_of_the_connection_is_no_setting_of_its_extra(service, connect, name, place):
+    connect(service, **{name: "http://elsewhere"})
+
+    with pytest.raises(FsmInputError, match=f"{name}: is not known in the extra: it is .* {place}$"):
+        _ = FsmHook().client
+
+
 def test_a_bad_setting_fails_the_test_by_its_own_name_alone(service, connect):
     connect(service, timeout=0)
 
