@@ -51,6 +51,7 @@ def test_deferred_waits_are_measured(metrics: Metrics) -> None:
     assert set(metrics.values("fsm.waits", connection=CONN_ID)) == {1.0, 0.0}
     assert metrics.count("fsm.waits.polls", connection=CONN_ID, result="complete") >= 5
     assert max(metrics.values("fsm.waits.poll_age", connection=CONN_ID)) < 20
+    assert set(metrics.values("fsm.waits.poll_interval", connection=CONN_ID)) == {1.0, 0.0}
     assert set(metrics.values("fsm.waits.failures", connection=CONN_ID)) == {0.0}
 
 
@@ -68,6 +69,7 @@ def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService,
     assert metrics.count("fsm.watcher.polls", result="complete", **ASSET) > 3
     assert metrics.count("fsm.watcher.polls", result="failed", **ASSET) >= 2
     assert 1 < max(metrics.values("fsm.watcher.poll_age", **ASSET)) < 120
+    assert set(metrics.values("fsm.watcher.poll_interval", **ASSET)) == {1.0}
     assert min(metrics.values("fsm.watcher.backlog", **ASSET)) == 0
 
 
