@@ -147,7 +147,7 @@ class _Connection(Interruptible, HTTPConnection):
     response_class = _Response
     idle_since = float("inf")
     _head: bytes | None = None
-    """Empty once the head is complete; then the head, until the body follows or the request ends."""
+    """Empty: the head comes next; then the head, until the body comes. None: what comes is sent at once."""
 
     def request(self, *args: Any, **kwargs: Any) -> None:
         self._head = None

@@ -69,7 +69,7 @@ _STORED_BY_LATEST = (
 
 @cache
 def _update_of_own(number: int) -> Update:
-    """Make the statement that updates so many rows of an attempt: one journey to the database for all."""
+    """Make the statement that updates so many rows of an attempt: one round trip for all."""
     keys = [bindparam(f"key_{row}", type_=LEDGER.c.key_digest.type) for row in range(number)]
 
     def by_key(column: Column[str]) -> Case[str]:
