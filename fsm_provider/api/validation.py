@@ -71,7 +71,7 @@ def describe_invalid_fields(
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
         if detail["type"] == _UNKNOWN:
-            if place := _place_inside(model, detail["loc"]):
+            if place := place_inside(model, detail["loc"]):
                 message = f"belongs in {place}"
             elif close := close_names(str(detail["loc"][-1]), _names_beside(model, detail["loc"])):
                 message = f"is not known: did you mean {close}?"
@@ -86,19 +86,19 @@ def close_names(name: str, known: Iterable[str]) -> str:
     return " or ".join(by_spelling[one] for one in close)
 
 
-def _names_beside(model: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of a model beside which an unknown one is, spelt as it is."""
-    fields = _fields_at(model, location).items()
-    return [key if "_" in str(location[-1]) or one.alias is None else one.alias for key, one in fields]
-
-
-def _place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
+def place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
     """Return the field of a model inside which an unknown one would be known, None if there is none."""
     for place, field in _fields_at(model, location).items():
         inside = getattr(field.annotation, "model_fields", {})
         if any(location[-1] in (key, one.alias) for key, one in inside.items()):
             return field.alias or place
     return None
+
+
+def _names_beside(model: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Return the fields of a model beside which an unknown one is, spelt as it is."""
+    fields = _fields_at(model, location).items()
+    return [key if "_" in str(location[-1]) or one.alias is None else one.alias for key, one in fields]
 
 
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]:

@@ -53,6 +53,11 @@ class FsmBaseOperator(BaseOperator):
             raise
         self.fsm_conn_id = fsm_conn_id
 
+    @classmethod
+    def argument_with(cls, name: str) -> str | None:
+        """Return the argument that has a field of this name, None if there is none."""
+        return None
+
     @cached_property
     def hook(self) -> FsmHook:
         """The hook, imported only when a task runs."""
@@ -61,14 +66,17 @@ class FsmBaseOperator(BaseOperator):
         return FsmHook(self.fsm_conn_id)
 
 
-def _unknown_arguments(operator: type[BaseOperator], given: Iterable[str]) -> str:
+def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
     """Describe the arguments that an operator does not have, with those that are close."""
     constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
-        close = close_names(name, known)
-        hint = f": did you mean {close}?" if close else ""
+        hint = ""
+        if place := operator.argument_with(name):
+            hint = f": it belongs in {place}"
+        elif close := close_names(name, known):
+            hint = f": did you mean {close}?"
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
 

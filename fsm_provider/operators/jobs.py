@@ -132,6 +132,14 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.check_keys({"key": key})
             check(JobRequest, _known_part(self._request()), "")
 
+    @classmethod
+    def argument_with(cls, name: str) -> str | None:
+        """Return ``job`` for one of its fields."""
+        from fsm_provider.api.payloads import JobRequest
+        from fsm_provider.api.validation import place_inside
+
+        return place_inside(JobRequest, (name,))
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
         from fsm_provider.api.models import job_page_url

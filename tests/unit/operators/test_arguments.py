@@ -26,11 +26,15 @@ def test_an_argument_that_does_not_exist_is_named_with_those_that_are_close(type
 
 def test_each_argument_that_does_not_exist_is_named():
     with pytest.raises(FsmInputError) as refused:
-        FsmCreateJobOperator(task_id="task", property_id=7, job={}, notes="canary", keys="canary")
+        FsmCreateJobOperator(
+            task_id="task", property_id=7, job={}, notes="canary", keys="canary", customerReference=5, x=1
+        )
 
     assert str(refused.value) == (
+        "customerReference: is not an argument of FsmCreateJobOperator: it belongs in job; "
         "keys: is not an argument of FsmCreateJobOperator: did you mean key?; "
-        "notes: is not an argument of FsmCreateJobOperator"
+        "notes: is not an argument of FsmCreateJobOperator: it belongs in job; "
+        "x: is not an argument of FsmCreateJobOperator"
     )
 
 
