@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
+import psutil
 import pytest
 
 from fsm_provider.testing import FakeFieldService
@@ -108,7 +109,11 @@ def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Sta
     sender = cache(lambda connection: airflow.name_for(process_behind(connection)))
 
     def is_the_time(newest: RecordedRequest) -> bool:
-        sent = stage.killer.seen[run_number(newest.path)]
-        return requests <= sent <= BULK_JOBS - CONCURRENCY and sender(newest.connection) == worker
+        if not requests <= stage.killer.seen[run_number(newest.path)] <= BULK_JOBS - CONCURRENCY:
+            return False
+        try:
+            return sender(newest.connection) == worker
+        except (ValueError, psutil.NoSuchProcess):  # it has just ended
+            return False
 
     stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), timeout=240)

@@ -116,14 +116,17 @@ PROCESS_LOOKS = 10
 
 
 def process_behind(client: tuple[str, int]) -> int:
-    """Give the process on this machine that a connection is of."""
+    """Give the process on this machine that a connection is of.
+
+    :raises ValueError: if there is none any more.
+    """
     pids: set[int] = set()
     for _ in range(PROCESS_LOOKS):
         connections = psutil.net_connections("tcp4")
         if pids := {found.pid for found in connections if found.laddr == client and found.pid}:
             break
-    [pid] = {pid for pid in pids if psutil.Process(pid).ppid() not in pids}  # a child holds it for a while
-    return pid
+    # What it forks meanwhile holds the connection too, and is younger.
+    return min(pids, key=lambda pid: psutil.Process(pid).create_time())
 
 
 def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
