@@ -322,7 +322,7 @@ def _extra(connection: Connection) -> dict[str, Any]:
     given = {name: value for name, value in extra.items() if value not in (None, "")}
     for name, place in (("base_url", "host"), ("token", "password")):
         if name in given:
-            raise FsmInputError(f"{name}: is not known in the extra: it is the connection's {place}")
+            raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
     if "api_version" in extra:
         given.setdefault("api_version", "")
     return given

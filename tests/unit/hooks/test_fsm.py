@@ -181,7 +181,7 @@ def test_a_refused_token_fails_the_test(service, connect):
 def test_a_field_of_the_connection_is_no_setting_of_its_extra(service, connect, name, place):
     connect(service, **{name: "http://elsewhere"})
 
-    with pytest.raises(FsmInputError, match=f"{name}: is not known in the extra: it is .* {place}$"):
+    with pytest.raises(FsmInputError, match=f"extra: {name} is not one of its settings: it is .* {place}$"):
         _ = FsmHook().client
 
 
