@@ -49,7 +49,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
     for page in pages:
         matching = [form for form in page.data if wanted.matches(form)]
         dropped += len(page.data) - len(matching)
-        del page
+        del page  # what is alive at the next page counts as long-lived: see Listing
         yield matching
         del matching
     if dropped:
