@@ -13,8 +13,9 @@ from textwrap import fill
 from typing import Any
 
 EXIT_CODE = """
-exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the command
-line is wrong, or a connection or a database cannot be used."""
+exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
+command line is wrong, a connection or a database cannot be used, or the output cannot be written; 130 after
+Ctrl-C."""
 
 
 class RefusedError(Exception):

@@ -37,7 +37,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.log_filter import suppress_url_logging
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.validation import parse_headers
+from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
 ResultT = TypeVar("ResultT")
 
@@ -52,7 +52,6 @@ MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
 """Seconds; a longer Retry-After is cut to this."""
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 
 
@@ -240,15 +239,11 @@ class Transport:
 
 
 def _check_characters(body: Any, json: Any) -> None:
-    """Refuse unpaired surrogates: JSON can write them, but no reader can decode them."""
     if not body or b"\\ud" not in body:
         return
     parts = {f"json.{name}": value for name, value in json.items()} if isinstance(json, Mapping) else {}
     for name, part in {**parts, "json": json}.items():
-        if _SURROGATE.search(dumps(part, ensure_ascii=False)):
-            raise FsmInputError(
-                f"{_SURROGATE.sub('?', name)}: contains half a character (an unpaired surrogate)"
-            )
+        refuse_half_characters(name, dumps(part, ensure_ascii=False))
 
 
 def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:

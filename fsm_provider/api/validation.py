@@ -31,6 +31,7 @@ OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"}
 """Headers that the client alone sets, in lower case."""
 
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
@@ -121,11 +122,22 @@ def parse_text(name: str, value: Any) -> int | str:
         raise FsmInputError(f"{name}: is empty")
     if text in NOTHING:
         raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
+    refuse_half_characters(name, text)
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
             f"{name}: is a complete record or list as text: let its template take one value, such as ['id']"
         )
     return value if isinstance(value, int) else text
+
+
+def refuse_half_characters(name: str, text: str) -> None:
+    """Refuse unpaired surrogates: JSON can write them, but no reader can decode them.
+
+    :raises FsmInputError: naming ``name``.
+    """
+    if _SURROGATE.search(text):
+        name = _SURROGATE.sub("?", name)
+        raise FsmInputError(f"{name}: contains half a character (an unpaired surrogate)")
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:

@@ -96,7 +96,7 @@ def completed_forms(
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
     from fsm_provider.api.form_filter import FormFilter
-    from fsm_provider.api.validation import parse_count, parse_names
+    from fsm_provider.api.validation import parse_count, parse_names, parse_text
     from fsm_provider.polling.watch import FormWatch, WatchFilters, question_from
     from fsm_provider.storage.lineage import uri_for_records
     from fsm_provider.triggers.forms import (
@@ -109,6 +109,7 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
+    parse_text("name", name)
     property_ids = _identifiers("property_id", property_id)
     job_ids = _identifiers("job_id", job_id)
     wanted = FormFilter(

@@ -112,12 +112,15 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
         ({"property_id": [7, ""]}, "property_id"),
         ({"job_id": [7, None]}, "job_id"),
         ({"form_names": [""]}, "form_names"),
+        ({"form_names": ["Gas \ud83d"]}, "form_names"),
+        ({"name": "Gas \ud83d"}, "name"),
+        ({"name": None}, "name"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
     ASSETS.require()
     with pytest.raises(ValueError, match=rf"^{field}: "):
-        completed_forms("records", **argument)
+        completed_forms(**{"name": "records"} | argument)
 
 
 def test_on_airflow_2_it_says_which_version_it_needs(monkeypatch):
