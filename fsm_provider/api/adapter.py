@@ -45,6 +45,7 @@ class Adapter(HTTPAdapter):
     def __init__(self, *, public_only: bool = False, for_writes: bool = False, **kwargs: Any) -> None:
         self._connection_class = _PublicConnection if public_only else _Connection
         self._pool_class = _WritePool if for_writes else _Pool
+        self._latest: tuple[Any, Any] = None, None
         super().__init__(**kwargs)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -62,6 +63,29 @@ class Adapter(HTTPAdapter):
         """Send; afterwards :func:`request_has_begun` returns whether anything may have been sent."""
         _begun.set(False)
         return super().send(request, *args, **kwargs)
+
+    def get_connection_with_tls_context(
+        self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
+    ) -> Any:
+        """Return the pool for a request; it is looked up where the host changes, and after it was closed."""
+        key = (str(request.url).split("/", 3)[:3], verify, proxies, cert)
+        latest, pool = self._latest
+        if pool is None or pool.pool is None or key != latest:
+            pool = super().get_connection_with_tls_context(request, verify, proxies, cert)
+            self._latest = key, pool
+        return pool
+
+    def request_url(self, request: PreparedRequest, proxies: Any) -> str:
+        """Return the target of a request: path and query, where no proxy needs more."""
+        url = str(request.url)
+        target = url[url.find("/", url.find("//") + 2) :]
+        return super().request_url(request, proxies) if proxies or target.startswith("//") else target
+
+    def build_response(self, req: PreparedRequest, resp: Any) -> Response:
+        """Make a response without cookies and the encoding of its text, which nobody asks for."""
+        response = Response()
+        response.status_code, response.headers, response.raw = resp.status, resp.headers, resp
+        return response
 
     def _adapt(self, manager: PoolManager, connection_class: type[_Connection]) -> None:
         manager.pool_classes_by_scheme = {

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies
+from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from fsm_provider import __version__
@@ -100,6 +101,7 @@ class Transport:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
         self._adapter = Adapter(pool_maxsize=MAX_CONNECTIONS)
         self._write_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, for_writes=True)
         self._public_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, public_only=True)
@@ -187,7 +189,7 @@ class Transport:
                 response = adapter.send(
                     request,
                     stream=True,
-                    timeout=self._settings.timeout,
+                    timeout=self._timeout,
                     verify=self._verify,
                     proxies=get_environ_proxies(url) if elsewhere else self._proxies,
                 )
@@ -227,6 +229,7 @@ class Transport:
         except (InvalidJSONError, TypeError, RecursionError) as error:
             raise FsmInputError(f"json: {error}") from None
         _check_characters(request.body, call.json)
+        request.headers = dict(request.headers)  # type: ignore[assignment] # urllib3 copies it for each page
         return request
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
