@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
-from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
@@ -242,19 +241,6 @@ class Job(Record):
     sla_type: str | None = None
     sla_status: str | None = None
     links: JobLinks | None = None
-
-
-def job_url(job: Any) -> str | None:
-    """Return the ``links.web`` of a job's record, else its ``links.self``; None if that is no http(s) URL."""
-    links = job.get("links") if isinstance(job, dict) else None
-    url = (links.get("web") or links.get("self")) if isinstance(links, dict) else None
-    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
-
-
-def job_page_url(web_url: str, job_id: int, property_id: int | str) -> str:
-    """Return the URL of a job's page: ``web_url`` of the settings for this job."""
-    url = web_url.replace("{id}", quote(str(job_id), safe=""))
-    return url.replace("{propertyID}", quote(str(property_id), safe=""))
 
 
 class JobDetails(Record):

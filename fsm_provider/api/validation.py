@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -82,6 +81,8 @@ def describe_invalid_fields(
 
 def close_names(name: str, known: Iterable[str]) -> str:
     """Return the known names that are close to an unknown one, at most two, joined by "or"."""
+    from difflib import get_close_matches
+
     by_spelling = {one.casefold(): one for one in known}
     close = get_close_matches(name.casefold(), by_spelling, n=2, cutoff=0.75)
     return " or ".join(by_spelling[one] for one in close)

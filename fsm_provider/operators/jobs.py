@@ -17,7 +17,7 @@ from fsm_provider.api.validation import (
     parse_json,
     refuse_none,
 )
-from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, jobs_url
+from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
 from fsm_provider.operators.base import (
     FsmArgumentError,
     FsmOneWriteOperator,
@@ -142,7 +142,6 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
-        from fsm_provider.api.models import job_page_url
         from fsm_provider.api.payloads import JobRequest, check
         from fsm_provider.writes.bulk import write_for
 

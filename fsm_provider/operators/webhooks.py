@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import mask_secret
-
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError, FsmUncertainWriteError
-from fsm_provider.api.metrics import counted_write
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_flag
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
@@ -22,18 +17,11 @@ from fsm_provider.operators.base import (
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.state.variables import read_variable
-from fsm_provider.writes.ledger import Ledger, NothingSentError
-from fsm_provider.writes.ledgers import open_ledger
-from fsm_provider.writes.secret_stores import FunctionSecretStore, SecretStoreError, VariableSecretStore
-from fsm_provider.writes.write import Write
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.models import Webhook
-    from fsm_provider.api.payloads import EventTypesStyle, WebhookCreate
-    from fsm_provider.writes.registrations import PathTokens, Registrations
+    from fsm_provider.api.payloads import WebhookCreate
     from fsm_provider.writes.secret_stores import SecretStore
 
 
@@ -123,7 +111,9 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Register the webhooks that are not registered yet."""
         from fsm_provider.state.task import Task
+        from fsm_provider.writes.ledgers import open_ledger
         from fsm_provider.writes.registrations import Registrations
+        from fsm_provider.writes.webhooks import PendingWebhook
 
         with permanent_errors_fail_the_task():
             options = self.options()
@@ -132,7 +122,14 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
             style = self.hook.client.settings.event_types_style
             is_shared = self.hook.state_conn_id is not None
             pending = [
-                _Pending(self, request, style, registrations, force=options["force"])
+                PendingWebhook(
+                    self.hook,
+                    request,
+                    style,
+                    registrations,
+                    needs_token=self.target_url is None,
+                    force=options["force"],
+                )
                 for request in webhook.requests(style)
             ]
             are_saved = not options["force"] and all(one.is_saved() for one in pending)
@@ -172,6 +169,7 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
+        from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
         if configuration is None:
@@ -192,6 +190,7 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     def _open_secret_store(self) -> SecretStore:
         from fsm_provider.plugins.webhooks.settings import secrets_variable
+        from fsm_provider.writes.secret_stores import FunctionSecretStore, VariableSecretStore
 
         scope = f"{self.fsm_conn_id}/{self.object}"
         if self.secret_store is not None:
@@ -199,149 +198,3 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
         return VariableSecretStore(
             self.secret_variable or secrets_variable(self.fsm_conn_id, self.object), scope
         )
-
-
-class _Pending:
-    """One of the registrations of a task."""
-
-    def __init__(
-        self,
-        operator: FsmRegisterWebhookOperator,
-        payload: WebhookCreate,
-        style: EventTypesStyle,
-        registrations: Registrations,
-        *,
-        force: bool,
-    ) -> None:
-        from fsm_provider.api.endpoints import REGISTER_WEBHOOK
-        from fsm_provider.plugins.webhooks.settings import tokens_variable
-        from fsm_provider.writes.registrations import PathTokens, variable_name
-
-        self._operator = operator
-        self._payload = payload
-        self._registrations = registrations
-        self._force = force
-        self.name = variable_name(
-            operator.fsm_conn_id, payload.object, payload.event_types, payload.target_url
-        )
-        # The receiver's URL has no token yet: it is created when it is needed.
-        self.write = Write(
-            REGISTER_WEBHOOK.method, REGISTER_WEBHOOK.path, payload.query(style), payload.subject, self.name
-        )
-        self._tokens: PathTokens | None = None
-        if operator.target_url is None:
-            self._tokens = PathTokens(tokens_variable(operator.fsm_conn_id, payload.object))
-        self._known = registrations.get(self.name)
-
-    def is_saved(self) -> bool:
-        return self._known is not None and self._known.result is not None
-
-    def saved(self) -> dict[str, Any]:
-        if self._known is None or self._known.result is None:
-            raise LookupError(self.name)
-        self._operator.log.info(
-            "Webhook %s for %s was registered at %s by %s: Variable %s",
-            *(self._known.result.get("id"), self._payload.event_types),
-            *(self._known.at, self._known.by, self.name),
-        )
-        return self._known.result
-
-    def run(
-        self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str, is_shared: bool
-    ) -> dict[str, Any]:
-        from fsm_provider.writes.registrations import uncertain_error
-
-        self._known = self._registrations.get(self.name)
-        ledger.load([self.write])  # after the Variable, which others write later
-        if not self._force and self.is_saved():
-            if is_shared:
-                self._record_saved(ledger)
-            return self.saved()
-        unknown = self._known if self._known is not None and self._known.result is None else None
-        if unknown and not self._force and if_uncertain == "fail":
-            # The ledger knows more of what this task has registered itself, or any that shares it.
-            in_ledger = is_shared and ledger.get(self.write) is not None
-            if not in_ledger and not self._registrations.is_own(unknown):
-                raise uncertain_error(unknown)
-        with counted_write(self._operator.hook.metrics) as created:
-            result: dict[str, Any] = ledger.run_once(
-                self.write,
-                lambda: created(self._register(secrets, ledger.headers())),
-                prepare=secrets.check,
-            )
-        if self._known is None or self._known.result != result:
-            self._registrations.save(self.name, result=result)
-        return result
-
-    def _record_saved(self, ledger: Ledger) -> None:
-        """Record the saved registration in the ledger if it is missing there, or its outcome is.
-
-        It is missing if it was saved before ``state_conn_id`` was set; its outcome, if the database was away
-        after the request.
-        """
-        known, recorded = self._known, ledger.get(self.write)
-        if recorded is None or (
-            known is not None
-            and isinstance(recorded.error, FsmUncertainWriteError)
-            and not recorded.under_way
-            and recorded.by == known.by
-            and recorded.error.attempted_at <= known.at
-        ):
-            ledger.record(self.write, self.saved())
-
-    def _register(self, secrets: SecretStore, headers: Mapping[str, str]) -> dict[str, Any]:
-        before = self._known
-        payload, token = self._payload, None
-        try:
-            if self._tokens is not None:
-                token = self._tokens.token_for(self.name, fresh=self._force)
-                target_url = payload.target_url.removesuffix(HIDDEN) + token
-                payload = payload.model_copy(update={"target_url": target_url})
-            self._registrations.save(self.name, error=self._intent())
-        except FsmError:
-            raise
-        except Exception as error:
-            raise NothingSentError(f"Nothing was registered: {error}") from error
-        try:
-            (webhook,) = self._operator.hook.register_webhook(
-                payload, on_registered=partial(self._store_secret, secrets), headers=headers
-            )
-        except FsmError as error:
-            if error.may_have_written:
-                self._registrations.save(self.name, error=error)
-            else:
-                self._registrations.restore(self.name, before)
-            raise
-        result: dict[str, Any] = webhook.as_json()
-        if self._tokens is not None and token is not None:
-            result = json.loads(json.dumps(result).replace(token, HIDDEN))
-        self._registrations.save(self.name, result=result)
-        self._known = self._registrations.get(self.name)
-        if self._tokens is not None and token is not None:
-            self._tokens.activate(self.name, token)
-        return result
-
-    def _intent(self) -> FsmError:
-        return FsmUncertainWriteError(
-            self.write.method,
-            self.write.path,
-            f"{self._registrations.holder} has not recorded a response",
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            self.write.subject,
-        )
-
-    def _store_secret(self, secrets: SecretStore, webhook: Webhook) -> None:
-        self._operator.log.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
-        if webhook.signing_secret is None:
-            self._operator.log.warning("The service returned no signing secret for webhook %s", webhook.id)
-            return
-        secret = webhook.signing_secret.get_secret_value()
-        mask_secret(secret)
-        try:
-            secrets.put(str(webhook.id), secret)
-        except SecretStoreError as error:
-            raise FsmSecretNotStoredError(
-                f"webhook {webhook.id} was registered, but its signing secret could not be stored: {error}. "
-                "Delete the webhook in the service, then register again with force=True",
-                webhook.id,
-            ) from None

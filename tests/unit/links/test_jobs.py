@@ -2,8 +2,7 @@
 
 import pytest
 
-from fsm_provider.api.models import job_page_url, job_url
-from fsm_provider.links.jobs import jobs_url
+from fsm_provider.links.jobs import job_page_url, job_url, jobs_url
 
 
 @pytest.mark.parametrize(
