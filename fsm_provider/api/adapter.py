@@ -6,6 +6,7 @@ response, and after a write, unless its response was the expected one.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
 connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
+_PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
 _begun = ContextVar("fsm_request_begun", default=False)
 
 
@@ -64,6 +66,11 @@ class Adapter(HTTPAdapter):
         _begun.set(False)
         return super().send(request, *args, **kwargs)
 
+    def close(self) -> None:
+        """Close the connections; the next request opens others."""
+        self._latest = None, None
+        super().close()
+
     def get_connection_with_tls_context(
         self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
     ) -> Any:
@@ -77,9 +84,8 @@ class Adapter(HTTPAdapter):
 
     def request_url(self, request: PreparedRequest, proxies: Any) -> str:
         """Return the target of a request: path and query, where no proxy needs more."""
-        url = str(request.url)
-        target = url[url.find("/", url.find("//") + 2) :]
-        return super().request_url(request, proxies) if proxies or target.startswith("//") else target
+        plain = None if proxies else _PLAIN_URL.fullmatch(str(request.url))
+        return plain[1] if plain else super().request_url(request, proxies)
 
     def build_response(self, req: PreparedRequest, resp: Any) -> Response:
         """Make a response without cookies and the encoding of its text, which nobody asks for."""

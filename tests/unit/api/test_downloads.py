@@ -3,6 +3,7 @@
 import http.server
 import logging
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,6 +70,22 @@ def test_the_services_host_on_another_port_gets_no_token_and_may_be_private(serv
     with FakeFileHost(service, name="127.0.0.1") as files:
         assert download(client, files.pdf_url(form["id"])) == service.pdf(form["id"])
         assert tokens_seen(files.requests) == [None]
+
+
+def test_the_fragment_of_a_url_is_not_sent(service, client, form):
+    assert download(client, form["formPDFURL"] + "#page=2") == service.pdf(form["id"])
+    assert service.requests[-1].path == urlsplit(form["formPDFURL"]).path
+
+
+def test_hosts_in_between_do_not_end_the_connections_to_the_service(service, client, form):
+    """urllib3 keeps the pools of ten hosts, and closes that of the one used longest ago."""
+    list(client.list_forms())
+    with ExitStack() as running:
+        hosts = [running.enter_context(FakeFileHost(service, name="127.0.0.1")) for _ in range(11)]
+        for files in hosts:
+            assert download(client, files.pdf_url(form["id"])) == service.pdf(form["id"])
+
+    assert [found.id for found in client.list_forms()] == [form["id"]]
 
 
 def test_a_name_that_resolves_to_a_private_address_is_sent_nothing(service, make_client, form, monkeypatch):

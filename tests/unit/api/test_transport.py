@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fsm_provider.api import FsmClient, FsmConnectionError, FsmResponseError, Settings
@@ -100,6 +101,22 @@ def test_the_environments_proxy_is_used(server, monkeypatch):
     list_forms("http://api.example.test/v1", allow_http=True)
 
     assert server.seen == [("http://api.example.test/v1/forms", f"Bearer {TOKEN}")]
+
+
+def test_a_closed_client_has_no_connection_and_can_be_used_again(server):
+    settings = Settings.checked({"base_url": f"http://127.0.0.1:{server.server_port}", "token": TOKEN})
+    client = FsmClient(settings)
+    for _ in range(2):
+        assert list(client.list_forms()) == []
+        assert len(connections_to(server)) == 1
+        client.close()
+        assert connections_to(server) == []
+
+
+def connections_to(server):
+    found = psutil.Process().net_connections("tcp4")
+    mine = [one for one in found if one.raddr and one.raddr.port == server.server_port]
+    return [one for one in mine if one.status == psutil.CONN_ESTABLISHED]
 
 
 def test_no_proxy_is_heeded(server, monkeypatch):
