@@ -29,7 +29,7 @@ def main() -> int:
     options = _options()
     end_on_signals()
     if options.results:
-        outcome = json.loads(options.results.read_text())
+        outcome = report.merged([json.loads(file.read_text()) for file in options.results])
     else:
         try:
             outcome = _measure(options)
@@ -55,7 +55,8 @@ def _measure(options: argparse.Namespace) -> report.Report:
     extent = QUICK if options.quick else Extent()
     rounds = options.rounds or (1 if options.quick else 5)
     chance = random.Random(options.seed)
-    outcome = report.surroundings() | {"rounds": rounds, "seed": options.seed, "rows": [], "costs": []}
+    run = report.describe_run(rounds, options.seed)
+    outcome = report.surroundings() | {"runs": [run], "rows": [], "costs": []}
     print(f"seed {options.seed}", flush=True)
     sizes = (*extent.sizes, extent.latency_pages, *(extent.exports if "exports" in options.only else ()))
     with running_service(max(sizes), extent.jobs) as service:
@@ -88,7 +89,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="measure nothing: report on what --json wrote before"
+        "--results",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing: report on what --json wrote before, of one run or several",
     )
     return parser.parse_args()
 

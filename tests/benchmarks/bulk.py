@@ -42,7 +42,7 @@ class _Run(NamedTuple):
 
 _LEDGERS = [dag_id for dag_id in _LABELS if dag_id.startswith("ledger")]
 _GOALS = {
-    _Run("ledger", 8): Goal(at_most=1.25),
+    _Run("ledger", 8): Goal(at_most=1.3),
     _Run("ledger_sqlite", 8): Goal(at_most=1.15),
     _Run("ledger_postgresql", 8): Goal(at_most=1.15),
 }

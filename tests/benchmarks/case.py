@@ -30,7 +30,7 @@ class Extent:
     latency_pages: int = 40
     modes: tuple[str, ...] = ("stream", "collect")
     modules_per_folder: int | None = None
-    waits: tuple[int, ...] = (1, 100, 1000, 10_000)
+    waits: tuple[int, ...] = (1000, 10_000)
     wait_seconds: float = 8.0
     sensors: int = 20
     exports: tuple[int, ...] = (1000, 10_000)

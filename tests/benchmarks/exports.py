@@ -120,7 +120,7 @@ def _rows_for(extent: Extent, rounds: Sequence[Round], pages: int, format: str) 
     for variant, label in _LABELS.items():
         if variant != _OURS:
             values = ratios(rounds, _key(_OURS, pages, format), _key(variant, pages, format), cpu)
-            goal = Goal(at_most=1) if variant == _DLT else None
+            goal = Goal(at_most=1)
             rows.append(Row(section, f"{_LABELS[_OURS]} / {label}, CPU", "x", values, goal))
     return rows
 

@@ -13,7 +13,7 @@ from tests.benchmarks.rounds import BenchmarkError, Task
 from tests.benchmarks.server import Service
 
 _GOALS = {
-    REFERENCE: Goal(at_most=0.85),
+    REFERENCE: Goal(at_most=0.75),
     "hook": Goal(at_most=0.5),
     "operator": Goal(at_most=0.3),
     LIMIT: None,

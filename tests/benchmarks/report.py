@@ -17,6 +17,8 @@ from typing import Any
 from tests.benchmarks.source import fingerprint
 
 Report = dict[str, Any]
+MOST_ROWS = 8
+"""Of a section in the documentation; of a longer one it shows the row that is furthest from the goal."""
 
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PACKAGES = (
@@ -32,16 +34,27 @@ _PACKAGES = (
 )
 
 
+def describe_run(rounds: int, seed: int) -> str:
+    """Describe a run, so that it can be repeated."""
+    command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
+    return f"{datetime.now(UTC):%F}, `{command}`: {rounds} rounds, seed {seed}, source {fingerprint()}"
+
+
 def surroundings() -> Report:
     """Describe the machine and the versions."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m tests.benchmarks", *sys.argv[1:]]),
         "source": fingerprint(),
         "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def merged(reports: list[Report]) -> Report:
+    """Put the results of several runs together; each keeps its date, command, rounds and seed."""
+    versions = {name: number for one in reports for name, number in one["versions"].items()}
+    together = {name: [item for one in reports for item in one[name]] for name in ("rows", "costs", "runs")}
+    return reports[0] | {"versions": versions} | together
 
 
 def print_table(report: Report) -> None:
@@ -54,7 +67,7 @@ def print_table(report: Report) -> None:
             numbers = " ".join(f"{row[name]:8.2f}" for name in ("min", "median", "max"))
             print(f"{row['what']:{width}}  {numbers} {row['unit']:7}  {_verdict(row)}".rstrip())
     print(f"\n{report['machine']}, Python {report['python']}; {_versions(report)}")
-    print(f"{report['rounds']} rounds, seed {report['seed']}, source {report['source']}; {_summary(report)}")
+    print("\n".join([*report["runs"], _summary(report)]))
 
 
 def write_results(report: Report, document: Path, plot: Path | None) -> None:
@@ -69,20 +82,25 @@ def write_results(report: Report, document: Path, plot: Path | None) -> None:
 
 
 def _markdown(report: Report, plot: str | None) -> Iterator[str]:
-    yield f"{report['date'][:10]}, `{report['command']}`: {report['rounds']} rounds, seed {report['seed']}.  "
     yield f"{report['machine']}, Python {report['python']}; {_versions(report)}.  "
+    for run in report["runs"]:
+        yield f"{run}.  "
     yield f"{_summary(report).capitalize()}."
     if plot:
         yield f"\n![CPU per form against the size of the listing]({plot})"
     if report["costs"]:
         yield from _costs(report["costs"])
+    yield "\n### What is held against a goal\n"
+    yield "| | median | min to max | goal |\n|---|---|---|---|"
     for section, rows in groupby(report["rows"], itemgetter("section")):
-        yield f"\n### {section[0].upper()}{section[1:]}\n"
-        yield "| | min | median | max | goal |\n|---|---|---|---|---|"
-        for row in rows:
-            numbers = " | ".join(f"{row[name]:.2f}" for name in ("min", "median", "max"))
-            unit = f" ({row['unit']})" if row["unit"] not in ("", "x") else ""
-            yield f"| {row['what']}{unit} | {numbers} | {_verdict(row)} |"
+        held = [row for row in rows if row["goal"] is not None]
+        if len(held) > MOST_ROWS:
+            worst = max(held, key=itemgetter("median"))
+            held = [worst | {"what": f"the most of {len(held)}: {worst['what']}"}]
+        for row in held:
+            unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
+            span = f"{row['min']:.2f} to {row['max']:.2f}"
+            yield f"| {section}: {row['what']} | {row['median']:.2f}{unit} | {span} | {_verdict(row)} |"
 
 
 def _costs(costs: list[Report]) -> Iterator[str]:

@@ -38,7 +38,8 @@ _TRACED_SECONDS = 6.0
 _GOALS: dict[str, Goal] = {
     "requests": Goal(at_most=1),
     "lag": Goal(at_most=10),
-    "kib": Goal(at_most=4),
+    "kib": Goal(at_most=2),
+    "core": Goal(at_most=5),
 }
 
 
@@ -177,18 +178,18 @@ def _rows_for(rounds: Sequence[Round], waits: int, most: int) -> list[Row]:
         return ratios(rounds, key, under, lambda task: task["core"])
 
     rows += [
-        Row(
-            section,
-            f"{label}, CPU / no trigger",
-            "x",
-            over(key, f"{_IDLE} 0"),
-            Goal(at_most=2) if key == held else None,
-        )
+        Row(section, f"{label}, CPU / no trigger", "x", over(key, f"{_IDLE} 0"))
         for key, label in keys.items()
     ]
-    shared, nothing = f"{_SHARED} {waits}", f"{_NOTHING} {waits}"
-    label = f"{_LABELS[_SHARED]}, CPU / {_LABELS[_NOTHING]}"
-    return [*rows, Row(section, label, "x", over(shared, nothing))]
+    nothing = f"{_NOTHING} {waits}"
+    for variant in (_SHARED, _BUSY):
+        shared, label = f"{variant} {waits}", _LABELS[variant]
+        above = [one[shared]["core"] - one[nothing]["core"] for one in rounds]
+        goal = _GOALS["core"] if waits == most else None
+        rows.append(Row(section, f"{label}, CPU above {_LABELS[_NOTHING]}", "% core", above, goal))
+        if variant == _SHARED:
+            rows.append(Row(section, f"{label}, CPU / {_LABELS[_NOTHING]}", "x", over(shared, nothing)))
+    return rows
 
 
 def _memory_rows(rounds: Sequence[Round], waits: int) -> list[Row]:
@@ -199,14 +200,13 @@ def _memory_rows(rounds: Sequence[Round], waits: int) -> list[Row]:
             label,
             "KiB",
             [measured[f"{variant} KiB"] for measured in rounds],
-            _GOALS["kib"] if variant == _SHARED else None,
         )
         for variant, label in _LABELS.items()
         if variant in _variants(waits)
     ]
     beyond = [measured[f"{_SHARED} KiB"] - measured[f"{_NOTHING} KiB"] for measured in rounds]
     label = f"{_LABELS[_SHARED]}, beyond {_LABELS[_NOTHING]}"
-    return [*rows, Row(section, label, "KiB", beyond)]
+    return [*rows, Row(section, label, "KiB", beyond, _GOALS["kib"])]
 
 
 def _of(rounds: Sequence[Round], key: str, name: str) -> list[float]:

@@ -20,7 +20,7 @@ import requests
 from tests.newcomer.mistakes import MISTAKES
 from tests.newcomer.terminals import StaysUp, Terminal, commands_by_step
 from tests.pages import DOCS, PAGES, ROOT, blocks
-from tests.processes import inherited_environment
+from tests.processes import end_on_signals, inherited_environment
 from tests.system.airflow_api import AirflowApi, LocalAirflowError, wait_until
 from tests.system.demo import Narrator
 from tests.system.local_airflow import free_port
@@ -120,6 +120,7 @@ def newcomer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, say: Callable[[str, str], None]
 ) -> Iterator[Newcomer]:
     """A newcomer who has done step 1."""
+    end_on_signals()
     used: Path | None = request.config.getoption("--home")
     home = used.resolve() if used else tmp_path_factory.mktemp("home")
     scratch = tmp_path_factory.mktemp("terminals")

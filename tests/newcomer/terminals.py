@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from tests.system.local_airflow import kill_session
 
 COMMAND_SECONDS = 600.0
 STOP_SECONDS = 180.0
-PRESSES = 3
-"""Of Ctrl-C, within that time."""
 
 
 class CommandError(AssertionError):
@@ -62,16 +59,12 @@ class StaysUp:
             time.sleep(0.5)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, which each process in the foreground gets, and wait until all have ended.
-
-        Now and then Airflow hangs at its first one, and whoever waits presses it again.
-        """
-        for _ in range(PRESSES):
-            os.killpg(self.process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_SECONDS / PRESSES)
-                return
-        raise CommandError(f"it does not end:\n{self.output}")
+        """Press Ctrl-C, which each process in the foreground gets, and wait until all have ended."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"it does not end:\n{self.output}") from None
 
     def kill(self) -> None:
         """End it, and all that it has started."""
