@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.operators.base import bad_arguments_are_refused, permanent_errors_fail_the_task
@@ -47,6 +49,6 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
                     endpoint.path, endpoint.response, self.query_params, max_pages=MAX_PAGES
                 ),
                 lambda listing, encode: entries_for_asset_fields(
-                    self.counted(field for page in listing for field in page.data), schema, encode
+                    self.counted(chain.from_iterable(map(attrgetter("data"), listing))), schema, encode
                 ),
             )
