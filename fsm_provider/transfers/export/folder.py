@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.providers.common.compat.sdk import AirflowException
 from pydantic_core import to_json
 
 from fsm_provider.api.errors import FsmInputError
@@ -76,6 +77,8 @@ class ExportFolder:
         """Write the buffer's files and the manifest; then give them their names, the manifest last.
 
         An error while they are written, as on a full disk, leaves the folder as it was.
+
+        :raises AirflowException: if another run has written the folder at the same time.
         """
         staged: list[StagedFile] = []
         totals = self._stage(buffer, layout, staged)
@@ -87,7 +90,13 @@ class ExportFolder:
         for path in self._earlier.difference(_paths(buffer, layout)):
             (self._folder / path).unlink(missing_ok=True)
         manifest.commit()
-        (self._folder / WRITING).unlink()
+        try:
+            (self._folder / WRITING).unlink()
+        except FileNotFoundError:
+            raise AirflowException(
+                f"another run has written {self._folder} at the same time, so its files may be of either. "
+                "Run this again, and prevent it with max_active_runs=1 or a folder for each run"
+            ) from None
         return totals
 
     def _stage(self, buffer: SortBuffer, layout: Layout, staged: list[StagedFile]) -> Totals:
