@@ -83,8 +83,8 @@ test-databases: build/databases-venv/.installed ## A shared ledger (Debian's pos
 	@FSM_DATABASES=postgresql,mariadb $(<D)/bin/pytest --quiet tests/unit/writes/test_shared_ledger.py \
 		tests/unit/operators/test_shared_webhooks.py tests/unit/test_watermark.py
 
-test-alerts: ## The alerts of docs/monitoring (Debian's prometheus)
-	@promtool test rules tests/monitoring/alerts_test.yml
+test-alerts: ## The alerts and the dashboard's queries of docs/monitoring (Debian's prometheus)
+	@promtool test rules tests/monitoring/alerts_test.yml tests/monitoring/dashboard_test.yml
 
 test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"

@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from fsm_provider.testing import FakeFieldService, faults
+from tests.monitoring.queries import alert_queries, dashboard_queries
 from tests.statsd import Metrics
 from tests.system.airflow_api import wait_until
 from tests.system.dags.measured import CONN_ID, PROPERTIES
@@ -86,3 +87,26 @@ def test_the_page_has_all_metrics(metrics: Metrics) -> None:
     seen = {name for name, *_ in metrics.received if name.startswith("fsm.")}
 
     assert seen | {"fsm.webhooks.accepted", "fsm.webhooks.repeated"} == documented
+
+
+def test_the_queries_of_dashboard_and_alerts_name_metrics_that_are_sent_with_their_tags(
+    metrics: Metrics,
+) -> None:
+    """As ``statsd_exporter`` names them: with underscores, and a timing as ``_sum`` and ``_count``."""
+    sent: dict[str, set[str]] = {
+        "airflow_fsm_webhooks_accepted": set(),
+        "airflow_fsm_webhooks_repeated": set(),
+    }
+    for name, tags, kind, _ in metrics.received:
+        suffixes = ("_sum", "_count") if kind == "ms" else ("",)
+        for suffix in suffixes:
+            sent.setdefault(f"airflow_{name.replace('.', '_')}{suffix}", set()).update(tag for tag, _ in tags)
+    for taken in ("accepted", "repeated"):  # of which the receiver's own tests count
+        sent[f"airflow_fsm_webhooks_{taken}"] = {"connection", "object"}
+
+    for query in [*dashboard_queries(), *alert_queries()]:
+        named = set(re.findall(r"airflow_[a-z_]+", query))
+        labels = set(re.findall(r"(\w+)(?:=~|!=|=)\"", query))
+        labels |= {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
+        assert named <= sent.keys(), query
+        assert all(labels <= sent[name] for name in named), query

@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 from typing import get_args, get_type_hints, is_typeddict
 
 import pytest
+import yaml
 
 import fsm_provider
 from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
@@ -23,6 +24,7 @@ from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
+from tests.monitoring.queries import dashboard_queries
 from tests.pages import DOCS, PAGES, ROOT, blocks
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
@@ -252,3 +254,10 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code(message):
     pattern = re.compile(".*".join(map(re.escape, chunks)), re.DOTALL)
 
     assert any(pattern.search(text) for text in LITERALS)
+
+
+def test_promtool_is_given_each_query_of_the_dashboard():
+    """``make test-alerts`` does, which needs Debian's package."""
+    tested = yaml.safe_load((ROOT / "tests" / "monitoring" / "dashboard_test.yml").read_text())["tests"]
+
+    assert {one["expr"] for test in tested for one in test["promql_expr_test"]} == set(dashboard_queries())
