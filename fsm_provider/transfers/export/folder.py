@@ -70,7 +70,7 @@ class ExportFolder:
         self._files = files
         self._folder = files.folder
         self._listing = json.loads(json.dumps(listing, default=str))
-        self._earlier = {path for name in (MANIFEST, WRITING) for path in self._named_in(name)}
+        self._earlier_paths()
         self.manifest: ObjectStoragePath = self._folder / MANIFEST
 
     def write(self, buffer: SortBuffer, layout: Layout) -> Totals:
@@ -82,12 +82,14 @@ class ExportFolder:
         """
         staged: list[StagedFile] = []
         totals = self._stage(buffer, layout, staged)
-        *data, manifest, writing = staged
-        writing.commit()
+        *data, manifest = staged
+        earlier = self._earlier_paths()  # once more: another run may have ended since this one began
+        left = (to_json({"path": path}) for path in chain(earlier, _paths(buffer, layout)))
+        self._staged(WRITING, left).commit()
         self.manifest.unlink(missing_ok=True)
         for file in data:
             file.commit()
-        for path in self._earlier.difference(_paths(buffer, layout)):
+        for path in earlier.difference(_paths(buffer, layout)):
             (self._folder / path).unlink(missing_ok=True)
         manifest.commit()
         try:
@@ -116,8 +118,6 @@ class ExportFolder:
             size += stored.size
         columns = {column.name: column.kind for column in layout.schema.columns}
         staged.append(self._staged(MANIFEST, written, columns=columns, rows=rows, bytes=size))
-        left = (to_json({"path": path}) for path in chain(self._earlier, _paths(buffer, layout)))
-        staged.append(self._staged(WRITING, left))
         return Totals(len(written), rows, size)
 
     def _staged(self, name: str, files: Iterable[bytes], **content: Any) -> StagedFile:
@@ -126,12 +126,19 @@ class ExportFolder:
                 file.write(chunk)
         return file
 
+    def _earlier_paths(self) -> set[str]:
+        """Return the paths of the files that other runs wrote, or may have written."""
+        return {path for name in (MANIFEST, WRITING) for path in self._named_in(name)}
+
     def _named_in(self, name: str) -> list[str]:
         path = self._folder / name
-        if not path.exists():
+        path.fs.invalidate_cache(path.path)  # other runs write there too
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
             return []
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(text)
             listing = content["listing"]
             differences = _differences(listing, self._listing)
             paths = [file["path"] for file in content["files"]]

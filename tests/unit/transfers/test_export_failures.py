@@ -10,12 +10,14 @@ from uuid import uuid4
 
 import boto3
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, ObjectStoragePath
 from fsspec.implementations.local import LocalFileOpener
 from s3fs.core import S3File
 
+from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.s3 import BUCKET
 from tests.unit.conftest import contents
+from tests.unit.state_store import context_for
 from tests.unit.transfers.test_exports import export, export_assets, ids
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
@@ -137,6 +139,69 @@ def test_a_full_storage_leaves_the_export_before_it(service, connect, storage, m
 
     assert writes >= 5
     assert ids(storage).keys() == {f"property={number}/forms.jsonl" for number in (1, 2, 3)}
+
+
+class OnFirst:
+    """Does something else before the first call of a function for files on a disk, and of one for S3."""
+
+    def __init__(self, monkeypatch, functions, action):
+        self.action = action
+        for owner, function in functions:
+            monkeypatch.setattr(owner, function, self.preceded(getattr(owner, function)))
+
+    def preceded(self, call):
+        def preceded(*args, **kwargs):
+            action, self.action = self.action, None
+            if action:
+                action()
+            return call(*args, **kwargs)
+
+        return preceded
+
+
+FIRST_WRITE = [(LocalFileOpener, "write"), (S3File, "write")]
+FIRST_COMMIT = [(os, "rename"), (S3File, "commit")]
+
+
+def export_in_another_run(service, storage):
+    """Export another form too, as a run that began later and ends first."""
+    service.add_form(created=START, propertyID="8")
+    context = context_for(None)
+    context["ti"].run_id = "another run"
+    FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), partition_by="property").execute(
+        context
+    )
+
+
+def test_of_two_runs_whose_files_appear_at_the_same_time_the_last_fails(
+    service, connect, storage, monkeypatch
+):
+    service.add_form(created=START, propertyID="7")
+    connect(service)
+
+    def second_commit():
+        commits.action = lambda: export_in_another_run(service, storage)
+
+    commits = OnFirst(monkeypatch, FIRST_COMMIT, second_commit)
+    with pytest.raises(AirflowException, match=r"another run has written .* at the same time"):
+        export(storage, partition_by="property")
+
+    export(storage, partition_by="property")
+    assert contents(storage).keys() == {
+        "_manifest.json",
+        "property=7/forms.jsonl",
+        "property=8/forms.jsonl",
+    }
+
+
+def test_a_run_removes_the_files_of_one_that_ended_since_it_began(service, connect, storage, monkeypatch):
+    service.add_form(created=START, propertyID="7")
+    connect(service)
+
+    OnFirst(monkeypatch, FIRST_WRITE, lambda: export_in_another_run(service, storage))
+    export(storage, partition_by="property")
+
+    assert contents(storage).keys() == {"_manifest.json", "property=7/forms.jsonl"}
 
 
 @pytest.fixture

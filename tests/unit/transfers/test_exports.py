@@ -5,13 +5,11 @@ import io
 import json
 import random
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from threading import Barrier
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import dataset, parquet
 
 from fsm_provider.api import FsmError, FsmInputError
@@ -365,34 +363,6 @@ def test_there_is_no_manifest_while_files_of_two_runs_are_there(service, connect
         "property=7/forms.jsonl",
         "property=8/forms.jsonl",
     }
-
-
-def test_two_runs_that_write_one_folder_at_the_same_time_do_not_both_succeed(service, connect, tmp_path):
-    """Each waits for the other's listing, and then writes and moves 300 files."""
-    for number in range(300):
-        service.add_form(created=START, propertyID=str(number))
-    connect(service)
-    both = Barrier(2)
-
-    def run(index):
-        context = context_for(None)
-        context["ti"].run_id = f"run {index}"
-        operator = FsmFormsToObjectStorageOperator(
-            task_id="t", destination=str(tmp_path), partition_by="property"
-        )
-        try:
-            both.wait(30)
-            return operator.execute(context)
-        except AirflowException as error:
-            return error
-
-    with ThreadPoolExecutor(2) as pool:
-        errors = [one for one in pool.map(run, range(2)) if isinstance(one, AirflowException)]
-
-    assert len(errors) == 1
-    assert "at the same time" in str(errors[0])
-    export(tmp_path, partition_by="property")
-    assert len(contents(tmp_path)) == 301
 
 
 def test_an_identifier_that_no_column_can_hold_is_an_error(service, connect, tmp_path):
