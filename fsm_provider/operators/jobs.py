@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.job_urls import job_page_url, jobs_url
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -17,7 +18,7 @@ from fsm_provider.api.validation import (
     parse_json,
     refuse_none,
 )
-from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
+from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink
 from fsm_provider.operators.base import (
     FsmArgumentError,
     FsmOneWriteOperator,

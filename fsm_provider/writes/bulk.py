@@ -22,7 +22,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
-from fsm_provider.links.jobs import job_page_url, job_url
+from fsm_provider.api.job_urls import job_page_url, job_url
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.lookups import FindExisting, find_job

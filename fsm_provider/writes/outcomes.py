@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from fsm_provider.links.jobs import job_url
+from fsm_provider.api.job_urls import job_url
 
 
 class JobOutcome(TypedDict):

@@ -1,8 +1,8 @@
-"""The links of tasks that create jobs."""
+"""URLs of jobs."""
 
 import pytest
 
-from fsm_provider.links.jobs import job_page_url, job_url, jobs_url
+from fsm_provider.api.job_urls import job_page_url, job_url, jobs_url
 
 
 @pytest.mark.parametrize(
