@@ -7,8 +7,98 @@ from typing import Any
 _INTEGRATION = "Field-service management API"
 
 
-def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": schema}
+def _field(kind: str, label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": [kind, "null"], **schema}}
+
+
+_CONN_FIELDS = {
+    "api_version": _field(
+        "string", "API version", "Sent as X-API-VERSION with job creation. Empty: not sent.", default="2.0"
+    ),
+    "cursor_param": _field(
+        "string",
+        "Cursor parameter",
+        "The query parameter that carries a listing's cursor. Default: cursor.",
+        default="cursor",
+    ),
+    "page_size_param": _field(
+        "string", "Page size parameter", "The query parameter that carries the page size. Empty: not sent."
+    ),
+    "page_size": _field(
+        "integer", "Page size", "Records per page; sent as the page size parameter.", minimum=1
+    ),
+    "event_types_style": _field(
+        "string",
+        "Event types style",
+        "How several event types of a webhook are passed: one registration each (separate), "
+        "eventTypes=a&eventTypes=b (repeat), eventTypes[]=a (brackets) or eventTypes=a,b (comma).",
+        enum=["separate", "repeat", "brackets", "comma"],
+        default="separate",
+    ),
+    "server_timezone": _field(
+        "string",
+        "Server time zone",
+        "The zone of date-times that carry none, e.g. Europe/London. Default: UTC.",
+        default="UTC",
+    ),
+    "timeout": _field(
+        "number",
+        "Timeout (s)",
+        "Seconds to wait for a connection, and for each chunk of a response. Default: 30.",
+        exclusiveMinimum=0,
+        default=30,
+    ),
+    "max_retries": _field(
+        "integer",
+        "Retries",
+        "Repeats of one request after a failure that is safe to repeat. Default: 4.",
+        minimum=0,
+        default=4,
+    ),
+    "max_requests_per_second": _field(
+        "number",
+        "Requests per second",
+        "Maximum number of requests per second from one process. Empty: no limit.",
+        exclusiveMinimum=0,
+    ),
+    "verify_ssl": _field(
+        "boolean", "Verify TLS", "Whether the service's certificate is checked.", default=True
+    ),
+    "ca_bundle": _field(
+        "string", "CA bundle", "Path of a file or folder of certificates to check the service's against."
+    ),
+    "state_conn_id": _field(
+        "string",
+        "Ledger's connection",
+        "The connection of a SQL database that records what is sent: once across runs, DAGs and Airflows. "
+        "Empty: Airflow records it, for each run.",
+    ),
+    "idempotency_header": _field(
+        "string",
+        "Idempotency header",
+        "The header in which the service reads a key, so that a write that is sent again takes effect once, "
+        "e.g. Idempotency-Key. Empty: what may have been written is not repeated.",
+    ),
+    "idempotency_hours": _field(
+        "number",
+        "Idempotency (h)",
+        "Hours for which the service remembers such a key. Default: 24.",
+        exclusiveMinimum=0,
+        default=24,
+    ),
+    "web_url": _field(
+        "string",
+        "Page of a job",
+        "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is the job's "
+        "property. Empty: the URL that the service returns with the job.",
+    ),
+    "allow_http": _field(
+        "boolean",
+        "Allow http",
+        "Send the token in the clear to a host that is not this machine.",
+        default=False,
+    ),
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -28,109 +118,7 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {"host": "Base URL", "password": "API token"},
                     "placeholders": {"host": "https://api.example.com/v1"},
                 },
-                "conn-fields": {
-                    "api_version": _field(
-                        "API version",
-                        "Sent as X-API-VERSION with job creation. Empty: not sent.",
-                        type=["string", "null"],
-                        default="2.0",
-                    ),
-                    "cursor_param": _field(
-                        "Cursor parameter",
-                        "The query parameter that carries a listing's cursor. Default: cursor.",
-                        type=["string", "null"],
-                        default="cursor",
-                    ),
-                    "page_size_param": _field(
-                        "Page size parameter",
-                        "The query parameter that carries the page size. Empty: not sent.",
-                        type=["string", "null"],
-                    ),
-                    "page_size": _field(
-                        "Page size",
-                        "Records per page; sent as the page size parameter.",
-                        type=["integer", "null"],
-                        minimum=1,
-                    ),
-                    "event_types_style": _field(
-                        "Event types style",
-                        "How several event types of a webhook are passed: one registration each "
-                        "(separate), eventTypes=a&eventTypes=b (repeat), eventTypes[]=a (brackets) or "
-                        "eventTypes=a,b (comma).",
-                        type=["string", "null"],
-                        enum=["separate", "repeat", "brackets", "comma"],
-                        default="separate",
-                    ),
-                    "server_timezone": _field(
-                        "Server time zone",
-                        "The zone of date-times that carry none, e.g. Europe/London. Default: UTC.",
-                        type=["string", "null"],
-                        default="UTC",
-                    ),
-                    "timeout": _field(
-                        "Timeout (s)",
-                        "Seconds to wait for a connection, and for each chunk of a response. Default: 30.",
-                        type=["number", "null"],
-                        exclusiveMinimum=0,
-                        default=30,
-                    ),
-                    "max_retries": _field(
-                        "Retries",
-                        "Repeats of one request after a failure that is safe to repeat. Default: 4.",
-                        type=["integer", "null"],
-                        minimum=0,
-                        default=4,
-                    ),
-                    "max_requests_per_second": _field(
-                        "Requests per second",
-                        "Maximum number of requests per second from one process. Empty: no limit.",
-                        type=["number", "null"],
-                        exclusiveMinimum=0,
-                    ),
-                    "verify_ssl": _field(
-                        "Verify TLS",
-                        "Whether the service's certificate is checked.",
-                        type=["boolean", "null"],
-                        default=True,
-                    ),
-                    "ca_bundle": _field(
-                        "CA bundle",
-                        "Path of a file or folder of certificates to check the service's against.",
-                        type=["string", "null"],
-                    ),
-                    "state_conn_id": _field(
-                        "Ledger's connection",
-                        "The connection of a SQL database that records what is sent: once across runs, DAGs "
-                        "and Airflows. Empty: Airflow records it, for each run.",
-                        type=["string", "null"],
-                    ),
-                    "idempotency_header": _field(
-                        "Idempotency header",
-                        "The header in which the service reads a key, so that a write that is sent again "
-                        "takes effect once, e.g. Idempotency-Key. Empty: what may have been written is not "
-                        "repeated.",
-                        type=["string", "null"],
-                    ),
-                    "idempotency_hours": _field(
-                        "Idempotency (h)",
-                        "Hours for which the service remembers such a key. Default: 24.",
-                        type=["number", "null"],
-                        exclusiveMinimum=0,
-                        default=24,
-                    ),
-                    "web_url": _field(
-                        "Page of a job",
-                        "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is "
-                        "the job's property. Empty: the URL that the service returns with the job.",
-                        type=["string", "null"],
-                    ),
-                    "allow_http": _field(
-                        "Allow http",
-                        "Send the token in the clear to a host that is not this machine.",
-                        type=["boolean", "null"],
-                        default=False,
-                    ),
-                },
+                "conn-fields": _CONN_FIELDS,
             }
         ],
         "config": {
