@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -29,7 +30,7 @@ class FsmError(Exception):
     """Whether the write may have taken effect nevertheless."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return error_from_dict, (self.as_dict(),)
+        return partial(type(self), **asdict(self)), ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the class name as ``type``, and the fields; the inverse is ``error_from_dict``."""

@@ -1,5 +1,7 @@
 """Arguments that an operator does not have."""
 
+import pickle
+
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
@@ -36,6 +38,16 @@ def test_each_argument_that_does_not_exist_is_named():
         "notes: is not an argument of FsmCreateJobOperator: it belongs in job; "
         "x: is not an argument of FsmCreateJobOperator"
     )
+
+
+def test_the_error_comes_back_from_another_process():
+    with pytest.raises(FsmInputError) as refused:
+        FsmFormSensor(task_id="task", form_name=1)
+
+    back = pickle.loads(pickle.dumps(refused.value))
+
+    assert type(back) is type(refused.value)
+    assert str(back) == str(refused.value)
 
 
 @pytest.mark.parametrize("wrong", [{"retries": "many"}, {"trigger_rule": "never"}])
