@@ -92,8 +92,8 @@ class FsmDownloadTimeoutError(_DescribedError):
 
 
 @dataclass(eq=False)
-class FsmRegistrationMismatchError(_DescribedError):
-    """A webhook was registered, but not as requested. It exists, and cannot be deleted from here.
+class _RegisteredError(_DescribedError):
+    """A webhook was registered, and a person has to act.
 
     :param webhook_id: the identifier of the registration.
     """
@@ -104,17 +104,12 @@ class FsmRegistrationMismatchError(_DescribedError):
     webhook_id: int
 
 
-@dataclass(eq=False)
-class FsmSecretNotStoredError(_DescribedError):
-    """A webhook was registered, but its signing secret, which is shown once, could not be stored.
+class FsmRegistrationMismatchError(_RegisteredError):
+    """A webhook was registered, but not as requested. It exists, and cannot be deleted from here."""
 
-    :param webhook_id: the identifier of the registration.
-    """
 
-    permanent = True
-    may_have_written = True
-
-    webhook_id: int
+class FsmSecretNotStoredError(_RegisteredError):
+    """A webhook was registered, but its signing secret, which is shown once, could not be stored."""
 
 
 @dataclass(eq=False)
