@@ -269,11 +269,13 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     A time in the past gives 0; an invalid value gives None.
     """
     value = headers.get("Retry-After", "").strip()
-    if value.removeprefix("-").isdecimal():
-        return min(max(0.0, float(value)), MAX_RETRY_AFTER)
     try:
-        until = parsedate_to_datetime(value)
-        now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
-        return max(0.0, (until - now).total_seconds())
+        if value.removeprefix("-").isdecimal():
+            seconds = float(value)
+        else:
+            until = parsedate_to_datetime(value)
+            now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
+            seconds = (until - now).total_seconds()
     except (ValueError, TypeError, OverflowError):
         return None
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)

@@ -130,6 +130,17 @@ def test_a_retry_after_past_the_budget_raises_at_once(service, client, waits):
     assert waits == []
 
 
+@pytest.mark.parametrize(
+    "asked", [9**20, "9" * 400, datetime(9999, 1, 1, tzinfo=UTC)], ids=["seconds", "digits", "date"]
+)
+def test_a_retry_after_is_at_most_thirty_years(service, client, asked):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=asked))
+
+    with pytest.raises(FsmRateLimitedError) as raised:
+        list(client.list_forms())
+    assert raised.value.retry_after == 1e9
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 422])
 @pytest.mark.parametrize(
     "body", [b"", b"plain text", b"<p>HTML</p>", b'{"message": "no"}', b"\xff\xfe"], ids=repr
