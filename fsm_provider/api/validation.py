@@ -193,7 +193,14 @@ def parse_time(name: str, value: Any) -> datetime:
             ) from None
     if not isinstance(value, datetime):
         raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    time = value if value.tzinfo else value.replace(tzinfo=UTC)
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        raise FsmInputError(
+            f"{name}: {time.isoformat()} is not between the years 1 and 9999 in UTC"
+        ) from None
+    return time
 
 
 def parse_past(name: str, value: Any) -> datetime:

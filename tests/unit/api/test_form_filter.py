@@ -15,6 +15,7 @@ from fsm_provider.api.parsing import parse_record
 
 EIGHT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 NINE = "2026-01-31T09:00:00Z"
+BEFORE_UTC = "0001-01-01T00:00:00+01:00"
 WIRE = {
     "property_id": ("7", "propertyID", "7"),
     "job_id": ("21", "jobID", "21"),
@@ -79,7 +80,11 @@ def test_identifier_zero_is_sent():
             for value in (True, "")
         ],
         *[(name, 1.5) for name in ("form_category", "created_by_type")],
-        *[(name, value) for name in ("created_since", "updated_since") for value in ("soon", 5, "")],
+        *[
+            (name, value)
+            for name in ("created_since", "updated_since")
+            for value in ("soon", 5, "", BEFORE_UTC)
+        ],
         ("property_id", "None"),
     ],
 )

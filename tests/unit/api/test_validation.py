@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
+import pendulum
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
@@ -93,6 +95,27 @@ def test_a_time_is_aware_and_one_without_a_zone_is_utc(value):
 def test_what_is_no_time_is_refused_by_name(value):
     with pytest.raises(FsmInputError, match=r"^since: "):
         parse_time("since", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0001-01-01T00:00:00+01:00",
+        "9999-12-31T23:59:59-23:00",
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
+        datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+        pendulum.datetime(9999, 12, 31, 23, tz="America/New_York"),
+    ],
+    ids=str,
+)
+def test_a_time_that_utc_does_not_have_is_refused_by_name(value):
+    with pytest.raises(FsmInputError, match=r"^since: .* is not between the years 1 and 9999 in UTC$"):
+        parse_time("since", value)
+
+
+@pytest.mark.parametrize("value", [datetime.min, datetime.max, "0001-01-01T00:00:00-01:00"])
+def test_the_first_and_the_last_time_are_times(value):
+    assert parse_time("since", value).astimezone(UTC).year in (1, 9999)
 
 
 @pytest.mark.parametrize(("value", "read"), [(1, 1), ("1", 1), ("20", 20)])

@@ -99,6 +99,7 @@ def test_each_filter_is_sent_with_every_page(service, connect, name):
     ("argument", "field"),
     [
         ({"created_since": "yesterday"}, "created_since"),
+        ({"created_since": "9999-12-31T23:59:59-23:00"}, "created_since"),
         ({"updated_since": 5}, "updated_since"),
         ({"job_id": ""}, "job_id"),
         ({"property_id": [1]}, "property_id"),

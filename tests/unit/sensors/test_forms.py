@@ -321,6 +321,7 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         ({"log_interval": 0.5}, "log_interval"),
         ({"since": "2026-03-01", "created_since": "2026-03-01"}, "since"),
         ({"since": "yesterday"}, "since"),
+        ({"since": "0001-01-01T00:00:00+01:00"}, "since"),
         ({"created_since": "yesterday"}, "created_since"),
         ({"minimum_forms": 0}, "minimum_forms"),
         ({"minimum_forms": True}, "minimum_forms"),

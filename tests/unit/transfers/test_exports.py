@@ -410,6 +410,7 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
         ({"partition_by": "month"}, "partition_by: 'month' is none of day, property"),
         ({"created_before": "soon"}, "created_before: 'soon' is no ISO 8601 time"),
         ({"updated_before": 5}, "updated_before: should be a time, not int"),
+        ({"updated_before": "9999-12-31T23:59:59-23:00"}, "updated_before: .* is not between the years"),
         (
             {"created_since": "2026-01-02", "created_before": "2026-01-02"},
             "created_before: .* is not after created_since",
