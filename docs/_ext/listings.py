@@ -42,7 +42,7 @@ EXPORTED_BY = {
     "fsm_provider.transfers.forms": ("PdfOutcome",),
 }
 """What users import from a module that is defined in another one."""
-FOR_AIRFLOW = ("question_from", "sanitize_uri", "service_of", "settings_from", "state_conn_id_of")
+FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_from")
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
     r"\bMoment\b": "datetime",

@@ -30,7 +30,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
-from fsm_provider.api.settings import Settings, is_loopback
+from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.transport import USER_AGENT, Transport, request_id_in, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
@@ -45,7 +45,6 @@ TAIL = 1024
 _SIGNATURE = b"%PDF-"
 _END = b"%%EOF"
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
-_PORTS = {"http": 80, "https": 443}
 
 
 class PdfLimits(TypedDict, total=False):
@@ -146,7 +145,7 @@ class Downloads:
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult, download: PdfRequest) -> None:
-        if parts.scheme not in _PORTS or not parts.hostname:
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             raise FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
             raise FsmPdfUrlError("its URL contains a user or password")
@@ -229,7 +228,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
 
 
 def _refusal(response: requests.Response, download: PdfRequest, ours: bool) -> FsmApiError:

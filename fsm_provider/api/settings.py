@@ -10,7 +10,7 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -29,6 +29,8 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EventTypesStyle
 from fsm_provider.api.validation import HEADER_NAME, OWN_HEADERS, describe_invalid_fields, dotted_name
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+EXAMPLE_URL = "https://api.example.com/v1"
 _SHOWN_AS = {"base_url": "host", "token": "password"}
 _HEADERS_WITH_A_MEANING = OWN_HEADERS | {
     *("accept", "accept-encoding", "connection", "content-encoding", "content-type", "cookie", "expect"),
@@ -95,7 +97,7 @@ class Settings(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _is_a_plain_url(cls, value: str, info: ValidationInfo) -> str:
-        needs_https = _needs_https(value, example="https://api.example.com/v1")
+        needs_https = _needs_https(value, example=EXAMPLE_URL)
         if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
         if needs_https and not info.data.get("allow_http", True):
@@ -173,23 +175,32 @@ class Settings(BaseModel):
             ) from None
 
 
-def _needs_https(url: str, *, example: str) -> bool:
-    """Return whether what is sent to a URL could be read on the way.
+def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
+    """Split an http(s) URL.
 
-    :raises ValueError: if it is not an http(s) URL, or has a user, blanks or a backslash.
+    :raises ValueError: if it is none.
     """
     try:
         parts = urlsplit(url)
         hostname, _ = parts.hostname, parts.port
     except ValueError:
         hostname = None
-    if not hostname or parts.scheme not in ("http", "https"):
+    if not hostname or parts.scheme not in DEFAULT_PORTS:
         raise ValueError(f"should be a URL such as {example}")
+    return parts
+
+
+def _needs_https(url: str, *, example: str) -> bool:
+    """Return whether what is sent to a URL could be read on the way.
+
+    :raises ValueError: if it is not an http(s) URL, or has a user, blanks or a backslash.
+    """
+    parts = split_url(url, example=example)
     if "@" in parts.netloc:
         raise ValueError("should contain no user or password")
     if not url.isprintable() or " " in url or "\\" in url:
         raise ValueError("should contain no blanks and no backslash")
-    return parts.scheme == "http" and not is_loopback(hostname)
+    return parts.scheme == "http" and not is_loopback(parts.hostname)
 
 
 def _names() -> str:

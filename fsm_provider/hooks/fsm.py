@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from airflow.providers.common.compat.sdk import BaseHook
 from pydantic_core import from_json
@@ -17,7 +16,7 @@ from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
-from fsm_provider.api.settings import Settings
+from fsm_provider.api.settings import DEFAULT_PORTS, EXAMPLE_URL, Settings, split_url
 from fsm_provider.compat import unreadable_variable_is_named
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
@@ -38,7 +37,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 ASSUMED_HTTPS = (
     "the connection's host has no scheme: https:// is assumed, begin it with http:// if you mean that"
 )
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class FsmHook(BaseHook):
@@ -65,6 +63,15 @@ class FsmHook(BaseHook):
         self.fsm_conn_id = fsm_conn_id
         self.sleep = sleep
 
+    @classmethod
+    def outside_of_tasks(cls, fsm_conn_id: str) -> Self:
+        """Return the hook in a command, where the way of tasks does not read Airflow's database."""
+        from fsm_provider.compat import read_connection_outside_of_tasks
+
+        hook = cls(fsm_conn_id)
+        hook.get_connection = read_connection_outside_of_tasks  # type: ignore[method-assign]
+        return hook
+
     @cached_property
     def client(self) -> FsmClient:
         """The client, with the connection as it was on first use.
@@ -90,7 +97,9 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: if it cannot be told; other fields of the connection may be invalid.
         """
-        return state_conn_id_of(self._connection)
+        with _named(self._connection):
+            conn_id = _extra(self._connection).get("state_conn_id")
+        return str(conn_id) if conn_id else None
 
     @property
     def service(self) -> str:
@@ -98,7 +107,15 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: if it cannot be told.
         """
-        return service_of(self._connection)
+        with _named(self._connection):
+            url = _url_and_token(self._connection)["base_url"].rstrip("/")
+            try:
+                parts = split_url(url)
+            except ValueError as error:
+                raise FsmInputError(f"host: {error}") from None
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+        port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+        return f"{parts.scheme}://{host}{port}{parts.path}"
 
     @property
     def metrics(self) -> Metrics:
@@ -237,7 +254,7 @@ class FsmHook(BaseHook):
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return the connection form's standard fields, for Airflow before 3.2."""
-        behaviour = _connection_type()["ui-field-behaviour"]
+        behaviour = get_provider_info()["connection-types"][0]["ui-field-behaviour"]
         return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
     @classmethod
@@ -248,7 +265,7 @@ class FsmHook(BaseHook):
         from wtforms.validators import Optional
 
         widgets = {}
-        for name, field in _connection_type()["conn-fields"].items():
+        for name, field in get_provider_info()["connection-types"][0]["conn-fields"].items():
             kind, default = field["schema"]["type"][0], field["schema"].get("default")
             about = {"label": field["label"], "description": field["description"]}
             if kind == "boolean":
@@ -271,30 +288,6 @@ def settings_from(connection: Connection) -> Settings:
     """
     with _named(connection):
         return Settings.checked({**_extra(connection), **_url_and_token(connection)})
-
-
-def state_conn_id_of(connection: Connection) -> str | None:
-    """Return :attr:`FsmHook.state_conn_id` of a connection.
-
-    :raises FsmInputError: if it cannot be told.
-    """
-    with _named(connection):
-        conn_id = _extra(connection).get("state_conn_id")
-    return str(conn_id) if conn_id else None
-
-
-def service_of(connection: Connection) -> str:
-    """Return :attr:`FsmHook.service` of a connection.
-
-    :raises FsmInputError: if it cannot be told.
-    """
-    with _named(connection):
-        parts = urlsplit(_url_and_token(connection)["base_url"].rstrip("/"))
-        try:
-            port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
-        except ValueError as error:
-            raise FsmInputError(f"host: {error}") from None
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
 def assumption_about(connection: Connection) -> str:
@@ -334,7 +327,7 @@ def _scheme_is_assumed(connection: Connection) -> bool:
 
 def _url_and_token(connection: Connection) -> dict[str, Any]:
     if not connection.host:
-        raise FsmInputError("host: is missing: it should be the base URL, e.g. https://api.example.com/v1")
+        raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
     host = connection.host
     if "://" not in host:
         host = f"{connection.schema or 'https'}://{host}"
@@ -343,8 +336,3 @@ def _url_and_token(connection: Connection) -> dict[str, Any]:
         authority, slash, path = rest.partition("/")
         host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
     return {"base_url": host, "token": connection.password or ""}
-
-
-def _connection_type() -> dict[str, Any]:
-    connection_type: dict[str, Any] = get_provider_info()["connection-types"][0]
-    return connection_type

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fsm_provider.api.validation import parse_time
-from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
-from fsm_provider.hooks.fsm import service_of, state_conn_id_of
+from fsm_provider.compat import hook_outside_of_tasks
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.state.sql_tables import engine_for, has_tables
 from fsm_provider.state.sql_watermarks import SqlWatermark, sql_watermarks
 from fsm_provider.state.variables import read_variable_in_server
@@ -56,13 +56,13 @@ def watermarks_in_database(fsm_conn_id: str) -> list[DagWatermark]:
 @contextmanager
 def _database(fsm_conn_id: str) -> Iterator[tuple[Engine, str] | None]:
     """Open the database that a connection names; yield it and the service, or None."""
-    connection = read_connection_outside_of_tasks(fsm_conn_id)
-    if (state_conn_id := state_conn_id_of(connection)) is None:
+    hook = FsmHook.outside_of_tasks(fsm_conn_id)
+    if (state_conn_id := hook.state_conn_id) is None:
         yield None
         return
     engine = engine_for(state_conn_id, hook_outside_of_tasks)
     try:
-        yield engine, service_of(connection)
+        yield engine, hook.service
     finally:
         engine.dispose()
 

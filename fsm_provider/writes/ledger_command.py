@@ -7,7 +7,6 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
             from sqlalchemy.exc import SQLAlchemyError
 
             from fsm_provider.api.errors import FsmInputError
-            from fsm_provider.compat import hook_outside_of_tasks, read_connection_outside_of_tasks
-            from fsm_provider.hooks.fsm import service_of, settings_from, state_conn_id_of
+            from fsm_provider.compat import hook_outside_of_tasks
+            from fsm_provider.hooks.fsm import FsmHook
             from fsm_provider.state.sql_tables import check_tables, engine_for, has_tables, statements
             from fsm_provider.writes.ledger_table import LedgerTable
             from fsm_provider.writes.ledgers import max_flight
@@ -41,11 +40,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     state_conn_id, engine = None, None
     try:
         with quiet_airflow():
-            connection = read_connection_outside_of_tasks(options.conn_id)
-            service, state_conn_id = service_of(connection), state_conn_id_of(connection)
+            hook = FsmHook.outside_of_tasks(options.conn_id)
+            service, state_conn_id = hook.service, hook.state_conn_id
             if state_conn_id is None:
                 text = f"connection '{options.conn_id}' has no state_conn_id: its ledger is in Airflow"
                 return fail(2, text)
+            flight = max_flight(hook.valid_settings)
             engine = engine_for(state_conn_id, hook_outside_of_tasks)
         if options.command == "create-tables":
             if options.sql:
@@ -57,10 +57,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
             return 0
         if not has_tables(engine):
             return fail(1, f"the database of '{state_conn_id}' has no ledger yet: see create-tables")
-        settings = None
-        with suppress(FsmInputError):  # for example a token that is missing now
-            settings = settings_from(connection)
-        table = LedgerTable(engine, service, max_flight(settings))
+        table = LedgerTable(engine, service, flight)
         return COMMANDS[options.command](table, options)
     except RefusedError as error:
         return fail(1, str(error))

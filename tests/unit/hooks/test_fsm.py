@@ -94,6 +94,54 @@ def test_each_bad_field_is_named(fields, names):
     assert str(fields.get("password") or "secret-token") not in message
 
 
+def hook_for(monkeypatch, **fields):
+    given = {"conn_type": "fsm", "password": "secret-token", **fields}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(given))
+    return FsmHook()
+
+
+@pytest.mark.parametrize(
+    ("fields", "service"),
+    [
+        ({"host": "https://api.example.com/v1"}, "https://api.example.com/v1"),
+        ({"host": "HTTPS://API.example.com:443/v1/"}, "https://api.example.com/v1"),
+        ({"host": "api.example.com/v1", "port": 443}, "https://api.example.com/v1"),
+        ({"host": "http://api.example.com:443"}, "http://api.example.com:443"),
+        ({"host": "https://[::1]:443/v1"}, "https://[::1]/v1"),
+        ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
+        ({"host": "https://[::1]:8443"}, "https://[::1]:8443"),
+        ({"host": "https://[::1:8443]"}, "https://[::1:8443]"),
+        (
+            {"host": "https://api.example.com", "password": "", "extra": {"timeout": 0}},
+            "https://api.example.com",
+        ),
+    ],
+)
+def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields, service):
+    assert hook_for(monkeypatch, **fields).service == service
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "https://[::1/v1",
+        "https:///v1",
+        "https://",
+        "::1",
+        "https://api.example.com:x",
+        "https://a:99999",
+        "ftp://a",
+    ],
+)
+def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
+    with pytest.raises(FsmInputError) as refused:
+        _ = hook_for(monkeypatch, host=host).service
+
+    assert str(refused.value) == (
+        "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1"
+    )
+
+
 def test_nothing_is_read_before_it_is_used():
     FsmHook("there_is_no_such_connection")
 

@@ -1,5 +1,7 @@
 """One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
 
+import json
+import os
 import signal
 import threading
 import time
@@ -116,6 +118,16 @@ def test_nothing_is_recorded_if_the_connection_cannot_be_read(
                 write().execute(context_for(store))
         else:
             assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
+
+
+def test_a_host_that_is_no_url_fails_the_task_without_a_retry(service, connect, monkeypatch, store, write):
+    connect(service)
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": "https://[::1/v1"}))
+
+    with pytest.raises(AirflowFailException, match="connection 'fsm_default': host: should be a URL"):
+        write().execute(context_for(store))
+    assert store.entries == {}
 
 
 @pytest.mark.parametrize("extra", [{}, {"max_requests_per_second": 0.01}])

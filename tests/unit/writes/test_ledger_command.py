@@ -525,6 +525,19 @@ def test_a_connection_without_a_database_is_named(service, monkeypatch, run):
     assert run("list") == (2, "", "connection 'fsm_default' has no state_conn_id: its ledger is in Airflow\n")
 
 
+@pytest.mark.parametrize("host", ["https://[::1/v1", "https:///v1"])
+def test_a_host_that_is_no_url_is_named(monkeypatch, run, host):
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": host}))
+
+    for command in (("list",), ("create-tables",), ("settle", "PM-7", "--not-created", *WHY)):
+        code, output, error = run(*command)
+        assert (code, output) == (2, "")
+        assert error == (
+            "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("database", "says"),
     [
