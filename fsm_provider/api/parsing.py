@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from fsm_provider.api.errors import FsmResponseError
+from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Page, Record
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -28,7 +29,6 @@ RecordT = TypeVar("RecordT", bound=Record)
 Path = tuple[str | int, ...]
 _DATE_TIME = TypeAdapter(datetime)
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_warned: set[tuple[str, str]] = set()
 
 
 @cache
@@ -76,12 +76,13 @@ def parse_json(body: bytes) -> Any:
             value = _parse_leniently(body)
         except (ValueError, RecursionError):
             raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {error}") from None
-        if _is_first_warning("JSON", "text"):
-            logger.warning(
-                "the service sent invalid JSON (%s): invalid text was replaced by U+FFFD, "
-                "NaN and infinite numbers by null; this is logged once",
-                error,
-            )
+        warn_once(
+            logger,
+            "invalid JSON",
+            "the service sent invalid JSON (%s): invalid text was replaced by U+FFFD, NaN and infinite "
+            "numbers by null",
+            error,
+        )
         return value
 
 
@@ -139,8 +140,14 @@ def _amend(
         holder[name] = _DATE_TIME.validate_python(holder[name]).replace(tzinfo=timezone)
         return
     set_aside[path] = holder.pop(name)
-    _warn_once(
-        model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str)), detail
+    names = model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str))
+    warn_once(
+        logger,
+        names,
+        "%s.%s has an unexpected value (%s, of type %s) and is kept as received",
+        *names,
+        detail["type"],
+        type(detail["input"]).__name__,
     )
 
 
@@ -166,20 +173,3 @@ def _put_back(record: Any, path: Path, value: Any) -> None:
 
 def _attribute(record: Record, alias: str | int) -> str:
     return next(name for name, field in type(record).model_fields.items() if field.alias == alias)
-
-
-def _warn_once(model: str, field: str, detail: ErrorDetails) -> None:
-    if _is_first_warning(model, field):
-        logger.warning(
-            "%s.%s has an unexpected value (%s, of type %s) and is kept as received; this is logged once",
-            model,
-            field,
-            detail["type"],
-            type(detail["input"]).__name__,
-        )
-
-
-def _is_first_warning(model: str, field: str) -> bool:
-    first = (model, field) not in _warned
-    _warned.add((model, field))
-    return first
