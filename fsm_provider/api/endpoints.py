@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.form_filter import FORM_FILTERS
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.validation import parse_identifier
 
@@ -20,7 +18,6 @@ class Endpoint(Generic[RecordT]):
     """One operation.
 
     :param path: with ``{name}`` for each path parameter.
-    :param parameters: the specified query parameters, by our names for them.
     :param response: the class of a listing's elements, or of the complete body.
     :param versioned: whether the request carries ``X-API-VERSION``.
     """
@@ -28,7 +25,6 @@ class Endpoint(Generic[RecordT]):
     method: str
     path: str
     response: type[RecordT]
-    parameters: Mapping[str, str] = field(default_factory=dict)
     versioned: bool = False
 
     def path_for(self, **parameters: int | str) -> str:
@@ -47,10 +43,5 @@ class Endpoint(Generic[RecordT]):
 
 LIST_ASSET_DYNAMIC_FIELDS = Endpoint("GET", "/assetDynamicFieldValues", AssetDynamicField)
 CREATE_JOB = Endpoint("POST", "/properties/{propertyID}/jobs", Job, versioned=True)
-LIST_FORMS = Endpoint(
-    "GET",
-    "/forms",
-    Form,
-    parameters=FORM_FILTERS,
-)
+LIST_FORMS = Endpoint("GET", "/forms", Form)
 REGISTER_WEBHOOK = Endpoint("POST", "/settings/webhooks", Webhook)

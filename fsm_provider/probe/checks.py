@@ -21,6 +21,7 @@ from fsm_provider.api.errors import (
     FsmRateLimitedError,
     FsmUnauthorisedError,
 )
+from fsm_provider.api.form_filter import FORM_FILTERS
 from fsm_provider.api.models import Page
 from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.retry import RetryPolicy
@@ -46,8 +47,8 @@ TIMES = {"created_since": "created_on_date_time", "updated_since": "last_updated
 BETWEEN_ZONES = timedelta(minutes=15)
 CLOCKS_DIFFER = timedelta(minutes=3)
 
-Listing = Endpoint[Any]
-LISTINGS: tuple[Listing, ...] = (LIST_FORMS, LIST_ASSET_DYNAMIC_FIELDS)
+ListingEndpoint = Endpoint[Any]
+LISTINGS: tuple[ListingEndpoint, ...] = (LIST_FORMS, LIST_ASSET_DYNAMIC_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Probe:
         self._settings = settings
         unsized = settings.model_copy(update={"page_size_param": None, "page_size": None})
         self._client = FsmClient(unsized, retry_policy=ONE_RETRY, sleep=sleep)
-        self._first: dict[str, Page[Any]] = {}
+        self._first: dict[ListingEndpoint, Page[Any]] = {}
         self._sized: dict[str, int] = {}
         self.requests: int = 0
 
@@ -107,7 +108,7 @@ class Probe:
         errors: list[FsmError] = []
         for listing in LISTINGS:
             try:
-                self._first[listing.path] = self._ask(listing, {})
+                self._first[listing] = self._ask(listing, {})
             except (FsmUnauthorisedError, FsmConnectionError):
                 raise
             except FsmError as error:
@@ -115,16 +116,13 @@ class Probe:
         if not self._first:
             raise errors[0]
 
-    def _readable(self) -> Iterator[tuple[Listing, Page[Any]]]:
-        return ((listing, self._first[listing.path]) for listing in LISTINGS if listing.path in self._first)
-
-    def _ask(self, listing: Listing, params: Mapping[str, Any]) -> Page[Any]:
+    def _ask(self, listing: ListingEndpoint, params: Mapping[str, Any]) -> Page[Any]:
         if self.requests >= MAX_REQUESTS:
             raise _SpentError
         self.requests += 1
         return next(self._client.pages(listing.path, listing.response, params))
 
-    def _attempt(self, listing: Listing, params: Mapping[str, Any]) -> Page[Any] | str:
+    def _attempt(self, listing: ListingEndpoint, params: Mapping[str, Any]) -> Page[Any] | str:
         """Request a page with parameters that may be refused; return what happened instead."""
         try:
             return self._ask(listing, params)
@@ -136,7 +134,7 @@ class Probe:
             return "returned no listing"
 
     def _page_size(self) -> Finding:
-        several = [(listing, page) for listing, page in self._readable() if len(page.data) > 1]
+        several = [(listing, page) for listing, page in self._first.items() if len(page.data) > 1]
         if not several:
             return Finding("page_size_param", "unknown", "no listing has two records")
         listing, first = several[0]
@@ -153,7 +151,7 @@ class Probe:
             tried[name] = page if isinstance(page, str) else "ignored"
         return Finding("page_size_param", "unknown", f"none of the names tried works ({_summary_for(tried)})")
 
-    def _largest_page(self, listing: Listing, name: str, usual: int) -> tuple[int | None, str]:
+    def _largest_page(self, listing: ListingEndpoint, name: str, usual: int) -> tuple[int | None, str]:
         tried: dict[str, str] = {}
         for size in PAGE_SIZES:
             page = self._attempt(listing, {name: size})
@@ -183,19 +181,19 @@ class Probe:
             tried[name] = second if isinstance(second, str) else "ignored"
         return Finding("cursor_param", "unknown", f"none of the names tried works ({_summary_for(tried)})")
 
-    def _page_before_another(self) -> tuple[Listing, dict[str, Any], Page[Any]] | None:
+    def _page_before_another(self) -> tuple[ListingEndpoint, dict[str, Any], Page[Any]] | None:
         """Return a first page that has a second, with its listing and parameters."""
-        for listing, page in self._readable():
+        for listing, page in self._first.items():
             if not _after(page).finished:
                 return listing, {}, page
-        for listing, page in self._readable():
+        for listing, page in self._first.items():
             if self._sized and len(page.data) > 1:
                 params = dict.fromkeys(self._sized, 1)
                 return listing, params, self._ask(listing, params)
         return None
 
     def _timezone(self) -> Finding:
-        *_, (listing, _) = self._readable()  # of asset fields, if readable: its serverTime has no zone
+        *_, (listing, _) = self._first.items()  # of asset fields, if readable: its serverTime has no zone
         page = self._ask(listing, {})
         now = datetime.now(UTC)
         shown = getattr(page.meta, "server_time", None)
@@ -215,8 +213,8 @@ class Probe:
         return Finding("server_timezone", "confirmed", evidence, {"server_timezone": str(zone)})
 
     def _time_filter(self, name: str, formats: tuple[TimeFormat, ...]) -> Finding:
-        parameter, attribute = LIST_FORMS.parameters[name], TIMES[name]
-        known = _times(self._first.get(LIST_FORMS.path), attribute)
+        parameter, attribute = FORM_FILTERS[name], TIMES[name]
+        known = _times(self._first.get(LIST_FORMS), attribute)
         tried: dict[str, str] = {}
         for one in formats:
             bound = one.bound_within(known)

@@ -14,7 +14,7 @@ import yaml
 
 import fsm_provider
 from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
-from fsm_provider.api.endpoints import LIST_FORMS
+from fsm_provider.api.form_filter import FORM_FILTERS
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.api.models import Usage
 from fsm_provider.hooks.fsm import FsmHook
@@ -183,7 +183,7 @@ def test_the_page_of_the_service_names_each_filter_of_the_forms():
 
     named = dict(zip(names_in(table, 1), names_in(table), strict=True))
 
-    assert named == dict(LIST_FORMS.parameters)
+    assert named == FORM_FILTERS
 
 
 def test_the_page_of_the_jobs_names_each_field_of_a_payload():
