@@ -6,11 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from fsm_provider.api.errors import FsmConnectionError, FsmError
 from fsm_provider.probe.checks import MAX_REQUESTS, Finding, Probe
-from fsm_provider.terminal import exit_code_of
+from fsm_provider.terminal import exit_code_of, fail, printable
 
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size, time zone and time format the service behind a connection
@@ -50,20 +49,19 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         for finding in probe.findings():
             findings.append(finding)
             if finding.outcome != "unknown":
-                print(_line(finding))
+                print(printable(_line(finding)))
     except FsmConnectionError as error:
-        print(f"{error}{assumption_about(connection)}", file=sys.stderr)
-        return 2
+        return fail(2, f"{error}{assumption_about(connection)}")
     except (AirflowException, FsmError) as error:
-        print(str(error), file=sys.stderr)
-        return 2
+        return fail(2, str(error))
     print(f"\n{probe.requests} requests were made. The connection's extra:")
-    print(json.dumps(_extra(connection.extra_dejson, findings), indent=2))
+    found = {name: value for finding in findings for name, value in finding.settings.items()}
+    print(json.dumps({**connection.extra_dejson, **found}, indent=2))
     unknown = [finding for finding in findings if finding.outcome == "unknown"]
     if unknown:
         print("\nCould not be determined:")
     for finding in unknown:
-        print(f"- {finding.name}, because {finding.evidence}.")
+        print(printable(f"- {finding.name}, because {finding.evidence}."))
     return 0 if all(finding.outcome == "confirmed" for finding in findings) else 1
 
 
@@ -71,12 +69,6 @@ def _line(finding: Finding) -> str:
     values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
     verdict = f"{finding.name} is {'honoured' if finding.outcome == 'confirmed' else 'not honoured'}"
     return f"{values or verdict}: {finding.evidence}"
-
-
-def _extra(extra: dict[str, Any], findings: list[Finding]) -> dict[str, Any]:
-    for finding in findings:
-        extra = {**extra, **finding.settings}
-    return extra
 
 
 if __name__ == "__main__":
