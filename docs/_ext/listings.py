@@ -46,7 +46,7 @@ FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_fr
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
     r"\bMoment\b": "datetime",
-    r"\b(Integer|IntegerID)\b": "int",
+    r"\bInteger\b": "int",
     r"\b(TextID|Amount|StrictStr)\b": "str",
     r"\bStrictBool\b": "bool",
     r"Annotated\[(\w+), .*?\](?= \||$)": r"\1",

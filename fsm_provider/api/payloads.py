@@ -23,7 +23,7 @@ from pydantic import (
 
 from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError, describe
-from fsm_provider.api.models import wire_name
+from fsm_provider.api.models import Integer, wire_name
 from fsm_provider.api.validation import describe_invalid_fields, dotted_name
 
 
@@ -31,12 +31,6 @@ class _Payload(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
     )
-
-
-def _refuse_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("should be an integer, not a boolean")
-    return value
 
 
 def _integer_to_text(value: Any) -> Any:
@@ -51,7 +45,6 @@ def _amount_to_text(value: Any) -> Any:
     return _integer_to_text(value)
 
 
-IntegerID = Annotated[int, BeforeValidator(_refuse_boolean)]
 TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
 Amount = Annotated[
     StrictStr, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$"), BeforeValidator(_amount_to_text)
@@ -70,15 +63,15 @@ class JobCreate(_Payload):
     site_contact_id: TextID | None = None
     settings_job_description_id: TextID | None = None
     notes: StrictStr | None = None
-    service_reminder_instance1_id: IntegerID | None = None
-    service_reminder_instance2_id: IntegerID | None = None
-    service_reminder_instance3_id: IntegerID | None = None
+    service_reminder_instance1_id: Integer | None = None
+    service_reminder_instance2_id: Integer | None = None
+    service_reminder_instance3_id: Integer | None = None
     skills: JsonValue = None
     customer_reference: TextID | None = None
     quoted_amount: Amount | None = None
     priority: StrictStr | None = None
-    business_unit_id: IntegerID | None = None
-    user_group_id: IntegerID | None = None
+    business_unit_id: Integer | None = None
+    user_group_id: Integer | None = None
     extra_fields: dict[str, JsonValue] = Field(default_factory=dict, alias="extra_fields")
 
     @field_validator("extra_fields")

@@ -95,7 +95,8 @@ def test_an_identifier_that_is_an_integer_may_be_given_as_text(name):
     ("name", "value"),
     [
         *[(name, value) for name in TEXT_IDS for value in (True, 1.0, ["31"], b"31")],
-        *[(name, value) for name in INTEGER_IDS for value in (True, 1.5, "x", "", [41])],
+        *[(name, value) for name in INTEGER_IDS for value in (True, 1.5, 7.0, "x", "", [41])],
+        *[(name, value) for name in INTEGER_IDS for value in ("7_0", "1.0", "+7", " 7 ")],
         ("notes", 5),
         ("notes", b"x"),
         ("priority", True),
