@@ -45,7 +45,7 @@ EXPORTED_BY = {
 FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_from")
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
-    r"\bMoment\b": "datetime",
+    r"\bTimestamp\b": "datetime",
     r"\bInteger\b": "int",
     r"\b(TextID|Amount|StrictStr)\b": "str",
     r"\bStrictBool\b": "bool",
