@@ -163,16 +163,10 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise FsmInputError(
-                describe_invalid_fields(
-                    error,
-                    cls,
-                    name_for=lambda location: dotted_name(
-                        tuple(_SHOWN_AS.get(str(name), name) for name in location)
-                    ),
-                    messages={"extra_forbidden": f"is not a setting; these are: {_names()}"},
-                )
-            ) from None
+            names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
+            messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
+            described = describe_invalid_fields(error, cls, name_for=_shown_name, messages=messages)
+            raise FsmInputError(described) from None
 
 
 def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
@@ -203,8 +197,8 @@ def _needs_https(url: str, *, example: str) -> bool:
     return parts.scheme == "http" and not is_loopback(parts.hostname)
 
 
-def _names() -> str:
-    return ", ".join(sorted(Settings.model_fields.keys() - _SHOWN_AS.keys()))
+def _shown_name(location: tuple[int | str, ...]) -> str:
+    return dotted_name(tuple(_SHOWN_AS.get(str(name), name) for name in location))
 
 
 def is_loopback(hostname: str | None) -> bool:
