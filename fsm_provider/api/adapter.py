@@ -24,7 +24,7 @@ from urllib3 import HTTPConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection
 
 from fsm_provider.api.public_hosts import require_public_ip
-from fsm_provider.api.time_limits import Interruptible
+from fsm_provider.api.time_limits import running_limit
 
 MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
@@ -171,8 +171,11 @@ class _Response(HTTPResponse):
                 self._socket.settimeout(timeout)
 
 
-class _Connection(Interruptible, HTTPConnection):
-    """Sends the head of a request together with its body: one system call, and one packet."""
+class _Connection(HTTPConnection):
+    """Sends the head of a request together with its body: one system call, and one packet.
+
+    The running time limit, if any, shuts it down from the start of the response.
+    """
 
     response_class = _Response
     idle_since = float("inf")
@@ -200,6 +203,11 @@ class _Connection(Interruptible, HTTPConnection):
         else:
             self._head = None
             super().send(head + data if head else data)
+
+    def getresponse(self) -> Any:
+        if limit := running_limit.get():
+            limit.watch(self.sock)
+        return super().getresponse()
 
 
 class _PublicConnection(_Connection):

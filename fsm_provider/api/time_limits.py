@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Lock, Timer
 from time import monotonic
-from typing import Any
 
-_current: ContextVar[TimeLimit | None] = ContextVar("fsm_time_limit", default=None)
+running_limit: ContextVar[TimeLimit | None] = ContextVar("fsm_time_limit", default=None)
+"""The limit of the block that runs, if it has one."""
 
 
 class TimeLimit:
@@ -32,11 +32,11 @@ class TimeLimit:
         started, timer = monotonic(), Timer(self._left, self._reach)
         timer.daemon = True
         timer.start()
-        token = _current.set(self)
+        token = running_limit.set(self)
         try:
             yield
         finally:
-            _current.reset(token)
+            running_limit.reset(token)
             timer.cancel()
             self.watch(None)
             self._left = max(0.0, self._left - (monotonic() - started))
@@ -57,13 +57,3 @@ class TimeLimit:
         if self._watched:
             with suppress(OSError):  # already closed
                 self._watched.shutdown(socket.SHUT_RDWR)
-
-
-class Interruptible:
-    """A connection that the running time limit, if any, shuts down."""
-
-    def getresponse(self) -> Any:
-        """Let the time limit watch the connection from the start of the response."""
-        if limit := _current.get():
-            limit.watch(self.sock)  # type: ignore[attr-defined]
-        return super().getresponse()  # type: ignore[misc]
