@@ -10,12 +10,7 @@ from contextvars import ContextVar
 _confidential = ContextVar("fsm_confidential_request", default=False)
 
 
-class _SuppressConfidential(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not _confidential.get()
-
-
-logging.getLogger("urllib3.connectionpool").addFilter(_SuppressConfidential())
+logging.getLogger("urllib3.connectionpool").addFilter(lambda _: not _confidential.get())
 
 
 @contextmanager
