@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from pydantic import SecretStr
 
@@ -31,22 +31,20 @@ from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.listing import Listing
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
+from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
-from fsm_provider.api.transport import ApiRequest, Transport
+from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_path
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _records = attrgetter("data")
 
-ResultT = TypeVar("ResultT")
-RecordT = TypeVar("RecordT", bound=Record)
 Params = Mapping[str, Any]
 
 LONG_WAIT = 5.0
@@ -133,8 +131,7 @@ class FsmClient:
         :raises FsmError: during iteration.
         """
         listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
-        pages = self.pages(listing.path, listing.response, params, max_pages=max_pages)
-        return chain.from_iterable(map(_records, pages.pages_with_warning()))
+        return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
 
     def create_job(
         self,
@@ -205,7 +202,7 @@ class FsmClient:
         self,
         path: str,
         params: Params | None = None,
-        model: type[RecordT] | None = None,
+        model: type[Record] | None = None,
         *,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import requests
@@ -32,10 +32,8 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
-from fsm_provider.api.transport import USER_AGENT, Transport, request_id_in, seconds_to_wait
+from fsm_provider.api.transport import USER_AGENT, ResultT, Transport, request_id_in, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
-
-ResultT = TypeVar("ResultT")
 
 MAX_REDIRECTS = 5
 CHUNK_SIZE = 2**16

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
+from fsm_provider.api.models import AssetDynamicField, Form, Job, RecordT, Webhook
 from fsm_provider.api.validation import parse_identifier
-
-RecordT = TypeVar("RecordT", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)

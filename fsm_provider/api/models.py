@@ -89,6 +89,9 @@ class Record(BaseModel):
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
 
+RecordT = TypeVar("RecordT", bound=Record)
+
+
 class ValueOption(Record):
     """A selectable value of an asset dynamic field."""
 

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import cache
 from math import isfinite
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.log_once import warn_once
-from fsm_provider.api.models import Page, Record
+from fsm_provider.api.models import Page, Record, RecordT
+from fsm_provider.api.validation import SURROGATE
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-RecordT = TypeVar("RecordT", bound=Record)
 Path = tuple[str | int, ...]
 _DATE_TIME = TypeAdapter(datetime)
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @cache
-def _page_model_for(model: type[Record] | None) -> type[Page[Any]]:
-    page: Any = Page
-    return cast(type[Page[Any]], page[model or Any])
+def _page_model_for(model: type[Record]) -> type[Page[Any]]:
+    return Page[model]  # type: ignore[valid-type]
 
 
 def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
@@ -90,7 +87,7 @@ def _parse_leniently(body: bytes) -> Any:
     """Parse JSON that contains a BOM, raw control characters, surrogates, NaN or Infinity."""
     text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
     value = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
-    return from_json(_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    return from_json(SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
 
 
 def _finite(number: str) -> float | None:

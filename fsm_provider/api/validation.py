@@ -28,9 +28,10 @@ INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
 """Headers that the client alone sets, in lower case."""
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Half a character."""
 
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
@@ -136,8 +137,8 @@ def refuse_half_characters(name: str, text: str) -> None:
 
     :raises FsmInputError: naming ``name``.
     """
-    if _SURROGATE.search(text):
-        name = _SURROGATE.sub("?", name)
+    if SURROGATE.search(text):
+        name = SURROGATE.sub("?", name)
         raise FsmInputError(f"{name}: contains half a character (an unpaired surrogate)")
 
 
