@@ -300,6 +300,10 @@ def test_the_signing_secret_shows_in_no_dump_and_no_repr(secret):
     assert webhook.signing_secret.get_secret_value() == str(secret)
 
 
+def test_a_secret_that_comes_under_our_name_is_not_in_the_json():
+    assert SECRET not in str(Webhook.model_validate({**WEBHOOK, "signing_secret": SECRET}).as_json())
+
+
 @pytest.mark.parametrize(("model", "record"), [(Form, FORM), (Webhook, WEBHOOK)])
 def test_a_url_that_may_be_signed_is_not_in_the_repr(model, record):
     read = model.model_validate(record)
