@@ -119,7 +119,7 @@ class FsmClient:
     ) -> Listing:
         """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
         listing, sent = endpoints.LIST_FORMS, {**(params or {}), **wanted.params()}
-        return self.pages(listing.path, listing.response, sent, max_pages=max_pages)
+        return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
@@ -215,7 +215,7 @@ class FsmClient:
         :raises FsmInputError: at once, for an invalid path.
         :raises FsmError: during iteration.
         """
-        pages = self.pages(parse_path(path), model, params, max_pages=max_pages)
+        pages = self.pages(parse_path(path), params=params, model=model, max_pages=max_pages)
         return chain.from_iterable(map(_records, pages.pages_with_warning()))
 
     def request(
@@ -262,9 +262,9 @@ class FsmClient:
     def pages(
         self,
         path: str,
-        model: type[Record] | None = None,
-        params: Params | None = None,
         *,
+        params: Params | None = None,
+        model: type[Record] | None = None,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Listing:
         """List page by page; the parameters are those of :meth:`paginate`.

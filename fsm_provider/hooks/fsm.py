@@ -235,7 +235,7 @@ class FsmHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """List one page of forms, and a second page if there is one, which checks the cursor parameter."""
         try:
-            pages = self.client.pages(LIST_FORMS.path, LIST_FORMS.response)
+            pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:

@@ -120,7 +120,7 @@ class Probe:
         if self.requests >= MAX_REQUESTS:
             raise _SpentError
         self.requests += 1
-        return next(self._client.pages(listing.path, listing.response, params))
+        return next(self._client.pages(listing.path, params=params, model=listing.response))
 
     def _attempt(self, listing: ListingEndpoint, params: Mapping[str, Any]) -> Page[Any] | str:
         """Request a page with parameters that may be refused; return what happened instead."""

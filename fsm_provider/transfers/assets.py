@@ -46,7 +46,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
                 {"query_params": self.query_params},
                 schema,
                 lambda: self.hook.client.pages(
-                    endpoint.path, endpoint.response, self.query_params, max_pages=MAX_PAGES
+                    endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
                 ),
                 lambda listing, encode: entries_for_asset_fields(
                     self.counted(chain.from_iterable(map(attrgetter("data"), listing))), schema, encode

@@ -27,7 +27,7 @@ def client(service, make_client):
 
 @pytest.fixture
 def listing(client):
-    return client.pages(LIST_FORMS.path, LIST_FORMS.response)
+    return client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
 
 
 def identifiers(pages):
@@ -80,7 +80,7 @@ def test_a_listing_goes_on_with_another_token(service, listing, make_client):
     service.settings.token = "rotated"
 
     other = make_client(service)
-    listing.fetch_like(other.pages(LIST_FORMS.path, LIST_FORMS.response))
+    listing.fetch_like(other.pages(LIST_FORMS.path, model=LIST_FORMS.response))
 
     assert len(identifiers(listing)) == 35
     assert len(service.requests) == 5
@@ -144,10 +144,10 @@ def test_a_total_is_an_integer_or_text(service, listing, total):
 
 
 def test_a_listing_from_a_cursor_on_is_compared_with_nothing(service, client):
-    first = client.pages(LIST_FORMS.path, LIST_FORMS.response).next_page()
+    first = client.pages(LIST_FORMS.path, model=LIST_FORMS.response).next_page()
     cursor = {service.settings.cursor_param: first.pagination.next_cursor}
 
-    listing = client.pages(LIST_FORMS.path, LIST_FORMS.response, cursor)
+    listing = client.pages(LIST_FORMS.path, params=cursor, model=LIST_FORMS.response)
 
     assert len(identifiers(listing)) == 35
     assert (listing.distinct, listing.mismatch) == (None, None)
