@@ -14,7 +14,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
-from fsm_provider.api.metrics import counted_write
 from fsm_provider.api.validation import (
     close_names,
     parse_choice,
@@ -199,6 +198,8 @@ class FsmOneWriteOperator(FsmOptionsOperator):
 
         :param send: called with the hook and further headers.
         """
+        from fsm_provider.metrics import counted_write
+
         hook = self.hook
         hook.sleep = partial(ledger.wait, stopping=self._stopping)
         ledger.load([write])

@@ -13,8 +13,8 @@ from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.endpoints import REGISTER_WEBHOOK
 from fsm_provider.api.errors import FsmError, FsmSecretNotStoredError, FsmUncertainWriteError
-from fsm_provider.api.metrics import counted_write
 from fsm_provider.links.webhooks import HIDDEN
+from fsm_provider.metrics import counted_write
 from fsm_provider.plugins.webhooks.settings import tokens_variable
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.registrations import PathTokens, Registrations, uncertain_error, variable_name
