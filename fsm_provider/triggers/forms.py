@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -85,22 +86,7 @@ class FsmFormTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "fsm_conn_id": self.fsm_conn_id,
-                "filters": self.filters,
-                "minimum_forms": self.minimum_forms,
-                "form_names": self.form_names,
-                "query_params": self.query_params,
-                "poll_interval": self.poll_interval,
-                "failure_tolerance": self.failure_tolerance,
-                "shared": self.shared,
-                "began": self.began,
-                "deadline": self.deadline,
-                "log_interval": self.log_interval,
-            },
-        )
+        return _serialized(self, *signature(FsmFormTrigger).parameters)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Wait until there are enough forms, the failure tolerance is used up, or the sensor times out."""
@@ -168,7 +154,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"asset_name": self.asset_name}
+        return _serialized(self, "asset_name")
 
     def shared_stream_key(self) -> str:
         """Return the key of this trigger's own stream: only a stream learns when its events are stored.
@@ -247,10 +233,7 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"asset_name": self.asset_name, "poll_interval": self.poll_interval},
-        )
+        return _serialized(self, "asset_name", "poll_interval")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
@@ -261,3 +244,9 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
             await announce_interval(self.asset_name, self.poll_interval)
             await asyncio.Event().wait()
         yield TriggerEvent(None)
+
+
+def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+    """Return the class path of a trigger, and those of its attributes that are its arguments."""
+    kind = type(trigger)
+    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
