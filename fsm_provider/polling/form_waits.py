@@ -11,7 +11,9 @@ from fsm_provider.polling.wait_status import target_for
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """The lower bound of a wait without one."""
-ANYWHERE = ("account", "")
+Place = tuple[str, str]
+"""What most waits filter by: ``job`` or ``property``, and its identifier."""
+ANYWHERE: Place = ("account", "")
 """The place of a wait on neither job nor property."""
 
 
@@ -77,7 +79,7 @@ class FormWaits:
 
     def __init__(self) -> None:
         self.all: dict[FormWait, None] = {}
-        self._by_place: dict[tuple[str, str], list[FormWait]] = {}
+        self._by_place: dict[Place, list[FormWait]] = {}
 
     def add(self, wait: FormWait) -> None:
         """Add a wait."""
@@ -95,11 +97,36 @@ class FormWaits:
 
     def concerned_by(self, reference: FormReference) -> list[FormWait]:
         """Return the waits on the form's job or property, or on the entire account."""
-        places = ("job", str(reference["jobID"])), ("property", str(reference["propertyID"])), ANYWHERE
-        return [wait for place in places for wait in self._by_place.get(place, ())]
+        return [wait for place in _places(reference) for wait in self._by_place.get(place, ())]
 
 
-def _place(wanted: FormFilter) -> tuple[str, str]:
+class FormIndex:
+    """References of forms, by the places whose waits they concern."""
+
+    def __init__(self, references: Iterable[FormReference]) -> None:
+        self._by_place: dict[Place, dict[int, FormReference]] = {ANYWHERE: {}}
+        for reference in references:
+            self.put(reference)
+
+    def put(self, reference: FormReference) -> None:
+        """Add or replace a reference, whose form may have moved to another job or property."""
+        identifier, places = reference["id"], _places(reference)
+        if known := self._by_place[ANYWHERE].get(identifier):
+            for place in set(_places(known)).difference(places):
+                del self._by_place[place][identifier]
+        for place in places:
+            self._by_place.setdefault(place, {})[identifier] = reference
+
+    def candidates(self, wanted: FormFilter) -> Iterable[FormReference]:
+        """Return the references that may match a filter; the caller has to apply it."""
+        return self._by_place.get(_place(wanted), {}).values()
+
+
+def _places(reference: FormReference) -> tuple[Place, ...]:
+    return ("job", str(reference["jobID"])), ("property", str(reference["propertyID"])), ANYWHERE
+
+
+def _place(wanted: FormFilter) -> Place:
     if wanted.job_id is not None:
         return "job", str(wanted.job_id)
     if wanted.property_id is not None:

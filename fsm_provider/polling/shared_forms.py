@@ -15,8 +15,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
-from fsm_provider.polling.form_index import FormIndex
-from fsm_provider.polling.form_waits import BEGINNING, FormWait, FormWaits
+from fsm_provider.polling.form_waits import BEGINNING, FormIndex, FormWait, FormWaits
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
 MIN_CHECKS = 20

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
-from fsm_provider.polling.form_index import FormIndex
+from fsm_provider.polling.form_waits import FormIndex
 from fsm_provider.polling.polls import start_time
 from tests.unit.polling.references import NOON, reference
 
@@ -24,6 +24,15 @@ def test_an_index_moves_a_form_to_another_job():
 
     assert list(index.candidates(FormFilter(job_id=21))) == []
     assert [found["id"] for found in index.candidates(FormFilter(job_id=22))] == [1]
+
+
+def test_an_index_keeps_the_order_of_the_listing_when_a_form_changes():
+    index = FormIndex([reference(1), reference(2)])
+
+    index.put(reference(1, name="Oil"))
+
+    for wanted in (FormFilter(), FormFilter(job_id=21), FormFilter(property_id=7)):
+        assert [found["formName"] for found in index.candidates(wanted)] == ["Oil", "Gas"]
 
 
 @pytest.mark.parametrize(
