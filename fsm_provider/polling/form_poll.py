@@ -13,7 +13,7 @@ from fsm_provider.api.forms import reference_to
 from fsm_provider.api.listing import Listing
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Form, Page
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult, start_time
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult
 from fsm_provider.state.digest import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -117,17 +117,18 @@ def _start_time(client: FsmClient, page: Page[Any], requested: datetime, duratio
     served = page.meta.server_time if page.meta else None
     if not isinstance(served, datetime) or not served.tzinfo:
         return requested
-    started = start_time(served - duration, requested)
-    if started is requested:
-        warn_once(
-            logger,
-            ("clock", client.settings.base_url),
-            "The clock of %s is at %s (meta.serverTime), the local clock at %s: they differ by more than %s, "
-            "so forms are polled by the local clock. Check this machine's clock, and server_timezone on the "
-            "connection",
-            client.settings.base_url,
-            served.isoformat(),
-            (requested + duration).isoformat(),
-            MAX_CLOCK_SKEW,
-        )
-    return started
+    started = served - duration
+    if abs(started - requested) <= MAX_CLOCK_SKEW:
+        return started
+    warn_once(
+        logger,
+        ("clock", client.settings.base_url),
+        "The clock of %s is at %s (meta.serverTime), the local clock at %s: they differ by more than %s, "
+        "so forms are polled by the local clock. Check this machine's clock, and server_timezone on the "
+        "connection",
+        client.settings.base_url,
+        served.isoformat(),
+        (requested + duration).isoformat(),
+        MAX_CLOCK_SKEW,
+    )
+    return requested

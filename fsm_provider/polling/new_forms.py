@@ -19,7 +19,7 @@ from fsm_provider.api.form_filter import FormFilter, FormReference, parse_refere
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 from fsm_provider.polling.replays import Replay
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -81,8 +81,10 @@ class NewFormTracker:
         self._names = FormCriteria(form_names=tuple(form_names))
         self._first_poll_emits = start_from != "now"
         self._start = parse_reference_time(start_from)
-        self._watermark = Watermark(look_back, reconcile_every)
-        self._reconcile_back = reconcile_back
+        self._look_back, self._reconcile_back = look_back, reconcile_back
+        self._reconcile_every = reconcile_every
+        self._watermark: datetime | None = None
+        self._reconciled_at = -math.inf
         self._emitted = EmittedForms()
         self._pending = PendingForms()
         self._event: list[NewForm] = []
@@ -106,7 +108,7 @@ class NewFormTracker:
         """
         timestamp = parse_reference_time(stored["moment"])
         self._replayed = stored.get("replayed")
-        self._watermark.timestamp = self._pending.watermark = timestamp
+        self._watermark = self._pending.watermark = timestamp
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
 
@@ -128,13 +130,13 @@ class NewFormTracker:
         is not remembered, and not requested, is history: as far back as nothing is remembered.
         """
         self._replayed = replay.id
-        if (timestamp := self._watermark.timestamp) is None:
+        if (timestamp := self._watermark) is None:
             return
         self._replay = replay
         self._emitted.remove(lambda version: replay.covers(parse_reference_time(version)))
         remembered = timestamp - self._reconcile_back
         self._history_ends = max(self._history_ends or remembered, remembered)
-        self._watermark.timestamp = self._pending.watermark = min(timestamp, replay.since)
+        self._watermark = self._pending.watermark = min(timestamp, replay.since)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -142,21 +144,21 @@ class NewFormTracker:
         :param now: seconds of a clock that never goes back.
         :param clock: our time, used if there is no watermark.
         """
-        timestamp = self._watermark.timestamp
+        timestamp = self._watermark
         if timestamp is not None:
             oldest: datetime | None = timestamp - self._reconcile_back
         elif self._first_poll_emits:
             oldest = self._start
         else:
             # Everything that a later poll can return, even if the service's clock is not ours.
-            oldest = clock - self._watermark.look_back - self._reconcile_back - MAX_CLOCK_SKEW
+            oldest = clock - self._look_back - self._reconcile_back - MAX_CLOCK_SKEW
         self._oldest = self._not_before_start(oldest)
-        full = timestamp is None or self._watermark.full_is_due(now)
-        since = self._oldest if full else self._not_before_start(timestamp)
+        is_due = timestamp is None or now - self._reconciled_at >= self._reconcile_every
+        since = self._oldest if is_due else self._not_before_start(timestamp)
         filters = self._wanted.as_dict()
         if since is not None:
             filters["updated_since"] = since.isoformat()
-        return PollQuery(filters=filters, full=full)
+        return PollQuery(filters=filters)
 
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:
         """Add a poll, and return its new forms, which are pending from now on.
@@ -177,9 +179,10 @@ class NewFormTracker:
                 new.append(form)
         new = self._without_history(new, result, now)
         since = parse_reference_time(query.filters.get("updated_since"))
-        full = since is None or (self._oldest is not None and since <= self._oldest)
-        self._watermark.move(result.started, full=full, now=now)
-        self._pending.add(new, result.started - self._watermark.look_back)
+        if since is None or (self._oldest is not None and since <= self._oldest):
+            self._reconciled_at = now
+        self._watermark = result.started - self._look_back
+        self._pending.add(new, self._watermark)
         self._forget()
         return [form.reference for form in new]
 
@@ -205,7 +208,7 @@ class NewFormTracker:
         Until all forms of the first poll are recorded the watermark may have no time; the chunks are stored
         all the same.
         """
-        timestamp, polled = self._pending.watermark, self._watermark.timestamp
+        timestamp, polled = self._pending.watermark, self._watermark
         watermark = StoredWatermark(
             moment=None if timestamp is None else timestamp.isoformat(), pieces=self._emitted.keys()
         )
@@ -248,7 +251,7 @@ class NewFormTracker:
     def _without_history(self, new: list[NewForm], result: PollResult, now: float) -> list[NewForm]:
         """Record the forms that are history as if they were emitted, and return the others."""
         ends, self._history_ends = self._history_ends, None
-        if self._watermark.timestamp is None and not self._first_poll_emits:
+        if self._watermark is None and not self._first_poll_emits:
             # A restart asks for the same forms again, and knows which of them are history.
             self._pending.watermark = self._oldest and self._oldest + self._reconcile_back
             waited = now - self._began

@@ -188,7 +188,7 @@ class SharedForms:
             filters["updated_since"] = self._reads_since.isoformat()
         elif listing.since != BEGINNING:
             filters[self._bound] = listing.since.isoformat()  # type: ignore[literal-required]
-        return PollQuery(filters=filters, full=listing.since is not None, max_pages=listing.max_pages)
+        return PollQuery(filters=filters, max_pages=listing.max_pages)
 
     def ingest(self, result: PollResult, now: float) -> Iterator[FormWait]:
         """Give the waits the forms of the listing of :meth:`next_query`; yield those that it concerns.

@@ -295,7 +295,7 @@ def _combined(queries: Collection[PollQuery]) -> PollQuery:
         filters["updated_since"] = min(filter(None, bounds)).isoformat()
     places = set(map(_place, queries))
     max_pages = len(places) if len(places) > 1 and all(map(_is_narrow, queries)) else None
-    return PollQuery(filters=cast(FormFilters, filters), full=True, max_pages=max_pages)
+    return PollQuery(filters=cast(FormFilters, filters), max_pages=max_pages)
 
 
 def _place(query: PollQuery) -> tuple[object, object]:

@@ -241,7 +241,7 @@ class FormStream:
             call.poller = FormPoller(self.fsm_conn_id, self._query_params, is_check=True)
         polls = poll_forever(
             call.poller,
-            next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
+            next_query=lambda now: PollQuery(filters=wait.wanted.as_dict()),
             ingest=lambda _, result, now: self._forms.checked(wait, result.references, now),
             interval=self.interval,
             first_after=0.0,

@@ -52,7 +52,7 @@ class Watcher:
         self.query = self.tracker.next_query(self.seconds, started)
         if shared_since:
             filters = {"updated_since": shared_since.isoformat()}
-            self.query = PollQuery(filters=filters, full=True)
+            self.query = PollQuery(filters=filters)
         result = PollResult(references=list(references), started=started, digests=digests or {})
         new = self.tracker.ingest(self.query, result, self.seconds)
         if max_forms:
@@ -109,7 +109,6 @@ def test_from_a_time_no_poll_goes_back_before_it():
     assert watcher.poll(reference(1)) == [1]
     assert since(watcher) == NOON - 3 * DAY
     watcher.poll(started=NOON + HOUR, after=3600.0)
-    assert watcher.query.full
     assert since(watcher) == NOON - 3 * DAY
 
 
@@ -119,7 +118,6 @@ def test_a_poll_goes_back_to_the_start_of_the_last_less_the_look_back():
     watcher.poll(started=NOON + timedelta(minutes=1))
 
     assert since(watcher) == NOON - HOUR
-    assert not watcher.query.full
 
 
 def test_a_reconciliation_goes_back_further_and_finds_what_came_days_late():
@@ -306,7 +304,6 @@ def test_a_restart_continues_at_the_watermark_and_emits_nothing_twice():
     other = watcher.restarted()
 
     assert other.poll(reference(1), reference(2), reference(3), started=NOON + 30 * DAY) == [3]
-    assert other.query.full
     assert since(other) == NOON - 7 * DAY
 
 
@@ -403,7 +400,7 @@ def test_without_a_readable_time_a_form_is_emitted_again_once_its_content_change
     assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
     watcher.save()
     assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST, after=3600.0) == []
-    assert watcher.query.full
+    assert since(watcher) == NOON - HOUR - 7 * DAY
     assert watcher.restarted().poll(reference(1, updated), digests=OTHER_DIGEST) == []
     assert watcher.restarted().poll(reference(1, updated), digests=DIGEST) == [1]
 
@@ -572,11 +569,11 @@ def test_a_shared_listing_that_goes_back_far_enough_is_a_reconciliation():
     watcher.poll()
     watcher.poll(shared_since=NOON - 8 * DAY, after=3000.0)
     watcher.poll(after=1000.0)
-    assert not watcher.query.full
+    assert since(watcher) == NOON - HOUR
 
     watcher.poll(shared_since=NOON - 2 * DAY, after=2500.0)
     watcher.poll(after=200.0)
-    assert watcher.query.full
+    assert since(watcher) == NOON - HOUR - 7 * DAY
 
 
 @pytest.mark.parametrize(

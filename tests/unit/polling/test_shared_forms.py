@@ -78,7 +78,7 @@ class Stream:
                 concerned += self.forms.ingest(self.service.answer(queries[-1]), self.seconds)
             goes_on = self.forms.has_more
         for waiting in alone:
-            queries.append(PollQuery(filters=waiting.wanted.as_dict(), full=True))
+            queries.append(PollQuery(filters=waiting.wanted.as_dict()))
             self.forms.checked(waiting, self.service.answer(queries[-1]).references, self.seconds)
             concerned.append(waiting)
         return queries, concerned
@@ -110,6 +110,15 @@ def stream(service):
 
 def filters(queries):
     return [query.filters for query in queries]
+
+
+def lists_changes(query):
+    return "updated_since" in query.filters
+
+
+def bounds_in(queries):
+    """The bounds of the listings since a bound."""
+    return [query.filters.get("created_since") for query in queries if not lists_changes(query)]
 
 
 def test_a_single_wait_lists_its_own_forms_at_each_poll(service):
@@ -327,7 +336,7 @@ def test_one_wait_that_goes_back_far_does_not_hold_up_the_listing_of_changes(ser
 
     queries, _ = stream.poll(after=CHECK_INTERVAL)
 
-    bounds = [query.filters.get("created_since") for query in queries if query.full]
+    bounds = bounds_in(queries)
     assert bounds[0] == narrow[0].since.isoformat()
     assert bounds[1:] == [None if days is None else wide.since.isoformat()]
     assert wide.checked_at is not None
@@ -345,7 +354,7 @@ def test_waits_that_go_back_far_together_share_a_listing(service):
 
     queries, _ = stream.poll(after=CHECK_INTERVAL)
 
-    assert [query.filters.get("created_since") for query in queries if query.full] == [far.isoformat()]
+    assert bounds_in(queries) == [far.isoformat()]
 
 
 @pytest.mark.parametrize("permanent", [True, False])
@@ -353,11 +362,11 @@ def test_a_listing_since_a_bound_that_fails_is_skipped_and_its_waits_are_listed_
     service, stream, permanent
 ):
     assert stream.forms.plan(0.0, service.now) == []
-    assert stream.forms.next_query().full
+    assert not lists_changes(stream.forms.next_query())
     if not permanent:
         assert not stream.forms.skip(0.0, permanent=False), "the service may be down"
         changes = stream.forms.next_query()
-        assert not changes.full
+        assert lists_changes(changes)
         list(stream.forms.ingest(service.answer(changes), 0.0))
 
     assert stream.forms.skip(0.0, permanent=permanent)

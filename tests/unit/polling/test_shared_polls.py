@@ -37,7 +37,7 @@ class Member:
         filters = {} if self.property_id is None else {"property_id": self.property_id}
         if self.back is not None:
             filters["updated_since"] = (datetime.now(UTC) - self.back).isoformat()
-        return PollQuery(filters={**self.sharing["filters"], **filters}, full=False)
+        return PollQuery(filters={**self.sharing["filters"], **filters})
 
     def ingest(self, query, result, now):
         self.owners.add(owner.get())

@@ -1,13 +1,10 @@
-"""An index of references, and the clock that a poll starts by."""
-
-from datetime import timedelta
+"""An index of references."""
 
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.form_waits import FormIndex
-from fsm_provider.polling.polls import start_time
-from tests.unit.polling.references import NOON, reference
+from tests.unit.polling.references import reference
 
 
 @pytest.mark.parametrize("wanted", [{"job_id": "21"}, {"property_id": 7}])
@@ -33,12 +30,3 @@ def test_an_index_keeps_the_order_of_the_listing_when_a_form_changes():
 
     for wanted in (FormFilter(), FormFilter(job_id=21), FormFilter(property_id=7)):
         assert [found["formName"] for found in index.candidates(wanted)] == ["Oil", "Gas"]
-
-
-@pytest.mark.parametrize(
-    ("minutes", "is_used"), [(0, True), (5, True), (-5, True), (6, False), (-6, False), (-600_000, False)]
-)
-def test_the_services_clock_is_used_if_it_is_near_ours(minutes, is_used):
-    served = NOON + timedelta(minutes=minutes)
-
-    assert start_time(served, NOON) == (served if is_used else NOON)
