@@ -23,6 +23,7 @@ from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.unit.clocks import HURRY, run_hurried
 
 PAGES = 30
+EVERYTHING = PollQuery(filters={})
 
 
 @pytest.fixture(autouse=True)
@@ -310,13 +311,13 @@ def test_a_service_that_hangs_delays_neither_airflow_nor_other_connections(servi
 
         async def run():
             pollers = [FormPoller("fsm_hung") for _ in range(60)]
-            hung = [asyncio.create_task(poller.read({})) for poller in pollers]
+            hung = [asyncio.create_task(poller.read(EVERYTHING)) for poller in pollers]
             await asyncio.sleep(0.5)
             before = time.monotonic()
             await asyncio.to_thread(lambda: None)
             airflows = time.monotonic() - before
             other = FormPoller("fsm_default")
-            found = ids(await other.read({}))
+            found = ids(await other.read(EVERYTHING))
             others = time.monotonic() - before
             other.close()
             threads = [thread for thread in threading.enumerate() if thread.name == "fsm fsm_hung"]
@@ -339,11 +340,12 @@ def test_a_request_that_hangs_does_not_keep_the_process_alive(monkeypatch):
     script = """
 import asyncio
 from fsm_provider.polling.poller import FormPoller
+from fsm_provider.polling.polls import PollQuery
 
 async def main():
     try:
         async with asyncio.timeout(1.0):
-            await FormPoller("fsm_hung").read({})
+            await FormPoller("fsm_hung").read(PollQuery(filters={}))
     except TimeoutError:
         print("timed out", flush=True)
 
@@ -392,7 +394,7 @@ def test_a_service_clock_that_is_hours_off_is_ignored_and_logged_once(service, c
 
     async def run():
         poller = FormPoller("fsm_default")
-        return [await poller.read({}) for _ in range(3)]
+        return [await poller.read(EVERYTHING) for _ in range(3)]
 
     polls = asyncio.run(run())
 
@@ -408,7 +410,7 @@ def test_a_service_clock_that_is_hours_off_is_ignored_and_logged_once(service, c
 def test_a_service_clock_that_is_minutes_off_is_used(service, caplog, minutes):
     service.fail("GET", "/forms", serving(timedelta(minutes=minutes)), every=True)
 
-    result = asyncio.run(FormPoller("fsm_default").read({}))
+    result = asyncio.run(FormPoller("fsm_default").read(EVERYTHING))
 
     assert abs(result.started - datetime.now(UTC) - timedelta(minutes=minutes)) < timedelta(seconds=5)
     assert not [message for message in caplog.messages if "serverTime" in message]
@@ -421,8 +423,23 @@ def test_a_poll_that_lost_a_record_warns_once(service, forms, caplog):
 
     async def run():
         poller = FormPoller("fsm_default")
-        return [await poller.read({}) for _ in range(2)]
+        return [await poller.read(EVERYTHING) for _ in range(2)]
 
     assert [len(result.references) for result in asyncio.run(run())] == [len(forms) - 1] * 2
     (message,) = [message for message in caplog.messages if "distinct" in message]
     assert "299 distinct records were read, the service counted 300 at the first page and 300" in message
+
+
+def test_forms_that_match_no_filter_are_left_out_which_is_logged_once_for_the_filters(service, caplog):
+    mine, other = service.add_form(property_id=1, job_id=2), service.add_form(property_id=3, job_id=4)
+    ignoring = faults.Rewrite(lambda page: {**page, "data": [mine, other]})
+    service.fail("GET", "/forms", ignoring, every=True)
+    wanted = [{"job_id": 2}, {"job_id": 2}, {"property_id": 1}]
+
+    async def run():
+        return [await FormPoller("fsm_default").read(PollQuery(filters=one)) for one in wanted]
+
+    assert [ids(result) for result in asyncio.run(run())] == [[mine["id"]]] * 3
+    messages = [message for message in caplog.messages if "did not match the filter" in message]
+    assert ["job_id" in message for message in messages] == [True, False]
+    assert all("1 forms of the listing" in message and "logged once" in message for message in messages)
