@@ -13,7 +13,6 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -39,7 +38,7 @@ def completed_forms(
     *,
     fsm_conn_id: str = "fsm_default",
     poll_interval: float = 60,
-    max_forms_per_event: int = MAX_FORMS_PER_EVENT,
+    max_forms_per_event: int = 100,
     start_from: datetime | str = "now",
     look_back: timedelta = timedelta(hours=1),
     reconcile_every: timedelta = timedelta(hours=1),
@@ -145,7 +144,8 @@ def completed_forms(
         watchers=[
             AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
             AssetWatcher(
-                name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch))
+                name=f"{name} configuration",
+                trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
             ),
             AssetWatcher(
                 name=f"{name} interval",

@@ -172,7 +172,7 @@ class NewFormTracker:
             pending = self._pending.get(form.id)
             if form.id in self._emitted and _is_version(self._emitted[form.id], form):
                 if form.updated is None:
-                    self._emitted.keep(form.id, form.version, form.hour)
+                    self._emitted.keep(form.id, form.hour)
             elif pending is not None and _is_version(pending.version, form):
                 pending.hour = form.hour
             else:
@@ -291,8 +291,7 @@ def _is_version(known: Any, form: NewForm) -> bool:
     """Return whether a form is a version that is known."""
     if form.updated is not None:
         return parse_reference_time(known) == form.updated
-    # Before there were digests, the value itself was stored.
-    return known in (form.version, form.reference["lastUpdatedOnDateTime"])
+    return bool(known == form.version)
 
 
 def _is_before(form: NewForm, ends: datetime | None) -> bool:

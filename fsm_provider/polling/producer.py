@@ -18,7 +18,7 @@ from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
-from fsm_provider.polling.watch import event_for, filter_from, max_forms_from
+from fsm_provider.polling.watch import event_for, filter_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 
 if TYPE_CHECKING:
@@ -217,14 +217,13 @@ class FormEventProducer(SharedStreamProducer):
         :raises _ReplacedError: once there is another configuration; what is pending is found again.
         """
         self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
-        max_forms = max_forms_from(self._watch)
         while True:
             await self._check_configuration()
             self._measure()
             if self._polled.is_set():
                 self._polled.clear()
                 await self._save(throttled=True)
-            if not (references := self._tracker.next_event(max_forms)):
+            if not (references := self._tracker.next_event(self._watch["max_forms_per_event"])):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_INTERVAL):
                         await self._polled.wait()

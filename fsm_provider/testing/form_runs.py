@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.form_poll import FormPoll
 from fsm_provider.polling.stored_trackers import tracker_for
-from fsm_provider.polling.watch import FormWatch, event_for, max_forms_from, question_from
+from fsm_provider.polling.watch import FormWatch, event_for, question_from
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class FormWatcher:
                 pass
         self._listed = result.references
         self._tracker.ingest(query, result, now)
-        return self._tracker.next_event(max_forms_from(self._watch))
+        return self._tracker.next_event(self._watch["max_forms_per_event"])
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
 from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -148,7 +148,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
     :param asset_name: the asset whose state store holds the configuration and the watermark.
     """
 
-    def __init__(self, *, asset_name: str, **_from_earlier_versions: Any) -> None:
+    def __init__(self, *, asset_name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.asset_name = asset_name
 
@@ -197,22 +197,22 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
         dictionaries among the arguments.
     """
 
-    def __init__(self, *, watch: str | None = None, **from_earlier_versions: Any) -> None:
+    def __init__(self, *, watch: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch: FormWatch = json.loads(watch) if watch else cast("FormWatch", from_earlier_versions)
+        self.watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        watch = json.dumps(self._watch, sort_keys=True)
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"watch": watch}
+        return _serialized(self, "watch")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
         from fsm_provider.polling.configurations import announce
         from fsm_provider.polling.restarts import configured
 
-        async with configured(self._watch["asset_name"]):
-            await announce(self._watch)
+        watch: FormWatch = json.loads(self.watch)
+        async with configured(watch["asset_name"]):
+            await announce(watch)
             await asyncio.Event().wait()
         yield TriggerEvent(None)
 

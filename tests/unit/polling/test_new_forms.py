@@ -483,18 +483,6 @@ def test_an_old_time_that_replaces_a_version_that_stayed_is_remembered_after_a_r
     assert watcher.restarted().poll(old, started=NOON + HOUR) == []
 
 
-@pytest.mark.parametrize("updated", ["yesterday", None])
-def test_a_version_that_was_stored_before_there_were_digests_is_known(updated):
-    watcher = Watcher(new_tracker())
-    watcher.tracker.restore({"moment": NOON.isoformat(), "pieces": []})
-    watcher.tracker.restore_emitted("seen/2026-01-31T12", {"1": updated})
-
-    assert watcher.poll(reference(1, updated), digests=DIGEST) == []
-    watcher.save()
-    assert watcher.stored["seen/2026-01-31T12"] == {"1": DIGEST[1]}
-    assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
-
-
 def test_an_updated_form_is_remembered_for_as_long_as_its_last_update():
     watcher = Watcher(new_tracker("beginning"))
     watcher.poll(reference(1))

@@ -246,12 +246,10 @@ def configuration(**settings):
     return json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
 
 
-def test_a_configuration_that_an_earlier_version_has_stored_has_events_of_a_hundred(service, supervisor):
+def test_an_event_has_a_hundred_forms_at_most_by_default(service, supervisor):
     service.seed_forms(150)
-    watch = configuration()
-    del watch["max_forms_per_event"]
 
-    events = run_hurried(events_by_hand(watch, "acked", "acked"), hurry=60.0)
+    events = run_hurried(events_by_hand(configuration(), "acked", "acked"), hurry=60.0)
 
     assert [len(event) for event in events] == [100, 50]
 
