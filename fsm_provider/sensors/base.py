@@ -133,24 +133,21 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def _is_tolerated(self, error: FsmError, context: Context) -> bool:
         """Record a failed poll, and return whether the wait goes on."""
-        if error.permanent or self._failing_for(context) >= self.failure_tolerance:
+        if error.permanent:
+            return False
+        now = datetime.now(UTC)
+        if (since := self._recorded_failure(context)) is None:
+            since = now
+            if self._is_one_process:
+                self._failing_since = now
+            elif (store := task_state_store(context)) is None:
+                return False
+            else:
+                store.set(FAILING_SINCE, {"try": context["ti"].try_number, "since": now.isoformat()})
+        if (now - since).total_seconds() >= self.failure_tolerance:
             return False
         self.log.warning("Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error)
         return True
-
-    def _failing_for(self, context: Context) -> float:
-        """Record a failed poll, and return the seconds since the first of the failures in a row."""
-        now = datetime.now(UTC)
-        since = self._recorded_failure(context)
-        if since is None:
-            if self._is_one_process:
-                self._failing_since = now
-            elif (store := task_state_store(context)) is not None:
-                store.set(FAILING_SINCE, {"try": context["ti"].try_number, "since": now.isoformat()})
-            else:
-                return float("inf")
-            since = now
-        return (now - since).total_seconds()
 
     def _recorded_failure(self, context: Context) -> datetime | None:
         if self._is_one_process:
