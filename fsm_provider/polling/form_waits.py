@@ -30,7 +30,7 @@ class FormWait:
         by id.
     """
 
-    __slots__ = ("_criteria", "checked_at", "found", "is_narrow", "others", "since", "wanted")
+    __slots__ = ("checked_at", "criteria", "found", "is_narrow", "others", "since", "wanted")
 
     def __init__(self, wanted: FormFilter, criteria: FormCriteria) -> None:
         bound = wanted.updated_since if wanted.created_since is None else wanted.created_since
@@ -38,7 +38,7 @@ class FormWait:
         self.since = bound if isinstance(bound, datetime) else BEGINNING
         self.is_narrow = wanted.job_id is not None or wanted.property_id is not None
         self.checked_at: float | None = None
-        self._criteria = criteria
+        self.criteria = criteria
         self.found: dict[int, FormReference] = {}
         self.others: dict[int, str] = {}
 
@@ -56,7 +56,7 @@ class FormWait:
         before = self.found.get(identifier), self.others.pop(identifier, None)
         if not self.wanted.matches_reference(reference):
             self.found.pop(identifier, None)
-        elif self._criteria.counts(reference):
+        elif self.criteria.counts(reference):
             self.found[identifier] = reference
         else:
             self.found.pop(identifier, None)
@@ -66,12 +66,12 @@ class FormWait:
 
     def target(self) -> str:
         """Describe the forms that it waits for."""
-        return target_for(self.wanted, self._criteria)
+        return target_for(self.wanted, self.criteria)
 
     def forms(self) -> list[FormReference] | None:
         """Return the forms that count once they are enough, None before."""
         found = list(self.found.values())
-        return found if self._criteria.is_met_by(found) else None
+        return found if self.criteria.is_met_by(found) else None
 
 
 class FormWaits:

@@ -233,14 +233,15 @@ class NewFormTracker:
 
     def _wanted_from(self, result: PollResult) -> Iterator[NewForm]:
         """Yield the forms that a poll of this tracker alone could return, each once."""
-        matching = [
-            one
+        matching = {
+            one["id"]: one
             for one in result.references
             if self._wanted.matches_reference(one)
+            and self._names.counts(one)
             and (not self._property_ids or str(one["propertyID"]) in self._property_ids)
             and (not self._job_ids or str(one["jobID"]) in self._job_ids)
-        ]
-        for reference in self._names.wanted(matching):
+        }
+        for reference in matching.values():
             form = _form_from(reference, result)
             if not _is_before(form, self._oldest):
                 yield form

@@ -1,10 +1,38 @@
-"""An index of references."""
+"""Which forms a wait counts, and an index of references."""
+
+from datetime import timedelta
 
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
-from fsm_provider.polling.form_waits import FormIndex
-from tests.unit.polling.references import reference
+from fsm_provider.polling.criteria import FormCriteria
+from fsm_provider.polling.form_waits import FormIndex, FormWait
+from tests.unit.polling.references import NOON, reference
+
+
+@pytest.fixture
+def wait():
+    """Wait for two forms named Gas on a job."""
+    return FormWait(FormFilter(job_id=21), FormCriteria(minimum_forms=2, form_names=("Gas",)))
+
+
+def test_forms_of_other_names_do_not_count(wait):
+    wait.add(reference(1))
+    wait.add(reference(2, name="Oil"))
+    assert wait.forms() is None
+
+    wait.add(reference(3))
+    assert wait.forms() == [reference(1), reference(3)]
+    assert list(wait.others.values()) == ["Oil"]
+
+
+def test_a_form_listed_twice_counts_once_and_as_its_latest(wait):
+    latest = reference(1, updated=NOON + timedelta(hours=1))
+    for one in (reference(1), latest):
+        wait.add(one)
+
+    assert wait.forms() is None
+    assert list(wait.found.values()) == [latest]
 
 
 @pytest.mark.parametrize("wanted", [{"job_id": "21"}, {"property_id": 7}])
