@@ -115,11 +115,10 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
             return PokeReturnValue(is_done=True, xcom_value=result)
         criteria, missing = wait.criteria, wait.criteria.missing(wait.found.values())
         self.log.info(
-            "%s of %s forms%s; the next poll is in %g s",
+            "%s of %s forms%s",
             len(wait.found),
             max(criteria.minimum_forms, len(criteria.form_names)),
             f", none named {listed(missing)}" if missing else "",
-            self.poke_interval,
         )
         if self._status is not None:
             self._status.others = wait.others.values()
