@@ -18,6 +18,10 @@ from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.form_waits import BEGINNING, FormIndex, FormWait, FormWaits
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
+LOOK_BACK = timedelta(hours=1)
+"""How far a poll goes back before the start of the one before it."""
+CHECK_INTERVAL = 900.0
+"""Seconds, at least, between two checks of a wait against all forms since its bound."""
 MIN_CHECKS = 20
 """Waits that one poll may list by themselves; more only if otherwise not all had their turn in time."""
 SHARED_PAGE = 1.1
@@ -84,19 +88,14 @@ class SharedForms:
     """Plans the polls of waits that can share a listing, and gives each the forms that concern it.
 
     :param wanted: one of their filters.
-    :param look_back: how far a poll goes back before the start of the one before it.
     :param interval: seconds between two polls.
-    :param check_interval: seconds after which a wait is checked against all forms since its bound again.
     """
 
-    def __init__(
-        self, wanted: FormFilter, *, look_back: timedelta, interval: float, check_interval: float
-    ) -> None:
+    def __init__(self, wanted: FormFilter, interval: float) -> None:
         self._common = wanted.for_shared_stream()
         self._bound = "updated_since" if wanted.created_since is None else "created_since"
-        self._look_back = look_back
         self._interval = interval
-        self._check_interval = check_interval
+        self._check_interval = max(CHECK_INTERVAL, 10 * interval)
         self._waits = FormWaits()
         self._checking: dict[FormWait, dict[int, FormReference]] = {}
         self._plan: list[_Listing] = []
@@ -163,7 +162,7 @@ class SharedForms:
         self._has_read_changes = self._is_abandoned = False
         free = [wait for wait in self._waits.all if wait not in self._checking]
         before, self._planned_at = self._planned_at, clock
-        self._reads_since = self._watermark or (before or clock) - self._look_back - MAX_CLOCK_SKEW
+        self._reads_since = self._watermark or (before or clock) - LOOK_BACK - MAX_CLOCK_SKEW
         self.is_alone = self._is_cheaper_alone()
         if self.is_alone:
             self._index = self._watermark = None
@@ -203,14 +202,14 @@ class SharedForms:
             self._shared_pages = result.pages, now
             self._length.learn(result, result.started - self._reads_since, full=False)
             if result.complete:
-                self._watermark = result.started - self._look_back
+                self._watermark = result.started - LOOK_BACK
             else:
                 self._index, self._is_abandoned = None, not self.is_alone
             yield from self._concerned_by(result.references)
             return
         self._length.learn(result, result.started - listing.since, full=True)
         if self._watermark is None:
-            self._watermark = result.started - self._look_back
+            self._watermark = result.started - LOOK_BACK
         if result.complete:
             self._index = _Index(FormIndex(result.references), listing.since, now)
             yield from self._checked(self._index)

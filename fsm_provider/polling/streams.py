@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import Context
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,9 +33,6 @@ from fsm_provider.polling.wait_status import WaitStatus
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-LOOK_BACK = timedelta(hours=1)
-CHECK_INTERVAL = 900.0
-"""Seconds, at least, between two checks of a wait against all forms since its bound."""
 ANY_LISTING = (FsmConnectionError, FsmRateLimitedError, FsmUnauthorisedError)
 """Errors that are not about one listing, but about all of a connection."""
 SLICE = 200
@@ -121,12 +118,7 @@ class FormStream:
         interval: float,
         first_after: float,
     ) -> None:
-        self._forms = SharedForms(
-            first.wanted,
-            look_back=LOOK_BACK,
-            interval=interval,
-            check_interval=max(CHECK_INTERVAL, 10 * interval),
-        )
+        self._forms = SharedForms(first.wanted, interval)
         self.fsm_conn_id = fsm_conn_id
         self._query_params = query_params
         self.interval = interval

@@ -9,12 +9,12 @@ from fsm_provider.api.form_filter import FormFilter, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.polls import PollQuery, PollResult
-from fsm_provider.polling.shared_forms import ESTIMATE_AGE, MIN_CHECKS, SharedForms
+from fsm_provider.polling.shared_forms import CHECK_INTERVAL, ESTIMATE_AGE, MIN_CHECKS, SharedForms
 from tests.seeds import SEED
 from tests.unit.polling.references import DAY, NOON, reference
 
 HOUR = timedelta(hours=1)
-INTERVAL, CHECK_INTERVAL = 60.0, 900.0
+INTERVAL = 60.0
 
 
 class Service:
@@ -55,7 +55,7 @@ class Stream:
         self.service = service
         self.seconds = 0.0
         wanted = FormFilter(**(filters or {"created_since": DAY}))
-        self.forms = SharedForms(wanted, look_back=HOUR, interval=INTERVAL, check_interval=CHECK_INTERVAL)
+        self.forms = SharedForms(wanted, INTERVAL)
 
     def join(self, made=None, **wanted):
         made = made or wait(**wanted)
@@ -452,9 +452,7 @@ def test_old_waits_do_not_make_all_list_their_history():
     service = Service(page_size=20)
     fill(service, per_day=200, during=14)
     stream = Stream(service)
-    stream.forms = SharedForms(
-        FormFilter(created_since=DAY), look_back=HOUR, interval=300.0, check_interval=3000.0
-    )
+    stream.forms = SharedForms(FormFilter(created_since=DAY), interval=300.0)
     for number in range(14):
         stream.join(job_id=number, created_since=days(number))
 
@@ -554,12 +552,7 @@ def test_sharing_on_a_busy_account_costs_little_more_than_not_sharing(waits, pag
     service = Service(page_size=1)
     fill(service, per_day=6 * pages_an_hour, during=1)
     stream = Stream(service)
-    stream.forms = SharedForms(
-        FormFilter(created_since=DAY),
-        look_back=HOUR,
-        interval=interval,
-        check_interval=max(CHECK_INTERVAL, 10 * interval),
-    )
+    stream.forms = SharedForms(FormFilter(created_since=DAY), interval)
     for number in range(waits):
         stream.join(job_id=number, created_since=NOON - HOUR)
     for number in range(HOURS * 3600 // interval):
