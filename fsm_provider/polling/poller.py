@@ -200,7 +200,7 @@ class FormPoller:
 async def poll_forever(
     poller: FormPoller,
     *,
-    next_query: Callable[[float], PollQuery],
+    next_query: Callable[[float], PollQuery | None],
     ingest: Callable[[PollQuery, PollResult, float], ResultT],
     interval: float,
     first_after: float,
@@ -209,7 +209,7 @@ async def poll_forever(
 ) -> AsyncGenerator[ResultT | PollFailure, None]:
     """Poll forever: yield what ``ingest`` returns for each poll, and a :class:`PollFailure` for each failure.
 
-    :param next_query: returns the next query, given the time of the loop's clock in seconds.
+    :param next_query: returns the next query, given the time of the loop's clock in seconds; None ends it.
     :param ingest: handles a poll that was read to its end, given the same time.
     :param interval: seconds from the end of a poll to the next.
     :param first_after: seconds until the first poll.
@@ -224,7 +224,8 @@ async def poll_forever(
         await sleep(pause)
         if query is None or not poller.pages_read:
             started = clock()
-            query = next_query(started)
+            if (query := next_query(started)) is None:
+                return
         try:
             result = ingest(query, await poller.read(query), started)
         except FsmError as error:

@@ -55,10 +55,6 @@ class PollMember:
     context: Context = field(default_factory=copy_context)
 
 
-class _NoQueryError(Exception):
-    """No member knows what to ask for."""
-
-
 class SharedPolls:
     """The polls of one group of members. They run while it has members.
 
@@ -123,11 +119,10 @@ class SharedPolls:
         """Read one listing for members that are better apart, or listings as long as they are."""
         batch: dict[PollMember, PollQuery] = {}
 
-        def next_query(now: float) -> PollQuery:
+        def next_query(now: float) -> PollQuery | None:
             nonlocal batch
-            if batch := self._queries(members, now):
-                return _combined(batch.values())
-            raise _NoQueryError
+            batch = self._queries(members, now)
+            return _combined(batch.values()) if batch else None
 
         poller = self._new_poller()
         polls = poll_forever(
@@ -138,12 +133,11 @@ class SharedPolls:
             first_after=0.0,
         )
         try:
-            with suppress(_NoQueryError):
-                async with aclosing(polls):
-                    async for polled in polls:
-                        self._notify(batch, polled)
-                        if polled is False:
-                            return
+            async with aclosing(polls):
+                async for polled in polls:
+                    self._notify(batch, polled)
+                    if polled is False:
+                        return
         finally:
             poller.close()
 
