@@ -9,8 +9,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+
 from fsm_provider.api.form_filter import FormReference
-from fsm_provider.compat import shared_stream_producer
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.configurations import CONFIGURATIONS, INTERVAL, Configuration, until_stored
 from fsm_provider.polling.new_forms import WATERMARK
@@ -21,13 +22,14 @@ from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_fo
 from fsm_provider.polling.watch import event_for, filter_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+else:
+    SharedStreamProducer = object
 
+if TYPE_CHECKING:
     from fsm_provider.polling.polls import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
-else:
-    SharedStreamProducer = shared_stream_producer()
 
 logger: logging.Logger = logging.getLogger(__name__)
 
