@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote
 
@@ -137,7 +138,7 @@ def completed_forms(
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
     )
     interval = _seconds("poll_interval", poll_interval, least=1)
-    _define(name, question_from(watch))
+    _defined.setdefault(name, []).append(question_from(watch))
     return Asset(
         name=name,
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
@@ -170,7 +171,7 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
 
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, Any], FormReference] = {}
-    for event in sorted(events.values(), key=_event_time):
+    for event in sorted(events.values(), key=attrgetter("timestamp")):
         payload = (event.extra or {}).get("payload")
         if not isinstance(payload, dict):
             continue
@@ -183,32 +184,15 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     return list(references.values())
 
 
-def _define(asset_name: str, question: dict[str, Any]) -> None:
-    """Record a definition; log an error if this process has read a different one of the same asset."""
-    defined = _defined.setdefault(asset_name, [])
-    if defined and question not in defined:
-        _report_conflict("The asset '%s' is defined with %s, and with %s", asset_name, defined[-1], question)
-    defined.append(question)
-
-
 def _check_question(asset_name: str, polled: dict[str, Any]) -> None:
-    """Log an error if an event was polled with another question than this process has read."""
-    defined = _defined.get(asset_name)
-    if defined and polled not in defined:
-        _report_conflict(
-            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s",
-            asset_name,
-            defined[-1],
-            polled,
+    """Log an error if this process has read another definition than an event was polled with."""
+    if others := [question for question in _defined.get(asset_name, ()) if question != polled]:
+        logger.error(
+            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. Unless "
+            "the arguments were edited meanwhile, two DAGs define the asset differently: import it from one "
+            "module, or give one of them another name",
+            *(asset_name, others[-1], polled),
         )
-
-
-def _report_conflict(what: str, *arguments: Any) -> None:
-    logger.error(
-        what + ". Unless the arguments were edited meanwhile, two DAGs define the asset differently: import "
-        "it from one module, or give one of them another name",
-        *arguments,
-    )
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
@@ -246,8 +230,3 @@ def _start(value: datetime | str) -> str:
     if value in ("now", "beginning"):
         return str(value)
     return parse_time("start_from", value).astimezone(UTC).isoformat()
-
-
-def _event_time(event: Any) -> datetime:
-    timestamp: datetime = event.timestamp
-    return timestamp

@@ -191,33 +191,37 @@ def test_without_events_there_are_no_forms():
 def test_an_event_of_another_question_logs_an_error_that_names_both(caplog):
     ASSETS.require()
     completed_forms("disputed", property_id=7)
-    ours, other = ({"asset_name": "disputed", "question": question_for(one)} for one in (7, 8))
 
-    for payload in (ours, other):
-        event = SimpleNamespace(timestamp=AT, extra={"payload": {**payload, "forms": []}})
-        forms_from_events({"asset": [event]})
+    for property_id in (7, 8):
+        forms_from_events({"asset": [event_of("disputed", property_id)]})
 
-    (error,) = [record.getMessage() for record in caplog.records]
+    (error,) = caplog.messages
     assert "'property_id': '7'" in error
     assert "'property_id': '8'" in error
 
 
-def question_for(property_id):
-    return {
+def event_of(asset_name, property_id):
+    question = {
         "fsm_conn_id": "fsm_default",
         "filters": {"property_id": str(property_id)},
         "form_names": [],
         "query_params": None,
     }
+    payload = {"asset_name": asset_name, "question": question, "forms": []}
+    return SimpleNamespace(timestamp=AT, extra={"payload": payload})
 
 
-def test_two_definitions_in_one_process_log_an_error_that_names_both(caplog):
+@pytest.mark.parametrize("polled", [7, 8])
+def test_an_event_of_one_of_two_definitions_in_one_process_logs_an_error_that_names_both(caplog, polled):
     ASSETS.require()
-    completed_forms("defined_once", property_id=7)
-    completed_forms("defined_once", property_id=7, poll_interval=5)
+    name = f"defined_once_{polled}"
+    completed_forms(name, property_id=7)
+    completed_forms(name, property_id=7, poll_interval=5)
+    forms_from_events({"asset": [event_of(name, 7)]})
     assert caplog.messages == []
 
-    completed_forms("defined_once", property_id=8)
+    completed_forms(name, property_id=8)
+    forms_from_events({"asset": [event_of(name, polled)]})
 
     (error,) = caplog.messages
     assert "'property_id': '7'" in error
