@@ -62,6 +62,8 @@ class NewFormTracker:
     :param look_back: how far a poll goes back before the start of the one before it.
     :param reconcile_back: how far a reconciliation goes back before the watermark.
     :param reconcile_every: seconds between two reconciliations; the first poll is one.
+    :param began: when the watcher began, by the clock that :meth:`ingest` is given: forms that came since,
+        while it could not poll, are new.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class NewFormTracker:
         look_back: timedelta,
         reconcile_back: timedelta,
         reconcile_every: float,
+        began: float = math.inf,
     ) -> None:
         self._wanted = wanted
         self._property_ids, self._job_ids = set(map(str, property_ids)), set(map(str, job_ids))
@@ -91,7 +94,7 @@ class NewFormTracker:
         self._history_ends: datetime | None = None
         self._replay: Replay | None = None
         self._replayed: str | None = None
-        self._began = math.inf
+        self._began = began
         self._oldest: datetime | None = None
 
     @property
@@ -111,13 +114,6 @@ class NewFormTracker:
         self._watermark = self._pending.watermark = timestamp
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
-
-    def begin(self, began: float) -> None:
-        """Set when the watcher began: forms that came since, while it could not poll, are new.
-
-        :param began: seconds of the clock that :meth:`ingest` is given.
-        """
-        self._began = began
 
     def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
         """Restore a chunk of :meth:`to_store` by its key and its value."""

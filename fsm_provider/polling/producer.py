@@ -123,8 +123,7 @@ class FormEventProducer(SharedStreamProducer):
         self._error_shown_at = 0.0
         self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=self._asset_name)
-        self._tracker = tracker_for(watch)
-        self._tracker.begin(self._began)
+        self._tracker = tracker_for(watch, self._began)
 
     async def _next_configuration(self) -> FormWatch:
         """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""

@@ -282,16 +282,14 @@ def test_a_late_form_that_is_pending_for_another_filter_is_no_history():
 
 
 def test_a_form_that_comes_late_while_the_first_forms_are_pending_is_new_after_a_restart():
-    watcher = Watcher(new_tracker())
+    watcher = Watcher(new_tracker(began=0.0))
     watcher.seconds = 7200.0
-    watcher.tracker.begin(0.0)
     history, new = reference(1, NOON - 3 * HOUR), reference(2)
     watcher.poll(history, new, after=0.0, max_forms=0)
     watcher.save()
 
-    again = watcher.restarted()
+    again = watcher.restarted(began=0.0)
     again.seconds = 7200.0
-    again.tracker.begin(0.0)
     assert again.poll(history, new, reference(3, NOON - 4 * HOUR)) == [2, 3]
 
 
@@ -533,9 +531,8 @@ def test_a_version_that_two_configurations_emitted_is_remembered_by_its_last():
 
 
 def test_from_now_what_came_while_the_first_poll_was_not_possible_is_new():
-    watcher = Watcher(new_tracker())
+    watcher = Watcher(new_tracker(began=0.0))
     watcher.seconds = 7200.0
-    watcher.tracker.begin(0.0)
 
     late = NOON - timedelta(minutes=30)
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late), after=0.0) == [2]
