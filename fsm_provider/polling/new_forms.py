@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
@@ -151,10 +152,7 @@ class NewFormTracker:
         self._oldest = self._not_before_start(oldest)
         is_due = timestamp is None or now - self._reconciled_at >= self._reconcile_every
         since = self._oldest if is_due else self._not_before_start(timestamp)
-        filters = self._wanted.as_dict()
-        if since is not None:
-            filters["updated_since"] = since.isoformat()
-        return PollQuery(filters=filters)
+        return PollQuery(wanted=replace(self._wanted, updated_since=since))
 
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:
         """Add a poll, and return its new forms, which are pending from now on.
@@ -174,8 +172,7 @@ class NewFormTracker:
             else:
                 new.append(form)
         new = self._without_history(new, result, now)
-        since = parse_reference_time(query.filters.get("updated_since"))
-        if since is None or (self._oldest is not None and since <= self._oldest):
+        if query.since is None or (self._oldest is not None and query.since <= self._oldest):
             self._reconciled_at = now
         self._watermark = result.started - self._look_back
         self._pending.add(new, self._watermark)

@@ -144,8 +144,8 @@ class FormPoller:
         from fsm_provider.polling.form_poll import FormPoll
 
         client = await self._connected(refused)
-        if self._poll is None or self._poll.filters != query.filters:
-            self._poll = FormPoll(query.filters, self._query_params, max_pages=query.max_pages)
+        if self._poll is None or self._poll.wanted != query.wanted:
+            self._poll = FormPoll(query.wanted, self._query_params, max_pages=query.max_pages)
             self._is_resumed = False
         result = None
         while result is None:
@@ -155,10 +155,10 @@ class FormPoller:
         if result.others:
             warn_once(
                 logger,
-                ("filter", client.settings.base_url, *query.filters),
+                ("filter", client.settings.base_url, *query.wanted.as_dict()),
                 "%s forms of the listing did not match the filter (%s) and were left out: the service "
                 "ignores a part of it",
-                *(result.others, query.filters),
+                *(result.others, query.wanted),
             )
         return result
 

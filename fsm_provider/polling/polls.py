@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import cast
 
-from fsm_provider.api.form_filter import FormFilters, FormReference
+from fsm_provider.api.form_filter import FormFilter, FormReference
 
 MAX_CLOCK_SKEW = timedelta(minutes=5)
 """How far the service's clock may be from ours before ours is used: far less than any sensible look-back.
@@ -20,12 +21,17 @@ would be emitted twice.
 class PollQuery:
     """A listing to read.
 
-    :param filters: filters of the request.
+    :param wanted: the filter of the request.
     :param max_pages: number of pages after which it is abandoned, None: it is read to its end.
     """
 
-    filters: FormFilters
+    wanted: FormFilter
     max_pages: int | None = None
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when forms were updated; None: ever."""
+        return cast("datetime | None", self.wanted.updated_since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

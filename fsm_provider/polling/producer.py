@@ -176,7 +176,7 @@ class FormEventProducer(SharedStreamProducer):
             member,
             fsm_conn_id=self._watch["fsm_conn_id"],
             query_params=self._watch["query_params"],
-            filters=filter_from(self._watch).as_dict(),
+            wanted=filter_from(self._watch),
             interval=self._interval,
         )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.form_waits import BEGINNING, FormIndex, FormWait, FormWaits
@@ -182,12 +183,12 @@ class SharedForms:
     def next_query(self) -> PollQuery:
         """Return the query of the next listing for all."""
         listing = self._plan[0]
-        filters = self._common.as_dict()
+        bound: dict[str, Any] = {}
         if listing.since is None:
-            filters["updated_since"] = self._reads_since.isoformat()
+            bound["updated_since"] = self._reads_since
         elif listing.since != BEGINNING:
-            filters[self._bound] = listing.since.isoformat()  # type: ignore[literal-required]
-        return PollQuery(filters=filters, max_pages=listing.max_pages)
+            bound[self._bound] = listing.since
+        return PollQuery(wanted=replace(self._common, **bound), max_pages=listing.max_pages)
 
     def ingest(self, result: PollResult, now: float) -> Iterator[FormWait]:
         """Give the waits the forms of the listing of :meth:`next_query`; yield those that it concerns.

@@ -8,12 +8,12 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fsm_provider.api.form_filter import FormFilters, parse_reference_time
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery, PollResult
 
@@ -35,8 +35,6 @@ ALONE_SHARE = 0.5
 """Queries that go back at least this share as far as an abandoned listing are taken to be cheaper alone."""
 JOIN_DELAY = 1.0
 """Seconds from an asset's joining to its first poll, so that assets that join together share it."""
-SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
-"""The filters of a query that its assets can check themselves in a reference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,19 +242,19 @@ async def shared_polls(
     *,
     fsm_conn_id: str,
     query_params: dict[str, Any] | None,
-    filters: FormFilters,
+    wanted: FormFilter,
     interval: float,
 ) -> AsyncGenerator[None]:
     """Poll for a member while the body runs, together with the other members of this event loop.
 
     :param fsm_conn_id: the Airflow connection.
     :param query_params: query parameters that the specification does not document.
-    :param filters: the member's filters. Members share listings if all agree but property, job and times.
+    :param wanted: the member's filter. Members share listings if all agree but property, job and times.
     :param interval: seconds from the end of a poll to the next.
     """
     groups = _groups.setdefault(asyncio.get_running_loop(), {})
-    hidden = {name: value for name, value in filters.items() if name not in SHOWN_FILTERS}
-    key = json.dumps([fsm_conn_id, query_params, hidden, float(interval)], sort_keys=True, default=str)
+    common = wanted.for_shared_stream().as_dict()
+    key = json.dumps([fsm_conn_id, query_params, common, float(interval)], sort_keys=True, default=str)
     group = groups.get(key)
     if group is None:
         group = groups[key] = SharedPolls(fsm_conn_id, query_params, interval)
@@ -279,22 +277,21 @@ def _combined(queries: Collection[PollQuery]) -> PollQuery:
     first, *others = queries
     if not others:
         return first
-    bounds = [_since(query) for query in queries]
-    filters: dict[str, Any] = {
-        name: value
-        for name, value in first.filters.items()
-        if name != "updated_since" and all(other.filters.get(name) == value for other in others)
-    }
-    if None not in bounds:
-        filters["updated_since"] = min(filter(None, bounds)).isoformat()
-    places = set(map(_place, queries))
+    places, bounds = set(map(_place, queries)), [query.since for query in queries]
+    properties, jobs = map(set, zip(*places, strict=True))
+    wanted = replace(
+        first.wanted.for_shared_stream(),
+        property_id=first.wanted.property_id if len(properties) == 1 else None,
+        job_id=first.wanted.job_id if len(jobs) == 1 else None,
+        updated_since=None if None in bounds else min(filter(None, bounds)),
+    )
     max_pages = len(places) if len(places) > 1 and all(map(_is_narrow, queries)) else None
-    return PollQuery(filters=cast(FormFilters, filters), max_pages=max_pages)
+    return PollQuery(wanted=wanted, max_pages=max_pages)
 
 
 def _place(query: PollQuery) -> tuple[object, object]:
     """Return the property and the job that it asks for."""
-    return query.filters.get("property_id"), query.filters.get("job_id")
+    return query.wanted.property_id, query.wanted.job_id
 
 
 def _is_narrow(query: PollQuery) -> bool:
@@ -302,14 +299,9 @@ def _is_narrow(query: PollQuery) -> bool:
     return _place(query) != (None, None)
 
 
-def _since(query: PollQuery) -> datetime | None:
-    return parse_reference_time(query.filters.get("updated_since"))
-
-
 def _age(query: PollQuery) -> timedelta:
     """Return how far a query goes back; a bound may be in the future, as by the clock of the service."""
-    since = _since(query)
-    return timedelta.max if since is None else max(timedelta(0), datetime.now(UTC) - since)
+    return timedelta.max if query.since is None else max(timedelta(0), datetime.now(UTC) - query.since)
 
 
 def _start(coroutine: Any) -> asyncio.Task[None]:

@@ -233,7 +233,7 @@ class FormStream:
             call.poller = FormPoller(self.fsm_conn_id, self._query_params, is_check=True)
         polls = poll_forever(
             call.poller,
-            next_query=lambda now: PollQuery(filters=wait.wanted.as_dict()),
+            next_query=lambda now: PollQuery(wanted=wait.wanted),
             ingest=lambda _, result, now: self._forms.checked(wait, result.references, now),
             interval=self.interval,
             first_after=0.0,

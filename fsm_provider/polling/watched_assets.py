@@ -107,7 +107,7 @@ class WatchedAsset:
         await restore(tracker, self.watch, self._store)
         tracker.replay(replay)
         query = tracker.next_query(0.0, datetime.now(UTC))
-        poll = FormPoll(query.filters, self.watch["query_params"])
+        poll = FormPoll(query.wanted, self.watch["query_params"])
         connection = read_connection_outside_of_tasks(self.watch["fsm_conn_id"])
         with closing(FsmClient(settings_from(connection))) as client:
             while (result := poll.read_page(client)) is None:

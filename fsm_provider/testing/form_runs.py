@@ -124,7 +124,7 @@ class FormWatcher:
         """
         now = time.monotonic()
         query = self._tracker.next_query(now, datetime.now(UTC))
-        poll = FormPoll(query.filters, self._watch["query_params"])
+        poll = FormPoll(query.wanted, self._watch["query_params"])
         with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
             while (result := poll.read_page(client)) is None:
                 pass

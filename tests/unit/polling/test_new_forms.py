@@ -51,8 +51,7 @@ class Watcher:
         self.seconds += after
         self.query = self.tracker.next_query(self.seconds, started)
         if shared_since:
-            filters = {"updated_since": shared_since.isoformat()}
-            self.query = PollQuery(filters=filters)
+            self.query = PollQuery(wanted=FormFilter(updated_since=shared_since))
         result = PollResult(references=list(references), started=started, digests=digests or {})
         new = self.tracker.ingest(self.query, result, self.seconds)
         if max_forms:
@@ -84,8 +83,7 @@ class Watcher:
 
 
 def since(watcher):
-    bound = watcher.query.filters.get("updated_since")
-    return None if bound is None else datetime.fromisoformat(bound)
+    return watcher.query.since
 
 
 def test_from_now_the_first_poll_emits_nothing_and_reads_all_that_a_later_one_can_return():
@@ -100,7 +98,7 @@ def test_from_the_beginning_everything_is_new():
     watcher = Watcher(new_tracker("beginning"))
 
     assert watcher.poll(reference(1, NOON - 400 * DAY), reference(2)) == [1, 2]
-    assert watcher.query.filters == {}
+    assert watcher.query.wanted == FormFilter()
 
 
 def test_from_a_time_no_poll_goes_back_before_it():
@@ -322,7 +320,7 @@ def test_a_restart_within_the_first_poll_from_the_beginning_emits_the_rest():
     other = watcher.restarted(start_from="beginning")
 
     assert other.poll(reference(1), reference(2), reference(3)) == [2, 3]
-    assert other.query.filters == {}
+    assert other.query.wanted == FormFilter()
 
 
 def test_only_the_hours_that_changed_are_stored():
@@ -631,8 +629,7 @@ def test_whenever_it_is_killed_each_form_is_emitted_and_none_again_once_that_is_
     def poll():
         watcher.seconds += random.choice([60.0, 600.0])
         query = watcher.tracker.next_query(watcher.seconds, service.clock)
-        since = datetime.fromisoformat(query.filters["updated_since"])
-        result = PollResult(references=service.listing(since), started=service.clock)
+        result = PollResult(references=service.listing(query.since), started=service.clock)
         watcher.tracker.ingest(query, result, watcher.seconds)
         service.clock += timedelta(minutes=10)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.api.errors import FsmNotFoundError
-from fsm_provider.api.form_filter import format_time
+from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.poller import MAX_PAGE_GAP, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.threads import MAX_THREADS, run_in_thread
@@ -23,7 +23,7 @@ from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.unit.clocks import HURRY, run_hurried
 
 PAGES = 30
-EVERYTHING = PollQuery(filters={})
+EVERYTHING = PollQuery(wanted=FormFilter())
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ async def polled(
     poller = poller or FormPoller("fsm_default")
     polls = poll_forever(
         poller,
-        next_query=lambda now: PollQuery(filters=filters or {}),
+        next_query=lambda now: PollQuery(wanted=FormFilter(**filters or {})),
         ingest=lambda query, result, now: result,
         interval=interval,
         first_after=0.0,
@@ -339,13 +339,14 @@ def test_a_service_that_hangs_delays_neither_airflow_nor_other_connections(servi
 def test_a_request_that_hangs_does_not_keep_the_process_alive(monkeypatch):
     script = """
 import asyncio
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller
 from fsm_provider.polling.polls import PollQuery
 
 async def main():
     try:
         async with asyncio.timeout(1.0):
-            await FormPoller("fsm_hung").read(PollQuery(filters={}))
+            await FormPoller("fsm_hung").read(PollQuery(wanted=FormFilter()))
     except TimeoutError:
         print("timed out", flush=True)
 
@@ -437,7 +438,7 @@ def test_forms_that_match_no_filter_are_left_out_which_is_logged_once_for_the_fi
     wanted = [{"job_id": 2}, {"job_id": 2}, {"property_id": 1}]
 
     async def run():
-        return [await FormPoller("fsm_default").read(PollQuery(filters=one)) for one in wanted]
+        return [await FormPoller("fsm_default").read(PollQuery(wanted=FormFilter(**one))) for one in wanted]
 
     assert [ids(result) for result in asyncio.run(run())] == [[mine["id"]]] * 3
     messages = [message for message in caplog.messages if "did not match the filter" in message]

@@ -32,7 +32,7 @@ class Service:
 
     def answer(self, query: PollQuery):
         self.queries.append(query)
-        matching = FormFilter(**query.filters).matches_reference
+        matching = query.wanted.matches_reference
         found = [one for one in self.forms.values() if matching(one)]
         pages = max(1, -(-len(found) // self.page_size))
         complete = query.max_pages is None or pages <= query.max_pages
@@ -78,7 +78,7 @@ class Stream:
                 concerned += self.forms.ingest(self.service.answer(queries[-1]), self.seconds)
             goes_on = self.forms.has_more
         for waiting in alone:
-            queries.append(PollQuery(filters=waiting.wanted.as_dict()))
+            queries.append(PollQuery(wanted=waiting.wanted))
             self.forms.checked(waiting, self.service.answer(queries[-1]).references, self.seconds)
             concerned.append(waiting)
         return queries, concerned
@@ -109,16 +109,16 @@ def stream(service):
 
 
 def filters(queries):
-    return [query.filters for query in queries]
+    return [query.wanted.as_dict() for query in queries]
 
 
 def lists_changes(query):
-    return "updated_since" in query.filters
+    return query.since is not None
 
 
 def bounds_in(queries):
     """The bounds of the listings since a bound."""
-    return [query.filters.get("created_since") for query in queries if not lists_changes(query)]
+    return [one.get("created_since") for one in filters(queries) if "updated_since" not in one]
 
 
 def test_a_single_wait_lists_its_own_forms_at_each_poll(service):
@@ -372,9 +372,9 @@ def test_a_listing_since_a_bound_that_fails_is_skipped_and_its_waits_are_listed_
     assert stream.forms.skip(0.0, permanent=permanent)
     assert not stream.forms.has_more
     queries, _ = stream.poll()
-    assert [query.filters.get("job_id") for query in queries] == [None, "901", "902", "903"]
+    assert [one.get("job_id") for one in filters(queries)] == [None, "901", "902", "903"]
     stream.poll()
-    assert "created_since" in stream.poll(after=CHECK_INTERVAL)[0][1].filters, "it is tried again later"
+    assert "created_since" in filters(stream.poll(after=CHECK_INTERVAL)[0])[1], "it is tried again later"
 
 
 def test_a_failed_listing_of_changes_is_not_skipped(service, stream):
@@ -394,9 +394,9 @@ def test_changes_that_are_too_many_pages_are_not_read_to_the_end(service):
 
     queries, _ = stream.poll()
 
-    assert [query.filters.get("job_id") for query in queries] == [None, "0", "1", "2"]
+    assert [one.get("job_id") for one in filters(queries)] == [None, "0", "1", "2"]
     assert service.requests - before == 6
-    assert [query.filters["job_id"] for query in stream.poll()[0]] == ["0", "1", "2"]
+    assert [one["job_id"] for one in filters(stream.poll()[0])] == ["0", "1", "2"]
 
 
 def test_the_watermark_moves_only_with_a_listing_that_was_read(service, stream):
@@ -495,16 +495,16 @@ def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
 
     queries, _ = stream.poll()
 
-    assert [query.filters["job_id"] for query in queries] == ["0", "1", "2"]
+    assert [one["job_id"] for one in filters(queries)] == ["0", "1", "2"]
     for number in range(3, 9):
         stream.join(job_id=number)
-    assert "job_id" not in stream.poll()[0][0].filters
+    assert "job_id" not in filters(stream.poll()[0])[0]
 
 
 def test_waits_that_poll_alone_measure_anew_what_a_shared_poll_costs(service):
     stream = few_waits(service)
     service.forms.clear()
-    assert "job_id" in stream.poll()[0][0].filters
+    assert "job_id" in filters(stream.poll()[0])[0]
 
     stream.poll(after=ESTIMATE_AGE)
 
@@ -539,7 +539,7 @@ def test_a_single_wait_on_the_entire_account_lists_what_changed(service):
     stream.join()
     stream.poll()
 
-    assert "updated_since" in stream.poll()[0][0].filters
+    assert "updated_since" in filters(stream.poll()[0])[0]
 
 
 HOURS = 6
