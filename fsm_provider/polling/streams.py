@@ -100,11 +100,9 @@ class FormStream:
 
     What a wait lists by itself has a task of its own: its failures and its slowness are its own.
 
-    :param first: the first wait; the others have the same filters, apart from what a reference shows.
-    :param fsm_conn_id: the Airflow connection.
-    :param query_params: query parameters that the specification does not document.
-    :param interval: as the attribute.
-    :param first_after: seconds until the first.
+    Its waits have the same filters, apart from what a reference shows. For the parameters see
+    :func:`wait_for_forms`.
+
     :ivar interval: seconds between two polls.
     :ivar failures: failed polls in a row.
     :ivar polled_at: when the last poll succeeded, or the stream began, by the loop's clock.
