@@ -34,12 +34,12 @@ class ServerAssetStore:
         self._session = session
         self._variables = VariableAssetStore(asset.name)
 
-    def has_trigger(self, name: str) -> bool:
-        """Return whether a triggerer that is alive runs a trigger of the asset, by the name of its class."""
+    def has_watcher(self) -> bool:
+        """Return whether a triggerer that is alive runs the trigger that emits the asset's forms."""
         return any(
             one.triggerer_job is not None and one.triggerer_job.is_alive()
             for one in self._asset.triggers
-            if one.classpath.endswith(f".{name}")
+            if one.classpath.endswith(".FsmFormEventTrigger")
         )
 
     async def aget(self, key: str) -> Any:
@@ -74,11 +74,11 @@ class ServerAssetStore:
         return get_state_backend(), AssetScope(asset_id=self._asset.id)
 
 
-def active_assets(scheme: str, name: str | None, session: Session) -> list[AssetModel]:
-    """Return the active assets whose URIs have a scheme, and with a name if given."""
+def active_assets(name: str | None, session: Session) -> list[AssetModel]:
+    """Return the active assets whose URIs have the scheme ``fsm``, and with a name if given."""
     from airflow.models.asset import AssetModel
 
-    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith(f"{scheme}://"))
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith("fsm://"))
     if name is not None:
         query = query.where(AssetModel.name == name)
     return list(session.scalars(query.order_by(AssetModel.name)))
