@@ -297,36 +297,3 @@ class _FailureLog:
                 "Polling for forms of '%s' works again after %s failures", self._fsm_conn_id, self._failures
             )
         self._last, self._failures = None, 0
-
-
-class FailureTolerance:
-    """How long one wait tolerates poll failures.
-
-    :param tolerance: seconds since the first of the failures in a row.
-    """
-
-    __slots__ = ("_failing_since", "seconds")
-
-    def __init__(self, tolerance: float) -> None:
-        self.seconds = tolerance
-        self._failing_since: float | None = None
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last poll failed."""
-        return self._failing_since is not None
-
-    def reset(self) -> None:
-        """Record that a poll succeeded."""
-        self._failing_since = None
-
-    def tolerates(self, error: FsmError, now: float) -> bool:
-        """Record a failed poll, and return whether the wait goes on.
-
-        :param now: seconds of a clock that never goes back.
-        """
-        if error.permanent:
-            return False
-        if self._failing_since is None:
-            self._failing_since = now
-        return now - self._failing_since < self.seconds

@@ -26,8 +26,6 @@ Airflow fails a task that is queued again before the scheduler has noticed the e
 deferred it ("finished with state success, but the task instance's state attribute is queued"). On two busy
 cores that took up to 11 s from the deferral.
 """
-FAILURE_TOLERANCE = 600.0
-"""Seconds."""
 TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
 
@@ -65,7 +63,7 @@ class FsmFormTrigger(BaseTrigger):
         form_names: list[str],
         query_params: dict[str, Any] | None,
         poll_interval: float,
-        failure_tolerance: float = FAILURE_TOLERANCE,
+        failure_tolerance: float = 600.0,
         shared: bool = True,
         began: str | None = None,
         deadline: str | None = None,
