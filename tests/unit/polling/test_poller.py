@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
@@ -377,6 +377,77 @@ def test_a_thread_runs_in_the_context_of_its_wait_and_passes_on_exceptions():
 
     with pytest.raises(LookupError, match="seen"):
         asyncio.run(run())
+
+
+def threads_of(fsm_conn_id):
+    return [thread for thread in threading.enumerate() if thread.name == f"fsm {fsm_conn_id}"]
+
+
+def wait_until_ended(threads):
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_wait_that_is_cancelled_ends_at_once_and_its_thread_counts_until_it_has_ended():
+    answered = threading.Event()
+
+    async def run():
+        tasks = []
+        for _ in range(20):
+            tasks.append(asyncio.create_task(run_in_thread("cancelled", answered.wait)))
+            await asyncio.sleep(0.01)
+            tasks[-1].cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        threads = threads_of("cancelled")
+        waiting = asyncio.create_task(run_in_thread("cancelled", lambda: "has its turn"))
+        await asyncio.sleep(0.1)
+        is_waiting = not waiting.done()
+        answered.set()
+        async with asyncio.timeout(5):
+            return [task.cancelled() for task in tasks], threads, is_waiting, await waiting
+
+    cancelled, threads, is_waiting, result = asyncio.run(run())
+
+    assert cancelled == [True] * 20
+    assert len(threads) == MAX_THREADS
+    assert is_waiting
+    assert result == "has its turn"
+    wait_until_ended(threads)
+
+
+def test_a_thread_may_end_after_its_event_loop(capsys):
+    answered = threading.Event()
+
+    async def run():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await run_in_thread("late", answered.wait)
+        return threads_of("late")
+
+    threads = asyncio.run(run())
+    answered.set()
+
+    wait_until_ended(threads)
+    assert len(threads) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            for _ in range(2 * MAX_THREADS):
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await run_in_thread("refused", str)
+        async with asyncio.timeout(5):
+            return await run_in_thread("refused", str)
+
+    assert asyncio.run(run()) == ""
 
 
 def serving(shift):
