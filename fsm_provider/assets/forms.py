@@ -24,6 +24,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
+MAX_BACK = timedelta(days=36_500)
+"""How far ``look_back`` and ``reconcile_back`` go back, at most: further than there are forms."""
 NEEDS_3_0 = (
     "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
     "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
@@ -83,7 +85,8 @@ def completed_forms(
         that changes at each parsing replaces the configuration each time.
     :param look_back: how far each poll goes back before the start of the one before it, as phones sync late.
     :param reconcile_every: time between two polls that go back further.
-    :param reconcile_back: how far those go back, for phones that sync days late.
+    :param reconcile_back: how far those go back, for phones that sync days late; ``timedelta.max``: to the
+        first form. What was emitted is remembered for as long.
     :param property_id: forms of one property, or of each in a list.
     :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.
@@ -132,9 +135,9 @@ def completed_forms(
         form_names=list(parse_names("form_names", form_names or ())),
         query_params=query_params,
         start_from=_start(start_from),
-        look_back=_seconds("look_back", look_back, least=0),
+        look_back=min(_seconds("look_back", look_back, least=0), MAX_BACK.total_seconds()),
         reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
-        reconcile_back=_seconds("reconcile_back", reconcile_back, least=0),
+        reconcile_back=min(_seconds("reconcile_back", reconcile_back, least=0), MAX_BACK.total_seconds()),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
     )
     interval = _seconds("poll_interval", poll_interval, least=1)

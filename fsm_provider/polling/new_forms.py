@@ -27,6 +27,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_START = 5.0
 """Seconds from a watcher's beginning to its first poll; after more, forms may have come before that poll."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""No form is older, and the service may not know an earlier time: a bound before it is not sent."""
 MAX_NAMED = 20
 """Identifiers of forms in one log line."""
 WATERMARK = "watermark"
@@ -152,6 +154,8 @@ class NewFormTracker:
         self._oldest = self._not_before_start(oldest)
         is_due = timestamp is None or now - self._reconciled_at >= self._reconcile_every
         since = self._oldest if is_due else self._not_before_start(timestamp)
+        if since is not None and since < EPOCH:
+            since = None
         return PollQuery(wanted=replace(self._wanted, updated_since=since))
 
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:

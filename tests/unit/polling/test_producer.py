@@ -254,6 +254,30 @@ def test_an_event_has_a_hundred_forms_at_most_by_default(service, supervisor):
     assert [len(event) for event in events] == [100, 50]
 
 
+@pytest.mark.parametrize("back", ["reconcile_back", "look_back"])
+def test_a_watcher_that_goes_back_as_far_as_can_be_finds_a_form_that_comes_years_late(
+    service, supervisor, back
+):
+    service.seed_forms(3)
+    settings = {back: timedelta.max, "reconcile_every": timedelta(seconds=20)}
+
+    async def run():
+        async with watching(**settings) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            late = service.add_form(created=datetime(1971, 1, 1, tzinfo=UTC))["id"]
+            await watcher.until(lambda: watcher.forms, seconds=200)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+        async with watching(**settings) as again:
+            seen = polls(service)
+            await again.until(lambda: polls(service) > seen + 1)
+            return late, watcher.events, again.events
+
+    late, events, events_again = run_hurried(run(), hurry=60.0)
+
+    assert (events, events_again) == ([[late]], [])
+    assert () in {request.query for request in service.requests}
+
+
 def test_from_a_time_only_forms_updated_since_are_emitted(service, supervisor):
     now = datetime.now(UTC)
     service.add_form(created=now - timedelta(days=3))
