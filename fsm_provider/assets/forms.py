@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -112,7 +113,10 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    parse_text("name", name)
+    for argument, text in (("name", name), ("fsm_conn_id", fsm_conn_id)):
+        if not isinstance(text, str):
+            raise FsmInputError(f"{argument}: should be text, not {type(text).__name__}")
+        parse_text(argument, text)
     property_ids = _identifiers("property_id", property_id)
     job_ids = _identifiers("job_id", job_id)
     wanted = FormFilter(
@@ -133,7 +137,7 @@ def completed_forms(
         fsm_conn_id=fsm_conn_id,
         filters=filters,
         form_names=list(parse_names("form_names", form_names or ())),
-        query_params=query_params,
+        query_params=_query_params(query_params),
         start_from=_start(start_from),
         look_back=min(_seconds("look_back", look_back, least=0), MAX_BACK.total_seconds()),
         reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
@@ -209,10 +213,33 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not seconds >= least:
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise FsmInputError(f"{name}: should be a timedelta, or a number of seconds such as 60")
+    if seconds < least:
         raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
     return seconds
+
+
+def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return query parameters as JSON has them, as the events of the asset do."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise FsmInputError(f"query_params: should map names to values, not {type(given).__name__}")
+    params: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            params |= json.loads(json.dumps({name: value}, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            raise FsmInputError(
+                f"query_params: {name}: should be text, a number, a boolean or a list of these, not "
+                f"{type(value).__name__}: convert it, a time by isoformat()"
+            ) from None
+    return params
 
 
 def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
@@ -232,4 +259,7 @@ def _start(value: datetime | str) -> str:
 
     if value in ("now", "beginning"):
         return str(value)
-    return parse_time("start_from", value).astimezone(UTC).isoformat()
+    try:
+        return parse_time("start_from", value).astimezone(UTC).isoformat()
+    except OverflowError:
+        raise FsmInputError(f"start_from: {value} is no time of a calendar in UTC") from None

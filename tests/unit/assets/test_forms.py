@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
+from fsm_provider.polling.watch import QUESTION
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
@@ -95,10 +97,17 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
     [
         ({"poll_interval": 0.5}, "poll_interval"),
         ({"poll_interval": float("nan")}, "poll_interval"),
+        ({"poll_interval": float("inf")}, "poll_interval"),
+        ({"poll_interval": "abc"}, "poll_interval"),
+        ({"poll_interval": None}, "poll_interval"),
+        ({"poll_interval": 10**400}, "poll_interval"),
+        ({"look_back": "an hour"}, "look_back"),
         ({"look_back": timedelta(seconds=-1)}, "look_back"),
         ({"reconcile_every": timedelta(0)}, "reconcile_every"),
         ({"reconcile_back": timedelta(days=-1)}, "reconcile_back"),
         ({"start_from": "tomorrow"}, "start_from"),
+        ({"start_from": None}, "start_from"),
+        ({"start_from": "9999-12-31T23:59:59-05:00"}, "start_from"),
         ({"max_forms_per_event": 0}, "max_forms_per_event"),
         ({"max_forms_per_event": 1001}, "max_forms_per_event"),
         ({"max_forms_per_event": 2.5}, "max_forms_per_event"),
@@ -110,12 +119,32 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
         ({"form_names": ["Gas \ud83d"]}, "form_names"),
         ({"name": "Gas \ud83d"}, "name"),
         ({"name": None}, "name"),
+        ({"name": 5}, "name"),
+        ({"fsm_conn_id": None}, "fsm_conn_id"),
+        ({"fsm_conn_id": 5}, "fsm_conn_id"),
+        ({"query_params": {"since": AT}}, "query_params: since"),
+        ({"query_params": {"limit": float("nan")}}, "query_params: limit"),
+        ({"query_params": {("a", "b"): "c"}}, "query_params: \\('a', 'b'\\)"),
+        ({"query_params": ["since"]}, "query_params"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
     ASSETS.require()
-    with pytest.raises(ValueError, match=rf"^{field}: "):
+    with pytest.raises(FsmInputError, match=rf"^{field}: "):
         completed_forms(**{"name": "records"} | argument)
+
+
+def test_query_parameters_are_the_same_question_in_the_dag_and_in_an_event(caplog):
+    ASSETS.require()
+    asset = completed_forms("parameters", query_params={7: ("a", 1), "flag": True})
+    watch = json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
+    question = {name: watch[name] for name in QUESTION}
+    payload = {"asset_name": "parameters", "question": question, "forms": []}
+
+    forms_from_events({"asset": [SimpleNamespace(timestamp=AT, extra={"payload": payload})]})
+
+    assert question["query_params"] == {"7": ["a", 1], "flag": True}
+    assert caplog.messages == []
 
 
 def test_on_airflow_2_it_says_which_version_it_needs(monkeypatch):
