@@ -180,15 +180,24 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     references: dict[tuple[Any, Any], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         payload = (event.extra or {}).get("payload")
-        if not isinstance(payload, dict):
-            continue
-        if "question" in payload:
-            _check_question(payload["asset_name"], payload["question"])
-        forms = payload.get("forms")
-        for reference in forms if isinstance(forms, list) else []:
+        forms = payload.get("forms") if isinstance(payload, dict) else None
+        if not isinstance(forms, list) or not all(map(_is_reference, forms)):
+            continue  # another asset's
+        match payload:
+            case {"asset_name": str(name), "question": dict(question)}:
+                _check_question(name, question)
+        for reference in forms:
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
             references[reference["id"], updated or json.dumps(reference, sort_keys=True)] = reference
     return list(references.values())
+
+
+def _is_reference(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("id"), int | str)
+        and "lastUpdatedOnDateTime" in value
+    )
 
 
 def _check_question(asset_name: str, polled: dict[str, Any]) -> None:

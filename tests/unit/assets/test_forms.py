@@ -206,11 +206,34 @@ def test_an_event_of_an_asset_and_an_alias_counts_once():
     assert forms_from_events({"asset": [one], "alias": [one]}) == [reference(1)]
 
 
-@pytest.mark.parametrize("extra", [{}, None, {"payload": None}, {"payload": "x"}, {"payload": {"forms": 3}}])
-def test_events_of_other_assets_are_ignored(extra):
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        None,
+        {"payload": None},
+        {"payload": "x"},
+        *(
+            {"payload": payload}
+            for payload in (
+                {"forms": 3},
+                {"forms": ["x"]},
+                {"forms": [{"name": "x"}]},
+                {"forms": [{"id": 2}]},
+                {"forms": [reference(2), "x"]},
+                {"forms": [reference(["2"])]},
+                {"question": "x"},
+                {"question": "x", "forms": []},
+                {"question": {}, "forms": [], "asset_name": ["x"]},
+            )
+        ),
+    ],
+)
+def test_events_of_other_assets_are_ignored(extra, caplog):
     other = SimpleNamespace(timestamp=AT, extra=extra)
 
     assert forms_from_events({"a": [other], "b": [event(reference(1))]}) == [reference(1)]
+    assert caplog.messages == []
 
 
 def test_without_events_there_are_no_forms():
