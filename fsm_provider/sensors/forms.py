@@ -130,7 +130,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
     def defer_if_wanted(self, context: Context) -> None:
         """Defer a deferrable sensor."""
         if self.deferrable:
-            self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
+            self._wait_in_the_triggerer(context, datetime.now(UTC) + self._max_wait)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral; a timeout raises ``AirflowSensorTimeout``, which is not retried."""
@@ -210,7 +210,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         self, context: Context, deadline: datetime, error: FsmError | None = None, *, shared: bool = True
     ) -> NoReturn:
         if deadline <= datetime.now(UTC):
-            status = self._status_for(context, deadline - timedelta(seconds=self.timeout))
+            status = self._status_for(context, deadline - self._max_wait)
             if error is not None:
                 status.fail(error)
             raise AirflowSensorTimeout(status.timeout())
@@ -264,7 +264,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
                 shared=shared,
-                began=(deadline - timedelta(seconds=self.timeout)).isoformat(),
+                began=(deadline - self._max_wait).isoformat(),
                 deadline=ends.isoformat(),
                 log_interval=self.log_interval,
             ),

@@ -404,6 +404,13 @@ def test_a_rendered_empty_list_of_names_does_not_match_any_form(service, mode):
     assert service.requests == []
 
 
+@pytest.mark.parametrize("forever", [10**12, timedelta.max])
+def test_a_wait_may_be_as_long_as_can_be(service, run, soon, forever):
+    soon(service.add_form, polls=3, job_id=11, id=900)
+
+    assert run(job_id=11, timeout=forever, log_interval=forever, xcom="ids") == [900]
+
+
 def test_a_name_may_be_digits_alone(service, run):
     form = service.add_form(job_id=11, form_name="2024")
 
