@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
@@ -50,7 +51,7 @@ CHECK_INTERVAL = 15.0
 DEFAULT_INTERVAL, WAIT_FOR_INTERVAL = 60.0, 10
 """Seconds: the interval if two DAGs disagree about it, and how long to wait for one before assuming that."""
 ERROR_INTERVAL = 600.0
-"""Seconds between two errors in the log while polls fail."""
+"""Seconds between two errors in the log while polls fail, or the configuration cannot be read."""
 BEGAN = "fsm_forms/began"
 """Key of the time when the asset was first watched."""
 SAVE_INTERVAL = 60.0
@@ -87,6 +88,7 @@ class FormEventProducer(SharedStreamProducer):
         self._confirmation_delay = confirmation_delay
         self._began = 0.0
         self._check_at = 0.0
+        self._unreadable_shown_at = -math.inf
         self._interval = DEFAULT_INTERVAL
         self._polled = asyncio.Event()
         self._confirmed = asyncio.Event()
@@ -129,11 +131,12 @@ class FormEventProducer(SharedStreamProducer):
         """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""
         waited = 0
         while True:
-            watch, interval, _ = await self._read_configuration()
-            if watch and (interval or waited >= WAIT_FOR_INTERVAL):
-                self._interval = interval or DEFAULT_INTERVAL
-                return watch
-            if waited % 60 == 59:
+            if found := await self._read_configuration():
+                watch, interval, _ = found
+                if watch and (interval or waited >= WAIT_FOR_INTERVAL):
+                    self._interval = interval or DEFAULT_INTERVAL
+                    return watch
+            if found and waited % 60 == 59:
                 logger.error(
                     "The asset '%s' has no configuration yet, so no form is emitted. If two DAGs define it "
                     "with different filters, Airflow alternates between them: import the asset from one "
@@ -151,19 +154,28 @@ class FormEventProducer(SharedStreamProducer):
         now = asyncio.get_running_loop().time()
         if now >= self._check_at:
             self._check_at = now + CHECK_INTERVAL
-            watch, interval, replay = await self._read_configuration()
-            current = watch or self._watch, interval or self._interval, replay or self._replay
-            if current != (self._watch, self._interval, self._replay):
-                raise _ReplacedError
+            if found := await self._read_configuration():
+                watch, interval, replay = found
+                current = watch or self._watch, interval or self._interval, replay or self._replay
+                if current != (self._watch, self._interval, self._replay):
+                    raise _ReplacedError
 
-    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None]:
-        """Return the current configuration, interval and replay; None if not stored or not readable."""
-        with suppress(Exception):
+    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None] | None:
+        """Return the configuration, interval and replay that are stored; None if they cannot be read."""
+        try:
             known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
             interval: float | None = await self._store.aget(INTERVAL)
             watch = known[-1]["watch"] if known else None
             return watch, interval, watch and await requested_replay(watch, self._store)
-        return None, None, None
+        except Exception:
+            now = asyncio.get_running_loop().time()
+            if now - self._unreadable_shown_at >= ERROR_INTERVAL:
+                self._unreadable_shown_at = now
+                logger.exception(
+                    "The configuration of the asset '%s' could not be read; the watcher tries again",
+                    self._asset_name,
+                )
+            return None
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
         """Poll while the body runs, in a task that assets share."""

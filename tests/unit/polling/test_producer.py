@@ -17,7 +17,7 @@ SHARED_STREAMS.require()
 from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
-from fsm_provider.polling.configurations import announce, announce_interval  # noqa: E402
+from fsm_provider.polling.configurations import CONFIGURATIONS, announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
     CHECK_INTERVAL,
     CONFIRMATION_DELAY,
@@ -27,7 +27,7 @@ from fsm_provider.polling.producer import (  # noqa: E402
 )
 from fsm_provider.polling.replays import REPLAY, Replay  # noqa: E402
 from tests.unit.polling.watching import NAME, Supervisor, watching  # noqa: E402
-from tests.unit.supervisor import comms, supervised  # noqa: E402
+from tests.unit.supervisor import comms, supervised, unreachable  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -636,6 +636,74 @@ def test_an_unreadable_state_store_does_not_count_as_empty(service, supervisor, 
     events, form = run_hurried(run())
 
     assert events == [[form]]
+
+
+@pytest.fixture
+def unreadable(supervisor, caplog):
+    """Make the configuration unreadable, or readable; return what the producer has logged of it."""
+
+    def refuse(message):
+        if isinstance(message, comms.GetAssetStateStoreByName) and message.key == CONFIGURATIONS:
+            raise unreachable()
+
+    def switch(on):
+        supervisor.before = refuse if on else lambda message: None
+        return [
+            (one.getMessage(), str(one.exc_info[1]) if one.exc_info else None)
+            for one in caplog.records
+            if one.name == "fsm_provider.polling.producer" and "configuration" in one.getMessage()
+        ]
+
+    return switch
+
+
+def test_a_configuration_that_cannot_be_read_at_the_beginning_is_not_taken_for_none(service, unreadable):
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await asyncio.sleep(200)
+            assert watcher.events == []
+            logged = unreadable(False)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.forms == [form])
+            return logged
+
+    unreadable(True)
+    logged = run_hurried(run(), hurry=60.0)
+
+    assert {message for message, _ in logged} == {
+        "The configuration of the asset 'records' could not be read; the watcher tries again"
+    }
+    assert all("API_SERVER_ERROR" in cause for _, cause in logged)
+
+
+def test_a_configuration_that_cannot_be_read_meanwhile_ends_nothing(service, supervisor, unreadable):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            unreadable(True)
+            await asyncio.sleep(5 * CHECK_INTERVAL)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.forms == [form])
+            return unreadable(False)
+
+    ((message, cause),) = run_hurried(run(), hurry=60.0)
+
+    assert message == "The configuration of the asset 'records' could not be read; the watcher tries again"
+    assert "API_SERVER_ERROR" in cause
+
+
+def test_a_watcher_that_nothing_configures_says_so_every_minute(service, supervisor, unreadable):
+    async def run():
+        producer = FormEventProducer(NAME)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(150), aclosing(producer.open_stream()) as events:
+                await anext(events)
+
+    run_hurried(run(), hurry=60.0)
+
+    logged = unreadable(False)
+    assert 1 <= len(logged) <= 2
+    assert all("has no configuration yet, so no form is emitted" in message for message, _ in logged)
 
 
 def test_a_watermark_that_cannot_be_stored_is_stored_later(service, supervisor):
