@@ -13,9 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from fsm_provider.api.errors import FsmError
 from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery, PollResult
+from fsm_provider.polling.unexpected_errors import keep_polling
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class SharedPolls:
         self._joined = asyncio.Event()
         self._is_failing = False
         self._alone_from, self._alone_until = timedelta.max, 0.0
-        self._task = _start(self._poll())
+        self._task = _start(self._run())
 
     @property
     def is_empty(self) -> bool:
@@ -95,23 +97,38 @@ class SharedPolls:
             task.cancel()
         return unneeded
 
-    async def _poll(self) -> None:
+    async def _run(self) -> None:
+        try:
+            await keep_polling(
+                self._poll,
+                fsm_conn_id=self._fsm_conn_id,
+                interval=self._interval,
+                first_after=JOIN_DELAY,
+                fail=self._fail,
+            )
+        finally:
+            self._poller.close()
+
+    async def _poll(self, first_after: float) -> None:
         """Read the common listings."""
         polls = poll_forever(
             self._poller,
             next_query=lambda now: _combined(self._batch.values()),
             ingest=lambda *polled: self._ingest(self._batch, *polled),
             interval=self._interval,
-            first_after=JOIN_DELAY,
+            first_after=first_after,
             sleep=self._sleep,
         )
-        try:
-            async with aclosing(polls):
-                async for polled in polls:
-                    self._is_failing = isinstance(polled, PollFailure)
-                    self._notify(self._batch, polled)
-        finally:
-            self._poller.close()
+        async with aclosing(polls):
+            async for polled in polls:
+                self._is_failing = isinstance(polled, PollFailure)
+                self._notify(self._batch, polled)
+
+    async def _fail(self, error: FsmError) -> None:
+        """Notify the members that take part in common listings of an unexpected error."""
+        self._poller.abandon()
+        self._is_failing = True
+        self._notify(self._free_members(), PollFailure(error))
 
     async def _poll_apart(self, members: list[PollMember]) -> None:
         """Read one listing for members that are better apart, or listings as long as they are."""
@@ -192,11 +209,9 @@ class SharedPolls:
 
         :return: whether the common listing has members.
         """
-        busy = {member for members in self._apart.values() for member in members}
-        free = [member for member in self._members if member not in busy]
         apart: dict[object, list[PollMember]] = {}
         self._batch = {}
-        for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
+        for member, query in self._queries(self._free_members(), asyncio.get_running_loop().time()).items():
             age = _age(query)
             if self._is_cheaper_alone(query):
                 apart.setdefault(_place(query), []).append(member)
@@ -209,6 +224,10 @@ class SharedPolls:
             self._apart[task] = members
             task.add_done_callback(self._apart.pop)
         return bool(self._batch)
+
+    def _free_members(self) -> list[PollMember]:
+        busy = {member for members in self._apart.values() for member in members}
+        return [member for member in self._members if member not in busy]
 
     def _queries(self, members: Iterable[PollMember], now: float) -> dict[PollMember, PollQuery]:
         queries = {one: self._call(one, one.next_query, now) for one in self._present(members)}

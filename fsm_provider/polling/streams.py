@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import Context
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,10 +28,9 @@ from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_forms import SharedForms
+from fsm_provider.polling.unexpected_errors import keep_polling
 from fsm_provider.polling.wait_calls import FailureTolerance, WaitCall
 from fsm_provider.polling.wait_status import WaitStatus
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 ANY_LISTING = (FsmConnectionError, FsmRateLimitedError, FsmUnauthorisedError)
 """Errors that are not about one listing, but about all of a connection."""
@@ -155,26 +154,25 @@ class FormStream:
     async def _run(self) -> None:
         poller = FormPoller(self.fsm_conn_id, self._query_params)
         try:
-            while True:
-                try:
-                    await self._poll(poller)
-                except Exception as error:
-                    logger.exception("The polls for forms of '%s' start again", self.fsm_conn_id)
-                    message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
-                    await self._fail_all(FsmConnectionError(message))
-                self._first_after = self.interval
+            await keep_polling(
+                partial(self._poll, poller),
+                fsm_conn_id=self.fsm_conn_id,
+                interval=self.interval,
+                first_after=self._first_after,
+                fail=self._fail_all,
+            )
         finally:
             poller.close()
             for call in self._calls.values():
                 call.result.cancel()
 
-    async def _poll(self, poller: FormPoller) -> None:
+    async def _poll(self, poller: FormPoller, first_after: float) -> None:
         polls = poll_forever(
             poller,
             next_query=lambda now: self._forms.next_query(),
             ingest=lambda _, result, now: self._forms.ingest(result, now),
             interval=self.interval,
-            first_after=self._first_after,
+            first_after=first_after,
             has_more=lambda: self._forms.has_more,
             sleep=self._until_due,
         )

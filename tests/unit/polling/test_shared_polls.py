@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -433,6 +435,34 @@ def test_a_member_whose_query_could_not_be_made_is_asked_again(service, caplog):
             await member.until(1)
 
     run_hurried(run())
+
+
+@pytest.mark.parametrize(
+    "broken", [None, SimpleNamespace(updated_since=datetime.now(UTC), property_id=[], job_id=None)]
+)
+def test_an_unexpected_error_is_logged_and_the_polls_go_on_after_a_pause(service, caplog, broken):
+    """Of a filter that is none, or that cannot be combined with another."""
+    one, other = Member(interval=60.0), Member(interval=60.0)
+    make_query, times = one.next_query, []
+
+    def next_query(now):
+        times.append(now)
+        return PollQuery(wanted=broken) if len(times) <= 2 else make_query(now)
+
+    one.next_query = next_query
+
+    async def run():
+        async with one.polling(), other.polling():
+            await one.until(2)
+            await other.until(2)
+
+    run_hurried(run(), hurry=60.0)
+
+    assert caplog.text.count("The polls for forms of 'fsm_default' start again") == 2
+    assert [later - earlier >= 55.0 for earlier, later in pairwise(times)][:2] == [True, True]
+    for member in (one, other):
+        assert len(member.failures) == 2
+        assert not any(failure.error.permanent for failure in member.failures)
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
