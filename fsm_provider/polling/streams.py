@@ -119,13 +119,12 @@ class FormStream:
         self.fsm_conn_id = fsm_conn_id
         self._query_params = query_params
         self.interval = interval
-        self._first_after = first_after
         self.failures, self.polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=fsm_conn_id)
         self._calls: dict[FormWait, WaitCall] = {}
         self._checks: dict[FormWait, asyncio.Task[None]] = {}
         # Empty contexts, or what the polls log would be in the log of the first wait's task.
-        self._task = asyncio.create_task(self._run(), name="fsm form stream", context=Context())
+        self._task = asyncio.create_task(self._run(first_after), name="fsm form stream", context=Context())
 
     @property
     def size(self) -> int:
@@ -151,14 +150,14 @@ class FormStream:
             if not self.size:
                 self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, first_after: float) -> None:
         poller = FormPoller(self.fsm_conn_id, self._query_params)
         try:
             await keep_polling(
                 partial(self._poll, poller),
                 fsm_conn_id=self.fsm_conn_id,
                 interval=self.interval,
-                first_after=self._first_after,
+                first_after=first_after,
                 fail=self._fail_all,
             )
         finally:
