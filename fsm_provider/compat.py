@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
@@ -160,27 +159,6 @@ def never_expire() -> timedelta | None:
         return None
 
     return NEVER_EXPIRE
-
-
-def has_shared_streams() -> bool:
-    """Return whether triggers can share a stream, and assets have a state store: since Airflow 3.3."""
-    return find_spec("airflow.triggers.shared_stream") is not None
-
-
-def shared_stream_producer() -> type:
-    """Return the base class of producers of shared streams, ``object`` before Airflow 3.3."""
-    if not has_shared_streams():
-        return object
-    from airflow.triggers.shared_stream import SharedStreamProducer
-
-    return SharedStreamProducer
-
-
-def airflow_asset_state_store(name: str) -> Any:
-    """Return the state store of an active asset; since Airflow 3.3."""
-    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
-
-    return AssetStateStoreAccessor(name=name)
 
 
 def webhook_secrets_function() -> Callable[[str, str], Any]:

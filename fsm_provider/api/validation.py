@@ -282,7 +282,7 @@ def parse_counts_by_name(name: str, value: Any) -> dict[str, int]:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Parse a name or a list of names, which a template gives as JSON text.
+    """Parse a name or a list of names, which a template gives as JSON text; other text is one name.
 
     :raises FsmInputError: naming ``name``.
     """
@@ -303,7 +303,9 @@ def _names_in(name: str, text: str) -> Any:
         return [text]
     if given == []:
         raise FsmInputError(f"{name}: is a list without a name")
-    return [given] if isinstance(given, str) else given
+    if isinstance(given, list):
+        return given
+    return [given if isinstance(given, str) else text]
 
 
 def parse_path(path: Any) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote
 
@@ -13,7 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.polling.watch import MAX_FORMS_PER_EVENT
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -24,6 +25,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
+MAX_BACK = timedelta(days=36_500)
+"""How far ``look_back`` and ``reconcile_back`` go back, at most: further than there are forms."""
 NEEDS_3_0 = (
     "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
     "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
@@ -39,7 +42,7 @@ def completed_forms(
     *,
     fsm_conn_id: str = "fsm_default",
     poll_interval: float = 60,
-    max_forms_per_event: int = MAX_FORMS_PER_EVENT,
+    max_forms_per_event: int = 100,
     start_from: datetime | str = "now",
     look_back: timedelta = timedelta(hours=1),
     reconcile_every: timedelta = timedelta(hours=1),
@@ -83,7 +86,8 @@ def completed_forms(
         that changes at each parsing replaces the configuration each time.
     :param look_back: how far each poll goes back before the start of the one before it, as phones sync late.
     :param reconcile_every: time between two polls that go back further.
-    :param reconcile_back: how far those go back, for phones that sync days late.
+    :param reconcile_back: how far those go back, for phones that sync days late; ``timedelta.max``: to the
+        first form. What was emitted is remembered for as long.
     :param property_id: forms of one property, or of each in a list.
     :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.
@@ -109,7 +113,10 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    parse_text("name", name)
+    for argument, text in (("name", name), ("fsm_conn_id", fsm_conn_id)):
+        if not isinstance(text, str):
+            raise FsmInputError(f"{argument}: should be text, not {type(text).__name__}")
+        parse_text(argument, text)
     property_ids = _identifiers("property_id", property_id)
     job_ids = _identifiers("job_id", job_id)
     wanted = FormFilter(
@@ -130,22 +137,23 @@ def completed_forms(
         fsm_conn_id=fsm_conn_id,
         filters=filters,
         form_names=list(parse_names("form_names", form_names or ())),
-        query_params=query_params,
+        query_params=_query_params(query_params),
         start_from=_start(start_from),
-        look_back=_seconds("look_back", look_back, least=0),
+        look_back=min(_seconds("look_back", look_back, least=0), MAX_BACK.total_seconds()),
         reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
-        reconcile_back=_seconds("reconcile_back", reconcile_back, least=0),
+        reconcile_back=min(_seconds("reconcile_back", reconcile_back, least=0), MAX_BACK.total_seconds()),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
     )
     interval = _seconds("poll_interval", poll_interval, least=1)
-    _define(name, question_from(watch))
+    _defined.setdefault(name, []).append(question_from(watch))
     return Asset(
         name=name,
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
         watchers=[
             AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
             AssetWatcher(
-                name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch))
+                name=f"{name} configuration",
+                trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
             ),
             AssetWatcher(
                 name=f"{name} interval",
@@ -170,45 +178,37 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
 
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, Any], FormReference] = {}
-    for event in sorted(events.values(), key=_event_time):
+    for event in sorted(events.values(), key=attrgetter("timestamp")):
         payload = (event.extra or {}).get("payload")
-        if not isinstance(payload, dict):
-            continue
-        if "question" in payload:
-            _check_question(payload["asset_name"], payload["question"])
-        forms = payload.get("forms")
-        for reference in forms if isinstance(forms, list) else []:
+        forms = payload.get("forms") if isinstance(payload, dict) else None
+        if not isinstance(forms, list) or not all(map(_is_reference, forms)):
+            continue  # another asset's
+        match payload:
+            case {"asset_name": str(name), "question": dict(question)}:
+                _check_question(name, question)
+        for reference in forms:
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
             references[reference["id"], updated or json.dumps(reference, sort_keys=True)] = reference
     return list(references.values())
 
 
-def _define(asset_name: str, question: dict[str, Any]) -> None:
-    """Record a definition; log an error if this process has read a different one of the same asset."""
-    defined = _defined.setdefault(asset_name, [])
-    if defined and question not in defined:
-        _report_conflict("The asset '%s' is defined with %s, and with %s", asset_name, defined[-1], question)
-    defined.append(question)
+def _is_reference(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("id"), int | str)
+        and "lastUpdatedOnDateTime" in value
+    )
 
 
 def _check_question(asset_name: str, polled: dict[str, Any]) -> None:
-    """Log an error if an event was polled with another question than this process has read."""
-    defined = _defined.get(asset_name)
-    if defined and polled not in defined:
-        _report_conflict(
-            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s",
-            asset_name,
-            defined[-1],
-            polled,
+    """Log an error if this process has read another definition than an event was polled with."""
+    if others := [question for question in _defined.get(asset_name, ()) if question != polled]:
+        logger.error(
+            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. Unless "
+            "the arguments were edited meanwhile, two DAGs define the asset differently: import it from one "
+            "module, or give one of them another name",
+            *(asset_name, others[-1], polled),
         )
-
-
-def _report_conflict(what: str, *arguments: Any) -> None:
-    logger.error(
-        what + ". Unless the arguments were edited meanwhile, two DAGs define the asset differently: import "
-        "it from one module, or give one of them another name",
-        *arguments,
-    )
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
@@ -222,10 +222,33 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not seconds >= least:
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise FsmInputError(f"{name}: should be a timedelta, or a number of seconds such as 60")
+    if seconds < least:
         raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
     return seconds
+
+
+def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return query parameters as JSON has them, as the events of the asset do."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise FsmInputError(f"query_params: should map names to values, not {type(given).__name__}")
+    params: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            params |= json.loads(json.dumps({name: value}, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            raise FsmInputError(
+                f"query_params: {name}: should be text, a number, a boolean or a list of these, not "
+                f"{type(value).__name__}: convert it, a time by isoformat()"
+            ) from None
+    return params
 
 
 def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
@@ -245,9 +268,7 @@ def _start(value: datetime | str) -> str:
 
     if value in ("now", "beginning"):
         return str(value)
-    return parse_time("start_from", value).astimezone(UTC).isoformat()
-
-
-def _event_time(event: Any) -> datetime:
-    timestamp: datetime = event.timestamp
-    return timestamp
+    try:
+        return parse_time("start_from", value).astimezone(UTC).isoformat()
+    except OverflowError:
+        raise FsmInputError(f"start_from: {value} is no time of a calendar in UTC") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from fsm_provider.api.form_filter import FormReference
@@ -23,16 +23,11 @@ class FormCriteria:
         """Whether a form has one of the requested names, if there are any."""
         return not self.form_names or reference["formName"] in self.form_names
 
-    def wanted(self, references: Iterable[FormReference]) -> list[FormReference]:
-        """Return the forms that count, each once."""
-        latest = {reference["id"]: reference for reference in references if self.counts(reference)}
-        return list(latest.values())
+    def is_met_by(self, counted: Collection[FormReference]) -> bool:
+        """Whether the forms that count are enough."""
+        return len(counted) >= self.minimum_forms and not self.missing(counted)
 
-    def is_met_by(self, wanted: list[FormReference]) -> bool:
-        """Whether ``wanted`` is enough."""
-        return len(wanted) >= self.minimum_forms and not self.missing(wanted)
-
-    def missing(self, wanted: list[FormReference]) -> list[str]:
+    def missing(self, counted: Collection[FormReference]) -> list[str]:
         """Return the form names that no form has."""
-        found = [reference["formName"] for reference in wanted]
+        found = [reference["formName"] for reference in counted]
         return [name for name in self.form_names if name not in found]

@@ -40,12 +40,11 @@ class EmittedForms:
         """Remember a version that was emitted, in the chunk of an hour, in place of the one before."""
         self._unsaved |= {self._put(identifier, version, hour), hour}
 
-    def keep(self, identifier: str, version: Any, hour: str) -> None:
+    def keep(self, identifier: str, hour: str) -> None:
         """Move a version that a poll returned again to the chunk of the poll's hour."""
-        before = self._hour_by_id[identifier]
-        if before < hour or self._chunks[before][identifier] != version:
+        if self._hour_by_id[identifier] < hour:
             self._unsaved.add(hour)
-            self._left.add(self._put(identifier, version, hour))
+            self._left.add(self._put(identifier, self[identifier], hour))
 
     def remove(self, is_removed: Callable[[Any], bool]) -> None:
         """Forget the versions that a function selects; what is left is stored in full the next time."""

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fsm_provider.api.client import FsmClient, Params
-from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference
+from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.api.forms import reference_to
 from fsm_provider.api.listing import Listing
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Form, Page
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult, start_time
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult
 from fsm_provider.state.digest import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -22,19 +22,18 @@ logger: logging.Logger = logging.getLogger(__name__)
 class FormPoll:
     """A listing of forms that is read page by page. A page that failed is requested again.
 
-    :param filters: filters of :class:`~fsm_provider.api.forms.FormFilter`; each is also checked here.
+    :param wanted: the filter, which is also checked here.
     :param params: query parameters that the specification does not document.
     :param max_pages: number of pages after which the listing is abandoned, None: it is read to its end.
     """
 
     def __init__(
-        self, filters: FormFilters, params: Params | None = None, *, max_pages: int | None = None
+        self, wanted: FormFilter, params: Params | None = None, *, max_pages: int | None = None
     ) -> None:
-        self.filters = filters
+        self.wanted = wanted
         self.pages_read = 0
         self._max_pages = max_pages
         self._longest_page = 0
-        self._wanted = FormFilter(**filters)
         self._params = params
         self._client: FsmClient | None = None
         self._listing: Listing | None = None
@@ -58,7 +57,7 @@ class FormPoll:
         self.pages_read += 1
         forms: list[Form] = page.data
         self._longest_page = max(self._longest_page, len(forms))
-        matching = [form for form in forms if self._wanted.matches(form)]
+        matching = [form for form in forms if self.wanted.matches(form)]
         self._others += len(forms) - len(matching)
         for form in matching:
             self._references.append(reference_to(form))
@@ -82,7 +81,7 @@ class FormPoll:
 
     def _listing_through(self, client: FsmClient) -> Listing:
         if self._listing is None or client is not self._client:
-            listing = client.form_pages(self._wanted, self._params)
+            listing = client.form_pages(self.wanted, self._params)
             if self._listing is None:
                 self._listing = listing
             else:
@@ -117,17 +116,18 @@ def _start_time(client: FsmClient, page: Page[Any], requested: datetime, duratio
     served = page.meta.server_time if page.meta else None
     if not isinstance(served, datetime) or not served.tzinfo:
         return requested
-    started = start_time(served - duration, requested)
-    if started is requested:
-        warn_once(
-            logger,
-            ("clock", client.settings.base_url),
-            "The clock of %s is at %s (meta.serverTime), the local clock at %s: they differ by more than %s, "
-            "so forms are polled by the local clock. Check this machine's clock, and server_timezone on the "
-            "connection",
-            client.settings.base_url,
-            served.isoformat(),
-            (requested + duration).isoformat(),
-            MAX_CLOCK_SKEW,
-        )
-    return started
+    started = served - duration
+    if abs(started - requested) <= MAX_CLOCK_SKEW:
+        return started
+    warn_once(
+        logger,
+        ("clock", client.settings.base_url),
+        "The clock of %s is at %s (meta.serverTime), the local clock at %s: they differ by more than %s, "
+        "so forms are polled by the local clock. Check this machine's clock, and server_timezone on the "
+        "connection",
+        client.settings.base_url,
+        served.isoformat(),
+        (requested + duration).isoformat(),
+        MAX_CLOCK_SKEW,
+    )
+    return requested

@@ -11,7 +11,9 @@ from fsm_provider.polling.wait_status import target_for
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 """The lower bound of a wait without one."""
-ANYWHERE = ("account", "")
+Place = tuple[str, str]
+"""What most waits filter by: ``job`` or ``property``, and its identifier."""
+ANYWHERE: Place = ("account", "")
 """The place of a wait on neither job nor property."""
 
 
@@ -28,7 +30,7 @@ class FormWait:
         by id.
     """
 
-    __slots__ = ("_criteria", "checked_at", "found", "is_narrow", "others", "since", "wanted")
+    __slots__ = ("checked_at", "criteria", "found", "is_narrow", "others", "since", "wanted")
 
     def __init__(self, wanted: FormFilter, criteria: FormCriteria) -> None:
         bound = wanted.updated_since if wanted.created_since is None else wanted.created_since
@@ -36,7 +38,7 @@ class FormWait:
         self.since = bound if isinstance(bound, datetime) else BEGINNING
         self.is_narrow = wanted.job_id is not None or wanted.property_id is not None
         self.checked_at: float | None = None
-        self._criteria = criteria
+        self.criteria = criteria
         self.found: dict[int, FormReference] = {}
         self.others: dict[int, str] = {}
 
@@ -54,7 +56,7 @@ class FormWait:
         before = self.found.get(identifier), self.others.pop(identifier, None)
         if not self.wanted.matches_reference(reference):
             self.found.pop(identifier, None)
-        elif self._criteria.counts(reference):
+        elif self.criteria.counts(reference):
             self.found[identifier] = reference
         else:
             self.found.pop(identifier, None)
@@ -64,12 +66,12 @@ class FormWait:
 
     def target(self) -> str:
         """Describe the forms that it waits for."""
-        return target_for(self.wanted, self._criteria)
+        return target_for(self.wanted, self.criteria)
 
     def forms(self) -> list[FormReference] | None:
         """Return the forms that count once they are enough, None before."""
         found = list(self.found.values())
-        return found if self._criteria.is_met_by(found) else None
+        return found if self.criteria.is_met_by(found) else None
 
 
 class FormWaits:
@@ -77,7 +79,7 @@ class FormWaits:
 
     def __init__(self) -> None:
         self.all: dict[FormWait, None] = {}
-        self._by_place: dict[tuple[str, str], list[FormWait]] = {}
+        self._by_place: dict[Place, list[FormWait]] = {}
 
     def add(self, wait: FormWait) -> None:
         """Add a wait."""
@@ -95,11 +97,36 @@ class FormWaits:
 
     def concerned_by(self, reference: FormReference) -> list[FormWait]:
         """Return the waits on the form's job or property, or on the entire account."""
-        places = ("job", str(reference["jobID"])), ("property", str(reference["propertyID"])), ANYWHERE
-        return [wait for place in places for wait in self._by_place.get(place, ())]
+        return [wait for place in _places(reference) for wait in self._by_place.get(place, ())]
 
 
-def _place(wanted: FormFilter) -> tuple[str, str]:
+class FormIndex:
+    """References of forms, by the places whose waits they concern."""
+
+    def __init__(self, references: Iterable[FormReference]) -> None:
+        self._by_place: dict[Place, dict[int, FormReference]] = {ANYWHERE: {}}
+        for reference in references:
+            self.put(reference)
+
+    def put(self, reference: FormReference) -> None:
+        """Add or replace a reference, whose form may have moved to another job or property."""
+        identifier, places = reference["id"], _places(reference)
+        if known := self._by_place[ANYWHERE].get(identifier):
+            for place in set(_places(known)).difference(places):
+                del self._by_place[place][identifier]
+        for place in places:
+            self._by_place.setdefault(place, {})[identifier] = reference
+
+    def candidates(self, wanted: FormFilter) -> Iterable[FormReference]:
+        """Return the references that may match a filter; the caller has to apply it."""
+        return self._by_place.get(_place(wanted), {}).values()
+
+
+def _places(reference: FormReference) -> tuple[Place, ...]:
+    return ("job", str(reference["jobID"])), ("property", str(reference["propertyID"])), ANYWHERE
+
+
+def _place(wanted: FormFilter) -> Place:
     if wanted.job_id is not None:
         return "job", str(wanted.job_id)
     if wanted.property_id is not None:

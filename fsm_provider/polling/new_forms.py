@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NotRequired, TypedDict
 
@@ -19,13 +20,15 @@ from fsm_provider.api.form_filter import FormFilter, FormReference, parse_refere
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult, Watermark
+from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 from fsm_provider.polling.replays import Replay
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_START = 5.0
 """Seconds from a watcher's beginning to its first poll; after more, forms may have come before that poll."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""No form is older, and the service may not know an earlier time: a bound before it is not sent."""
 MAX_NAMED = 20
 """Identifiers of forms in one log line."""
 WATERMARK = "watermark"
@@ -62,6 +65,8 @@ class NewFormTracker:
     :param look_back: how far a poll goes back before the start of the one before it.
     :param reconcile_back: how far a reconciliation goes back before the watermark.
     :param reconcile_every: seconds between two reconciliations; the first poll is one.
+    :param began: when the watcher began, by the clock that :meth:`ingest` is given: forms that came since,
+        while it could not poll, are new.
     """
 
     def __init__(
@@ -75,21 +80,24 @@ class NewFormTracker:
         look_back: timedelta,
         reconcile_back: timedelta,
         reconcile_every: float,
+        began: float = math.inf,
     ) -> None:
         self._wanted = wanted
         self._property_ids, self._job_ids = set(map(str, property_ids)), set(map(str, job_ids))
         self._names = FormCriteria(form_names=tuple(form_names))
         self._first_poll_emits = start_from != "now"
         self._start = parse_reference_time(start_from)
-        self._watermark = Watermark(look_back, reconcile_every)
-        self._reconcile_back = reconcile_back
+        self._look_back, self._reconcile_back = look_back, reconcile_back
+        self._reconcile_every = reconcile_every
+        self._watermark: datetime | None = None
+        self._reconciled_at = -math.inf
         self._emitted = EmittedForms()
         self._pending = PendingForms()
         self._event: list[NewForm] = []
         self._history_ends: datetime | None = None
         self._replay: Replay | None = None
         self._replayed: str | None = None
-        self._began = math.inf
+        self._began = began
         self._oldest: datetime | None = None
 
     @property
@@ -106,16 +114,9 @@ class NewFormTracker:
         """
         timestamp = parse_reference_time(stored["moment"])
         self._replayed = stored.get("replayed")
-        self._watermark.timestamp = self._pending.watermark = timestamp
+        self._watermark = self._pending.watermark = timestamp
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
-
-    def begin(self, began: float) -> None:
-        """Set when the watcher began: forms that came since, while it could not poll, are new.
-
-        :param began: seconds of the clock that :meth:`ingest` is given.
-        """
-        self._began = began
 
     def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
         """Restore a chunk of :meth:`to_store` by its key and its value."""
@@ -128,13 +129,13 @@ class NewFormTracker:
         is not remembered, and not requested, is history: as far back as nothing is remembered.
         """
         self._replayed = replay.id
-        if (timestamp := self._watermark.timestamp) is None:
+        if (timestamp := self._watermark) is None:
             return
         self._replay = replay
         self._emitted.remove(lambda version: replay.covers(parse_reference_time(version)))
         remembered = timestamp - self._reconcile_back
         self._history_ends = max(self._history_ends or remembered, remembered)
-        self._watermark.timestamp = self._pending.watermark = min(timestamp, replay.since)
+        self._watermark = self._pending.watermark = min(timestamp, replay.since)
 
     def next_query(self, now: float, clock: datetime) -> PollQuery:
         """Return the query of the next poll.
@@ -142,21 +143,20 @@ class NewFormTracker:
         :param now: seconds of a clock that never goes back.
         :param clock: our time, used if there is no watermark.
         """
-        timestamp = self._watermark.timestamp
+        timestamp = self._watermark
         if timestamp is not None:
             oldest: datetime | None = timestamp - self._reconcile_back
         elif self._first_poll_emits:
             oldest = self._start
         else:
             # Everything that a later poll can return, even if the service's clock is not ours.
-            oldest = clock - self._watermark.look_back - self._reconcile_back - MAX_CLOCK_SKEW
+            oldest = clock - self._look_back - self._reconcile_back - MAX_CLOCK_SKEW
         self._oldest = self._not_before_start(oldest)
-        full = timestamp is None or self._watermark.full_is_due(now)
-        since = self._oldest if full else self._not_before_start(timestamp)
-        filters = self._wanted.as_dict()
-        if since is not None:
-            filters["updated_since"] = since.isoformat()
-        return PollQuery(filters=filters, full=full)
+        is_due = timestamp is None or now - self._reconciled_at >= self._reconcile_every
+        since = self._oldest if is_due else self._not_before_start(timestamp)
+        if since is not None and since < EPOCH:
+            since = None
+        return PollQuery(wanted=replace(self._wanted, updated_since=since))
 
     def ingest(self, query: PollQuery, result: PollResult, now: float) -> list[FormReference]:
         """Add a poll, and return its new forms, which are pending from now on.
@@ -170,16 +170,16 @@ class NewFormTracker:
             pending = self._pending.get(form.id)
             if form.id in self._emitted and _is_version(self._emitted[form.id], form):
                 if form.updated is None:
-                    self._emitted.keep(form.id, form.version, form.hour)
+                    self._emitted.keep(form.id, form.hour)
             elif pending is not None and _is_version(pending.version, form):
                 pending.hour = form.hour
             else:
                 new.append(form)
         new = self._without_history(new, result, now)
-        since = parse_reference_time(query.filters.get("updated_since"))
-        full = since is None or (self._oldest is not None and since <= self._oldest)
-        self._watermark.move(result.started, full=full, now=now)
-        self._pending.add(new, result.started - self._watermark.look_back)
+        if query.since is None or (self._oldest is not None and query.since <= self._oldest):
+            self._reconciled_at = now
+        self._watermark = result.started - self._look_back
+        self._pending.add(new, self._watermark)
         self._forget()
         return [form.reference for form in new]
 
@@ -205,7 +205,7 @@ class NewFormTracker:
         Until all forms of the first poll are recorded the watermark may have no time; the chunks are stored
         all the same.
         """
-        timestamp, polled = self._pending.watermark, self._watermark.timestamp
+        timestamp, polled = self._pending.watermark, self._watermark
         watermark = StoredWatermark(
             moment=None if timestamp is None else timestamp.isoformat(), pieces=self._emitted.keys()
         )
@@ -230,14 +230,15 @@ class NewFormTracker:
 
     def _wanted_from(self, result: PollResult) -> Iterator[NewForm]:
         """Yield the forms that a poll of this tracker alone could return, each once."""
-        matching = [
-            one
+        matching = {
+            one["id"]: one
             for one in result.references
             if self._wanted.matches_reference(one)
+            and self._names.counts(one)
             and (not self._property_ids or str(one["propertyID"]) in self._property_ids)
             and (not self._job_ids or str(one["jobID"]) in self._job_ids)
-        ]
-        for reference in self._names.wanted(matching):
+        }
+        for reference in matching.values():
             form = _form_from(reference, result)
             if not _is_before(form, self._oldest):
                 yield form
@@ -248,7 +249,7 @@ class NewFormTracker:
     def _without_history(self, new: list[NewForm], result: PollResult, now: float) -> list[NewForm]:
         """Record the forms that are history as if they were emitted, and return the others."""
         ends, self._history_ends = self._history_ends, None
-        if self._watermark.timestamp is None and not self._first_poll_emits:
+        if self._watermark is None and not self._first_poll_emits:
             # A restart asks for the same forms again, and knows which of them are history.
             self._pending.watermark = self._oldest and self._oldest + self._reconcile_back
             waited = now - self._began
@@ -288,8 +289,7 @@ def _is_version(known: Any, form: NewForm) -> bool:
     """Return whether a form is a version that is known."""
     if form.updated is not None:
         return parse_reference_time(known) == form.updated
-    # Before there were digests, the value itself was stored.
-    return known in (form.version, form.reference["lastUpdatedOnDateTime"])
+    return bool(known == form.version)
 
 
 def _is_before(form: NewForm, ends: datetime | None) -> bool:

@@ -24,13 +24,12 @@ from fsm_provider.api.errors import (
     FsmError,
     FsmUnauthorisedError,
 )
+from fsm_provider.api.log_once import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.threads import run_in_thread
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.form_filter import FormFilters
-    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.settings import Settings
     from fsm_provider.polling.form_poll import FormPoll
     from fsm_provider.polling.polls import PollQuery, PollResult
@@ -85,15 +84,14 @@ class FormPoller:
         self._poll: FormPoll | None = None
         self._is_resumed = False
         self._last_page_at = 0.0
-        self._warned = False
 
     @property
     def pages_read(self) -> int:
         """Number of pages read by a failed poll that can resume, 0 if there is none."""
         return 0 if self._poll is None else self._poll.pages_read
 
-    async def read(self, filters: FormFilters, max_pages: int | None = None) -> PollResult:
-        """Poll to the end or for ``max_pages``, or resume the failed poll of these filters.
+    async def read(self, query: PollQuery) -> PollResult:
+        """Poll to the end or for the query's ``max_pages``, or resume the failed poll of its filters.
 
         After an error that a repeat may not meet, the next call resumes at the page that failed. Any other
         error of a resumed poll may be due to the pause, for example an expired cursor: the poll restarts at
@@ -108,7 +106,7 @@ class FormPoller:
         refused: FsmUnauthorisedError | None = None
         while True:
             try:
-                return await self._read(filters, max_pages, clock, refused)
+                return await self._read(query, refused)
             except FsmUnauthorisedError as error:
                 self.close()
                 if refused is not None:
@@ -142,31 +140,25 @@ class FormPoller:
         if client is not None:
             client.close()
 
-    async def _read(
-        self,
-        filters: FormFilters,
-        max_pages: int | None,
-        clock: Callable[[], float],
-        refused: FsmUnauthorisedError | None,
-    ) -> PollResult:
+    async def _read(self, query: PollQuery, refused: FsmUnauthorisedError | None) -> PollResult:
         from fsm_provider.polling.form_poll import FormPoll
 
         client = await self._connected(refused)
-        if self._poll is None or self._poll.filters != filters:
-            self._poll = FormPoll(filters, self._query_params, max_pages=max_pages)
+        if self._poll is None or self._poll.wanted != query.wanted:
+            self._poll = FormPoll(query.wanted, self._query_params, max_pages=query.max_pages)
             self._is_resumed = False
         result = None
         while result is None:
             result = await run_in_thread(self._threads, self._poll.read_page, client)
-            self._last_page_at = clock()
+            self._last_page_at = asyncio.get_running_loop().time()
         self._poll = None
-        if result.others and not self._warned:
-            self._warned = True
-            logger.warning(
+        if result.others:
+            warn_once(
+                logger,
+                ("filter", client.settings.base_url, *query.wanted.as_dict()),
                 "%s forms of the listing did not match the filter (%s) and were left out: the service "
-                "ignores a part of it; this is logged once",
-                result.others,
-                filters,
+                "ignores a part of it",
+                *(result.others, query.wanted),
             )
         return result
 
@@ -176,6 +168,9 @@ class FormPoller:
         :raises FsmError: ``refused``, if the token is still the refused one.
         """
         if self._client is None:
+            from fsm_provider.api.client import FsmClient
+            from fsm_provider.api.retry import RetryPolicy
+
             known, settings = self._settings_before, await self._settings()
             if known is not None and refused is not None and known.token == settings.token:
                 raise refused
@@ -183,7 +178,8 @@ class FormPoller:
                 self._poll = None
             self._is_resumed = True
             self._settings_before = settings
-            self._client = _client_for(settings, AirflowMetrics(connection=self.fsm_conn_id))
+            metrics = AirflowMetrics(connection=self.fsm_conn_id)
+            self._client = FsmClient(settings, retry_policy=RetryPolicy(max_retries=0), metrics=metrics)
         return self._client
 
     async def _settings(self) -> Settings:
@@ -204,7 +200,7 @@ class FormPoller:
 async def poll_forever(
     poller: FormPoller,
     *,
-    next_query: Callable[[float], PollQuery],
+    next_query: Callable[[float], PollQuery | None],
     ingest: Callable[[PollQuery, PollResult, float], ResultT],
     interval: float,
     first_after: float,
@@ -213,7 +209,7 @@ async def poll_forever(
 ) -> AsyncGenerator[ResultT | PollFailure, None]:
     """Poll forever: yield what ``ingest`` returns for each poll, and a :class:`PollFailure` for each failure.
 
-    :param next_query: returns the next query, given the time of the loop's clock in seconds.
+    :param next_query: returns the next query, given the time of the loop's clock in seconds; None ends it.
     :param ingest: handles a poll that was read to its end, given the same time.
     :param interval: seconds from the end of a poll to the next.
     :param first_after: seconds until the first poll.
@@ -228,9 +224,10 @@ async def poll_forever(
         await sleep(pause)
         if query is None or not poller.pages_read:
             started = clock()
-            query = next_query(started)
+            if (query := next_query(started)) is None:
+                return
         try:
-            result = ingest(query, await poller.read(query.filters, query.max_pages), started)
+            result = ingest(query, await poller.read(query), started)
         except FsmError as error:
             failure = error
         except Exception as error:  # it would end every wait on the stream
@@ -259,13 +256,6 @@ def connection_not_found(fsm_conn_id: str) -> FsmConnectionError:
     return FsmConnectionError(
         f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached"
     )
-
-
-def _client_for(settings: Settings, metrics: Metrics) -> FsmClient:
-    from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.retry import RetryPolicy
-
-    return FsmClient(settings, retry_policy=RetryPolicy(max_retries=0), metrics=metrics)
 
 
 def _pause_after(error: FsmError, failures: int, interval: float) -> float:
@@ -307,36 +297,3 @@ class _FailureLog:
                 "Polling for forms of '%s' works again after %s failures", self._fsm_conn_id, self._failures
             )
         self._last, self._failures = None, 0
-
-
-class FailureTolerance:
-    """How long one wait tolerates poll failures.
-
-    :param tolerance: seconds since the first of the failures in a row.
-    """
-
-    __slots__ = ("_failing_since", "seconds")
-
-    def __init__(self, tolerance: float) -> None:
-        self.seconds = tolerance
-        self._failing_since: float | None = None
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last poll failed."""
-        return self._failing_since is not None
-
-    def reset(self) -> None:
-        """Record that a poll succeeded."""
-        self._failing_since = None
-
-    def tolerates(self, error: FsmError, now: float) -> bool:
-        """Record a failed poll, and return whether the wait goes on.
-
-        :param now: seconds of a clock that never goes back.
-        """
-        if error.permanent:
-            return False
-        if self._failing_since is None:
-            self._failing_since = now
-        return now - self._failing_since < self.seconds

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+
 from fsm_provider.api.form_filter import FormReference
-from fsm_provider.compat import shared_stream_producer
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.configurations import CONFIGURATIONS, INTERVAL, Configuration, until_stored
 from fsm_provider.polling.new_forms import WATERMARK
@@ -18,16 +20,17 @@ from fsm_provider.polling.poller import PollFailure
 from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
-from fsm_provider.polling.watch import event_for, filter_from, max_forms_from
+from fsm_provider.polling.watch import event_for, filter_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+else:
+    SharedStreamProducer = object
 
+if TYPE_CHECKING:
     from fsm_provider.polling.polls import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
-else:
-    SharedStreamProducer = shared_stream_producer()
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ CHECK_INTERVAL = 15.0
 DEFAULT_INTERVAL, WAIT_FOR_INTERVAL = 60.0, 10
 """Seconds: the interval if two DAGs disagree about it, and how long to wait for one before assuming that."""
 ERROR_INTERVAL = 600.0
-"""Seconds between two errors in the log while polls fail."""
+"""Seconds between two errors in the log while polls fail, or the configuration cannot be read."""
 BEGAN = "fsm_forms/began"
 """Key of the time when the asset was first watched."""
 SAVE_INTERVAL = 60.0
@@ -85,6 +88,7 @@ class FormEventProducer(SharedStreamProducer):
         self._confirmation_delay = confirmation_delay
         self._began = 0.0
         self._check_at = 0.0
+        self._unreadable_shown_at = -math.inf
         self._interval = DEFAULT_INTERVAL
         self._polled = asyncio.Event()
         self._confirmed = asyncio.Event()
@@ -121,18 +125,18 @@ class FormEventProducer(SharedStreamProducer):
         self._error_shown_at = 0.0
         self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=self._asset_name)
-        self._tracker = tracker_for(watch)
-        self._tracker.begin(self._began)
+        self._tracker = tracker_for(watch, self._began)
 
     async def _next_configuration(self) -> FormWatch:
         """Wait for what :func:`announce` stores, and briefly for what :func:`announce_interval` stores."""
         waited = 0
         while True:
-            watch, interval, _ = await self._read_configuration()
-            if watch and (interval or waited >= WAIT_FOR_INTERVAL):
-                self._interval = interval or DEFAULT_INTERVAL
-                return watch
-            if waited % 60 == 59:
+            if found := await self._read_configuration():
+                watch, interval, _ = found
+                if watch and (interval or waited >= WAIT_FOR_INTERVAL):
+                    self._interval = interval or DEFAULT_INTERVAL
+                    return watch
+            if found and waited % 60 == 59:
                 logger.error(
                     "The asset '%s' has no configuration yet, so no form is emitted. If two DAGs define it "
                     "with different filters, Airflow alternates between them: import the asset from one "
@@ -150,19 +154,28 @@ class FormEventProducer(SharedStreamProducer):
         now = asyncio.get_running_loop().time()
         if now >= self._check_at:
             self._check_at = now + CHECK_INTERVAL
-            watch, interval, replay = await self._read_configuration()
-            current = watch or self._watch, interval or self._interval, replay or self._replay
-            if current != (self._watch, self._interval, self._replay):
-                raise _ReplacedError
+            if found := await self._read_configuration():
+                watch, interval, replay = found
+                current = watch or self._watch, interval or self._interval, replay or self._replay
+                if current != (self._watch, self._interval, self._replay):
+                    raise _ReplacedError
 
-    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None]:
-        """Return the current configuration, interval and replay; None if not stored or not readable."""
-        with suppress(Exception):
+    async def _read_configuration(self) -> tuple[FormWatch | None, float | None, Replay | None] | None:
+        """Return the configuration, interval and replay that are stored; None if they cannot be read."""
+        try:
             known: list[Configuration] = await self._store.aget(CONFIGURATIONS) or []
             interval: float | None = await self._store.aget(INTERVAL)
             watch = known[-1]["watch"] if known else None
             return watch, interval, watch and await requested_replay(watch, self._store)
-        return None, None, None
+        except Exception:
+            now = asyncio.get_running_loop().time()
+            if now - self._unreadable_shown_at >= ERROR_INTERVAL:
+                self._unreadable_shown_at = now
+                logger.exception(
+                    "The configuration of the asset '%s' could not be read; the watcher tries again",
+                    self._asset_name,
+                )
+            return None
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
         """Poll while the body runs, in a task that assets share."""
@@ -175,7 +188,7 @@ class FormEventProducer(SharedStreamProducer):
             member,
             fsm_conn_id=self._watch["fsm_conn_id"],
             query_params=self._watch["query_params"],
-            filters=filter_from(self._watch).as_dict(),
+            wanted=filter_from(self._watch),
             interval=self._interval,
         )
 
@@ -217,14 +230,13 @@ class FormEventProducer(SharedStreamProducer):
         :raises _ReplacedError: once there is another configuration; what is pending is found again.
         """
         self._check_at = asyncio.get_running_loop().time() + CHECK_INTERVAL
-        max_forms = max_forms_from(self._watch)
         while True:
             await self._check_configuration()
             self._measure()
             if self._polled.is_set():
                 self._polled.clear()
                 await self._save(throttled=True)
-            if not (references := self._tracker.next_event(max_forms)):
+            if not (references := self._tracker.next_event(self._watch["max_forms_per_event"])):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_INTERVAL):
                         await self._polled.wait()

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
-from fsm_provider.polling.form_index import FormIndex
-from fsm_provider.polling.form_waits import BEGINNING, FormWait, FormWaits
+from fsm_provider.polling.form_waits import BEGINNING, FormIndex, FormWait, FormWaits
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
+LOOK_BACK = timedelta(hours=1)
+"""How far a poll goes back before the start of the one before it."""
+CHECK_INTERVAL = 900.0
+"""Seconds, at least, between two checks of a wait against all forms since its bound."""
 MIN_CHECKS = 20
 """Waits that one poll may list by themselves; more only if otherwise not all had their turn in time."""
 SHARED_PAGE = 1.1
@@ -85,19 +89,14 @@ class SharedForms:
     """Plans the polls of waits that can share a listing, and gives each the forms that concern it.
 
     :param wanted: one of their filters.
-    :param look_back: how far a poll goes back before the start of the one before it.
     :param interval: seconds between two polls.
-    :param check_interval: seconds after which a wait is checked against all forms since its bound again.
     """
 
-    def __init__(
-        self, wanted: FormFilter, *, look_back: timedelta, interval: float, check_interval: float
-    ) -> None:
+    def __init__(self, wanted: FormFilter, interval: float) -> None:
         self._common = wanted.for_shared_stream()
         self._bound = "updated_since" if wanted.created_since is None else "created_since"
-        self._look_back = look_back
         self._interval = interval
-        self._check_interval = check_interval
+        self._check_interval = max(CHECK_INTERVAL, 10 * interval)
         self._waits = FormWaits()
         self._checking: dict[FormWait, dict[int, FormReference]] = {}
         self._plan: list[_Listing] = []
@@ -164,7 +163,7 @@ class SharedForms:
         self._has_read_changes = self._is_abandoned = False
         free = [wait for wait in self._waits.all if wait not in self._checking]
         before, self._planned_at = self._planned_at, clock
-        self._reads_since = self._watermark or (before or clock) - self._look_back - MAX_CLOCK_SKEW
+        self._reads_since = self._watermark or (before or clock) - LOOK_BACK - MAX_CLOCK_SKEW
         self.is_alone = self._is_cheaper_alone()
         if self.is_alone:
             self._index = self._watermark = None
@@ -184,12 +183,12 @@ class SharedForms:
     def next_query(self) -> PollQuery:
         """Return the query of the next listing for all."""
         listing = self._plan[0]
-        filters = self._common.as_dict()
+        bound: dict[str, Any] = {}
         if listing.since is None:
-            filters["updated_since"] = self._reads_since.isoformat()
+            bound["updated_since"] = self._reads_since
         elif listing.since != BEGINNING:
-            filters[self._bound] = listing.since.isoformat()  # type: ignore[literal-required]
-        return PollQuery(filters=filters, full=listing.since is not None, max_pages=listing.max_pages)
+            bound[self._bound] = listing.since
+        return PollQuery(wanted=replace(self._common, **bound), max_pages=listing.max_pages)
 
     def ingest(self, result: PollResult, now: float) -> Iterator[FormWait]:
         """Give the waits the forms of the listing of :meth:`next_query`; yield those that it concerns.
@@ -204,14 +203,14 @@ class SharedForms:
             self._shared_pages = result.pages, now
             self._length.learn(result, result.started - self._reads_since, full=False)
             if result.complete:
-                self._watermark = result.started - self._look_back
+                self._watermark = result.started - LOOK_BACK
             else:
                 self._index, self._is_abandoned = None, not self.is_alone
             yield from self._concerned_by(result.references)
             return
         self._length.learn(result, result.started - listing.since, full=True)
         if self._watermark is None:
-            self._watermark = result.started - self._look_back
+            self._watermark = result.started - LOOK_BACK
         if result.complete:
             self._index = _Index(FormIndex(result.references), listing.since, now)
             yield from self._checked(self._index)

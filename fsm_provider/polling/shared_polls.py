@@ -8,14 +8,16 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fsm_provider.api.form_filter import FormFilters, parse_reference_time
+from fsm_provider.api.errors import FsmError
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery, PollResult
+from fsm_provider.polling.unexpected_errors import keep_polling
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -35,8 +37,6 @@ ALONE_SHARE = 0.5
 """Queries that go back at least this share as far as an abandoned listing are taken to be cheaper alone."""
 JOIN_DELAY = 1.0
 """Seconds from an asset's joining to its first poll, so that assets that join together share it."""
-SHOWN_FILTERS = frozenset({"property_id", "job_id", "updated_since"})
-"""The filters of a query that its assets can check themselves in a reference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +53,6 @@ class PollMember:
     ingest: Callable[[PollQuery, PollResult, float], object]
     fail: Callable[[PollFailure], object]
     context: Context = field(default_factory=copy_context)
-
-
-class _NoQueryError(Exception):
-    """No member knows what to ask for."""
 
 
 class SharedPolls:
@@ -76,7 +72,7 @@ class SharedPolls:
         self._joined = asyncio.Event()
         self._is_failing = False
         self._alone_from, self._alone_until = timedelta.max, 0.0
-        self._task = _start(self._poll())
+        self._task = _start(self._run())
 
     @property
     def is_empty(self) -> bool:
@@ -101,33 +97,47 @@ class SharedPolls:
             task.cancel()
         return unneeded
 
-    async def _poll(self) -> None:
+    async def _run(self) -> None:
+        try:
+            await keep_polling(
+                self._poll,
+                fsm_conn_id=self._fsm_conn_id,
+                interval=self._interval,
+                first_after=JOIN_DELAY,
+                fail=self._fail,
+            )
+        finally:
+            self._poller.close()
+
+    async def _poll(self, first_after: float) -> None:
         """Read the common listings."""
         polls = poll_forever(
             self._poller,
             next_query=lambda now: _combined(self._batch.values()),
             ingest=lambda *polled: self._ingest(self._batch, *polled),
             interval=self._interval,
-            first_after=JOIN_DELAY,
+            first_after=first_after,
             sleep=self._sleep,
         )
-        try:
-            async with aclosing(polls):
-                async for polled in polls:
-                    self._is_failing = isinstance(polled, PollFailure)
-                    self._notify(self._batch, polled)
-        finally:
-            self._poller.close()
+        async with aclosing(polls):
+            async for polled in polls:
+                self._is_failing = isinstance(polled, PollFailure)
+                self._notify(self._batch, polled)
+
+    async def _fail(self, error: FsmError) -> None:
+        """Notify the members that take part in common listings of an unexpected error."""
+        self._poller.abandon()
+        self._is_failing = True
+        self._notify(self._free_members(), PollFailure(error))
 
     async def _poll_apart(self, members: list[PollMember]) -> None:
         """Read one listing for members that are better apart, or listings as long as they are."""
         batch: dict[PollMember, PollQuery] = {}
 
-        def next_query(now: float) -> PollQuery:
+        def next_query(now: float) -> PollQuery | None:
             nonlocal batch
-            if batch := self._queries(members, now):
-                return _combined(batch.values())
-            raise _NoQueryError
+            batch = self._queries(members, now)
+            return _combined(batch.values()) if batch else None
 
         poller = self._new_poller()
         polls = poll_forever(
@@ -138,12 +148,11 @@ class SharedPolls:
             first_after=0.0,
         )
         try:
-            with suppress(_NoQueryError):
-                async with aclosing(polls):
-                    async for polled in polls:
-                        self._notify(batch, polled)
-                        if polled is False:
-                            return
+            async with aclosing(polls):
+                async for polled in polls:
+                    self._notify(batch, polled)
+                    if polled is False:
+                        return
         finally:
             poller.close()
 
@@ -200,11 +209,9 @@ class SharedPolls:
 
         :return: whether the common listing has members.
         """
-        busy = {member for members in self._apart.values() for member in members}
-        free = [member for member in self._members if member not in busy]
         apart: dict[object, list[PollMember]] = {}
         self._batch = {}
-        for member, query in self._queries(free, asyncio.get_running_loop().time()).items():
+        for member, query in self._queries(self._free_members(), asyncio.get_running_loop().time()).items():
             age = _age(query)
             if self._is_cheaper_alone(query):
                 apart.setdefault(_place(query), []).append(member)
@@ -217,6 +224,10 @@ class SharedPolls:
             self._apart[task] = members
             task.add_done_callback(self._apart.pop)
         return bool(self._batch)
+
+    def _free_members(self) -> list[PollMember]:
+        busy = {member for members in self._apart.values() for member in members}
+        return [member for member in self._members if member not in busy]
 
     def _queries(self, members: Iterable[PollMember], now: float) -> dict[PollMember, PollQuery]:
         queries = {one: self._call(one, one.next_query, now) for one in self._present(members)}
@@ -250,19 +261,19 @@ async def shared_polls(
     *,
     fsm_conn_id: str,
     query_params: dict[str, Any] | None,
-    filters: FormFilters,
+    wanted: FormFilter,
     interval: float,
 ) -> AsyncGenerator[None]:
     """Poll for a member while the body runs, together with the other members of this event loop.
 
     :param fsm_conn_id: the Airflow connection.
     :param query_params: query parameters that the specification does not document.
-    :param filters: the member's filters. Members share listings if all agree but property, job and times.
+    :param wanted: the member's filter. Members share listings if all agree but property, job and times.
     :param interval: seconds from the end of a poll to the next.
     """
     groups = _groups.setdefault(asyncio.get_running_loop(), {})
-    hidden = {name: value for name, value in filters.items() if name not in SHOWN_FILTERS}
-    key = json.dumps([fsm_conn_id, query_params, hidden, float(interval)], sort_keys=True, default=str)
+    common = wanted.for_shared_stream().as_dict()
+    key = json.dumps([fsm_conn_id, query_params, common, float(interval)], sort_keys=True, default=str)
     group = groups.get(key)
     if group is None:
         group = groups[key] = SharedPolls(fsm_conn_id, query_params, interval)
@@ -285,22 +296,21 @@ def _combined(queries: Collection[PollQuery]) -> PollQuery:
     first, *others = queries
     if not others:
         return first
-    bounds = [_since(query) for query in queries]
-    filters: dict[str, Any] = {
-        name: value
-        for name, value in first.filters.items()
-        if name != "updated_since" and all(other.filters.get(name) == value for other in others)
-    }
-    if None not in bounds:
-        filters["updated_since"] = min(filter(None, bounds)).isoformat()
-    places = set(map(_place, queries))
+    places, bounds = set(map(_place, queries)), [query.since for query in queries]
+    properties, jobs = map(set, zip(*places, strict=True))
+    wanted = replace(
+        first.wanted.for_shared_stream(),
+        property_id=first.wanted.property_id if len(properties) == 1 else None,
+        job_id=first.wanted.job_id if len(jobs) == 1 else None,
+        updated_since=None if None in bounds else min(filter(None, bounds)),
+    )
     max_pages = len(places) if len(places) > 1 and all(map(_is_narrow, queries)) else None
-    return PollQuery(filters=cast(FormFilters, filters), full=True, max_pages=max_pages)
+    return PollQuery(wanted=wanted, max_pages=max_pages)
 
 
 def _place(query: PollQuery) -> tuple[object, object]:
     """Return the property and the job that it asks for."""
-    return query.filters.get("property_id"), query.filters.get("job_id")
+    return query.wanted.property_id, query.wanted.job_id
 
 
 def _is_narrow(query: PollQuery) -> bool:
@@ -308,14 +318,9 @@ def _is_narrow(query: PollQuery) -> bool:
     return _place(query) != (None, None)
 
 
-def _since(query: PollQuery) -> datetime | None:
-    return parse_reference_time(query.filters.get("updated_since"))
-
-
 def _age(query: PollQuery) -> timedelta:
     """Return how far a query goes back; a bound may be in the future, as by the clock of the service."""
-    since = _since(query)
-    return timedelta.max if since is None else max(timedelta(0), datetime.now(UTC) - since)
+    return timedelta.max if query.since is None else max(timedelta(0), datetime.now(UTC) - query.since)
 
 
 def _start(coroutine: Any) -> asyncio.Task[None]:

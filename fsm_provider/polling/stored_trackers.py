@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +20,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-def tracker_for(watch: FormWatch) -> NewFormTracker:
+def tracker_for(watch: FormWatch, began: float = math.inf) -> NewFormTracker:
     """Make the tracker of a configuration."""
     return NewFormTracker(
         filter_from(watch),
@@ -30,6 +31,7 @@ def tracker_for(watch: FormWatch) -> NewFormTracker:
         look_back=timedelta(seconds=watch["look_back"]),
         reconcile_back=timedelta(seconds=watch["reconcile_back"]),
         reconcile_every=watch["reconcile_every"],
+        began=began,
     )
 
 

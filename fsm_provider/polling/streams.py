@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import Context
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,17 +25,13 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.form_waits import FormWait
-from fsm_provider.polling.poller import FailureTolerance, FormPoller, PollFailure, poll_forever
+from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_forms import SharedForms
-from fsm_provider.polling.wait_calls import WaitCall
+from fsm_provider.polling.unexpected_errors import keep_polling
+from fsm_provider.polling.wait_calls import FailureTolerance, WaitCall
 from fsm_provider.polling.wait_status import WaitStatus
 
-logger: logging.Logger = logging.getLogger(__name__)
-
-LOOK_BACK = timedelta(hours=1)
-CHECK_INTERVAL = 900.0
-"""Seconds, at least, between two checks of a wait against all forms since its bound."""
 ANY_LISTING = (FsmConnectionError, FsmRateLimitedError, FsmUnauthorisedError)
 """Errors that are not about one listing, but about all of a connection."""
 SLICE = 200
@@ -103,11 +99,9 @@ class FormStream:
 
     What a wait lists by itself has a task of its own: its failures and its slowness are its own.
 
-    :param first: the first wait; the others have the same filters, apart from what a reference shows.
-    :param fsm_conn_id: the Airflow connection.
-    :param query_params: query parameters that the specification does not document.
-    :param interval: as the attribute.
-    :param first_after: seconds until the first.
+    Its waits have the same filters, apart from what a reference shows. For the parameters see
+    :func:`wait_for_forms`.
+
     :ivar interval: seconds between two polls.
     :ivar failures: failed polls in a row.
     :ivar polled_at: when the last poll succeeded, or the stream began, by the loop's clock.
@@ -121,22 +115,16 @@ class FormStream:
         interval: float,
         first_after: float,
     ) -> None:
-        self._forms = SharedForms(
-            first.wanted,
-            look_back=LOOK_BACK,
-            interval=interval,
-            check_interval=max(CHECK_INTERVAL, 10 * interval),
-        )
+        self._forms = SharedForms(first.wanted, interval)
         self.fsm_conn_id = fsm_conn_id
         self._query_params = query_params
         self.interval = interval
-        self._first_after = first_after
         self.failures, self.polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=fsm_conn_id)
         self._calls: dict[FormWait, WaitCall] = {}
         self._checks: dict[FormWait, asyncio.Task[None]] = {}
         # Empty contexts, or what the polls log would be in the log of the first wait's task.
-        self._task = asyncio.create_task(self._run(), name="fsm form stream", context=Context())
+        self._task = asyncio.create_task(self._run(first_after), name="fsm form stream", context=Context())
 
     @property
     def size(self) -> int:
@@ -162,29 +150,28 @@ class FormStream:
             if not self.size:
                 self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, first_after: float) -> None:
         poller = FormPoller(self.fsm_conn_id, self._query_params)
         try:
-            while True:
-                try:
-                    await self._poll(poller)
-                except Exception as error:
-                    logger.exception("The polls for forms of '%s' start again", self.fsm_conn_id)
-                    message = f"the polls for forms ended unexpectedly: {type(error).__name__}"
-                    await self._fail_all(FsmConnectionError(message))
-                self._first_after = self.interval
+            await keep_polling(
+                partial(self._poll, poller),
+                fsm_conn_id=self.fsm_conn_id,
+                interval=self.interval,
+                first_after=first_after,
+                fail=self._fail_all,
+            )
         finally:
             poller.close()
             for call in self._calls.values():
                 call.result.cancel()
 
-    async def _poll(self, poller: FormPoller) -> None:
+    async def _poll(self, poller: FormPoller, first_after: float) -> None:
         polls = poll_forever(
             poller,
             next_query=lambda now: self._forms.next_query(),
             ingest=lambda _, result, now: self._forms.ingest(result, now),
             interval=self.interval,
-            first_after=self._first_after,
+            first_after=first_after,
             has_more=lambda: self._forms.has_more,
             sleep=self._until_due,
         )
@@ -241,7 +228,7 @@ class FormStream:
             call.poller = FormPoller(self.fsm_conn_id, self._query_params, is_check=True)
         polls = poll_forever(
             call.poller,
-            next_query=lambda now: PollQuery(filters=wait.wanted.as_dict(), full=True),
+            next_query=lambda now: PollQuery(wanted=wait.wanted),
             ingest=lambda _, result, now: self._forms.checked(wait, result.references, now),
             interval=self.interval,
             first_after=0.0,

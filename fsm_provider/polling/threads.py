@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread
 from typing import Any, TypeVar
@@ -24,10 +25,17 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore
 async def run_in_thread(fsm_conn_id: str, function: Callable[..., ResultT], *args: Any) -> ResultT:
     """Call a blocking function for a connection in a daemon thread.
 
+    Cancelled, it ends at once. The thread cannot be stopped, and keeps its slot until the function returns.
+
     :raises Exception: whatever the function raises.
     """
-    slots = _slots.setdefault(asyncio.get_running_loop(), {})
+    loop = asyncio.get_running_loop()
+    slots = _slots.setdefault(loop, {}).setdefault(fsm_conn_id, asyncio.Semaphore(MAX_THREADS))
     context, outcome = copy_context(), Future[ResultT]()
+
+    def release(_: Future[ResultT]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(slots.release)
 
     def run() -> None:
         try:
@@ -35,7 +43,11 @@ async def run_in_thread(fsm_conn_id: str, function: Callable[..., ResultT], *arg
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             outcome.set_exception(error)
 
-    async with slots.setdefault(fsm_conn_id, asyncio.Semaphore(MAX_THREADS)):
-        outcome.set_running_or_notify_cancel()
+    await slots.acquire()
+    outcome.set_running_or_notify_cancel()
+    outcome.add_done_callback(release)
+    try:
         Thread(target=run, name=f"fsm {fsm_conn_id}", daemon=True).start()
-        return await asyncio.wrap_future(outcome)
+    except RuntimeError as error:  # the system has no more
+        outcome.set_exception(error)
+    return await asyncio.wrap_future(outcome)

@@ -1,4 +1,4 @@
-"""The call that each wait of a stream makes: what it is given, and what its log says meanwhile."""
+"""The call that each wait of a stream makes: what it is given, what it tolerates, and what its log says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,41 @@ from typing import Any
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.polling.form_waits import FormWait
-from fsm_provider.polling.poller import FailureTolerance, FormPoller
+from fsm_provider.polling.poller import FormPoller
 from fsm_provider.polling.wait_status import WaitStatus
+
+
+class FailureTolerance:
+    """How long one wait tolerates poll failures.
+
+    :param tolerance: seconds since the first of the failures in a row.
+    """
+
+    __slots__ = ("_failing_since", "seconds")
+
+    def __init__(self, tolerance: float) -> None:
+        self.seconds = tolerance
+        self._failing_since: float | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last poll failed."""
+        return self._failing_since is not None
+
+    def reset(self) -> None:
+        """Record that a poll succeeded."""
+        self._failing_since = None
+
+    def tolerates(self, error: FsmError, now: float) -> bool:
+        """Record a failed poll, and return whether the wait goes on.
+
+        :param now: seconds of a clock that never goes back.
+        """
+        if error.permanent:
+            return False
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since < self.seconds
 
 
 class WaitCall:

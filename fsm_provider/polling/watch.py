@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter, FormFilters, FormReference
 
@@ -21,15 +21,8 @@ class WatchFilters(FormFilters, total=False):
     job_ids: list[str]
 
 
-MAX_FORMS_PER_EVENT = 100
-"""References in one event, if a configuration does not say."""
-
-
 class FormWatch(TypedDict):
-    """The configuration of a watcher of completed forms: times in seconds, and every value plain JSON.
-
-    One that was stored by an earlier version may lack ``max_forms_per_event``.
-    """
+    """The configuration of a watcher of completed forms: times in seconds, and every value plain JSON."""
 
     asset_name: str
     fsm_conn_id: str
@@ -40,7 +33,7 @@ class FormWatch(TypedDict):
     look_back: float
     reconcile_every: float
     reconcile_back: float
-    max_forms_per_event: NotRequired[int]
+    max_forms_per_event: int
 
 
 def filter_from(watch: FormWatch) -> FormFilter:
@@ -53,11 +46,6 @@ def question_from(watch: FormWatch) -> dict[str, Any]:
     """Return the part of a configuration that decides which forms the asset has."""
     given: dict[str, Any] = {**watch}
     return {name: given[name] for name in QUESTION}
-
-
-def max_forms_from(watch: FormWatch) -> int:
-    """Return the number of forms that one event may hold."""
-    return watch.get("max_forms_per_event", MAX_FORMS_PER_EVENT)
 
 
 def event_for(watch: FormWatch, references: list[FormReference]) -> dict[str, Any]:

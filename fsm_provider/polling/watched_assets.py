@@ -26,9 +26,6 @@ from fsm_provider.terminal import RefusedError
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-SCHEME, WATCHER = "fsm", "FsmFormEventTrigger"
-"""What the URIs of the assets begin with, and the class of the trigger that emits their forms."""
-
 
 @dataclass(frozen=True)
 class WatchedAsset:
@@ -56,7 +53,7 @@ class WatchedAsset:
         watermarks = await stored_watermarks(watch, store)
         replay = await requested_replay(watch, store)
         waiting = None if replay is None or is_begun(replay, watermarks) else replay
-        return cls(watch, waiting, store.has_trigger(WATCHER), watermarks, store)
+        return cls(watch, waiting, store.has_watcher(), watermarks, store)
 
     @property
     def name(self) -> str:
@@ -107,7 +104,7 @@ class WatchedAsset:
         await restore(tracker, self.watch, self._store)
         tracker.replay(replay)
         query = tracker.next_query(0.0, datetime.now(UTC))
-        poll = FormPoll(query.filters, self.watch["query_params"])
+        poll = FormPoll(query.wanted, self.watch["query_params"])
         connection = read_connection_outside_of_tasks(self.watch["fsm_conn_id"])
         with closing(FsmClient(settings_from(connection))) as client:
             while (result := poll.read_page(client)) is None:
@@ -133,10 +130,7 @@ async def watched_assets(
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
     if lock and name is not None:
         lock_assets(name, session)
-    found = [
-        await WatchedAsset.read(ServerAssetStore(one, session))
-        for one in active_assets(SCHEME, name, session)
-    ]
+    found = [await WatchedAsset.read(ServerAssetStore(one, session)) for one in active_assets(name, session)]
     return [one for one in found if one]
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FAILING_SINCE = "fsm_failing_since"
 """Key in the task's state store: since when the polls of a sensor in reschedule mode fail."""
+MAX_WAIT = timedelta(days=3650)
+"""What a longer ``timeout`` or ``log_interval`` counts as: MySQL stores no deadline after January 2038."""
 
 
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
@@ -43,6 +45,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         transient, such as a refused token, fails the task at once.
     :param log_interval: seconds, or a ``timedelta``, between two lines of the log that say how the wait goes,
         at least 1; None: none.
+
+    A ``timeout`` of more than ten years counts as ten years where a wait is deferred, and in the log.
     """
 
     def __init__(
@@ -133,24 +137,21 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def _is_tolerated(self, error: FsmError, context: Context) -> bool:
         """Record a failed poll, and return whether the wait goes on."""
-        if error.permanent or self._failing_for(context) >= self.failure_tolerance:
+        if error.permanent:
+            return False
+        now = datetime.now(UTC)
+        if (since := self._recorded_failure(context)) is None:
+            since = now
+            if self._is_one_process:
+                self._failing_since = now
+            elif (store := task_state_store(context)) is None:
+                return False
+            else:
+                store.set(FAILING_SINCE, {"try": context["ti"].try_number, "since": now.isoformat()})
+        if (now - since).total_seconds() >= self.failure_tolerance:
             return False
         self.log.warning("Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error)
         return True
-
-    def _failing_for(self, context: Context) -> float:
-        """Record a failed poll, and return the seconds since the first of the failures in a row."""
-        now = datetime.now(UTC)
-        since = self._recorded_failure(context)
-        if since is None:
-            if self._is_one_process:
-                self._failing_since = now
-            elif (store := task_state_store(context)) is not None:
-                store.set(FAILING_SINCE, {"try": context["ti"].try_number, "since": now.isoformat()})
-            else:
-                return float("inf")
-            since = now
-        return (now - since).total_seconds()
 
     def _recorded_failure(self, context: Context) -> datetime | None:
         if self._is_one_process:
@@ -169,6 +170,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             task_state_store(context).delete(FAILING_SINCE)
 
     @property
+    def _max_wait(self) -> timedelta:
+        return _duration(self.timeout)
+
+    @property
     def _is_one_process(self) -> bool:
         """Whether one process makes all of an attempt's polls on the worker."""
         return not self.reschedule
@@ -183,7 +188,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._shown_at = began or now
         if began is not None and self.log_interval is not None:
             last_poll = (now - began) * (1 - 1 / max(polls, 1))
-            self._shown_at += last_poll - last_poll % timedelta(seconds=self.log_interval)
+            self._shown_at += last_poll - last_poll % _duration(self.log_interval)
         return self._status
 
     def _status_for(self, context: Context, began: datetime) -> WaitStatus:
@@ -192,7 +197,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         return WaitStatus(
             target=partial(self.target, context),
             began=began,
-            until=began + timedelta(seconds=self.timeout),
+            until=began + self._max_wait,
         )
 
     def _show_progress(self, status: WaitStatus) -> None:
@@ -200,3 +205,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         if self.log_interval is not None and (now - self._shown_at).total_seconds() >= self.log_interval:
             self._shown_at = now
             self.log.info("%s", status.progress())
+
+
+def _duration(seconds: float) -> timedelta:
+    return timedelta(seconds=min(seconds, MAX_WAIT.total_seconds()))

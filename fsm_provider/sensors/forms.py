@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.form_filter import FormFilter, FormReference
     from fsm_provider.polling.criteria import FormCriteria
+    from fsm_provider.polling.form_waits import FormWait
 
 
 class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
@@ -109,20 +110,18 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         """List the forms once, and log which are missing."""
         from fsm_provider.polling.wait_status import listed
 
-        counted, result, others = self._poll(context)
-        criteria = self._criteria()
-        if criteria.is_met_by(counted):
+        wait, result = self._poll(context)
+        if result is not None:
             return PokeReturnValue(is_done=True, xcom_value=result)
-        missing = criteria.missing(counted)
+        criteria, missing = wait.criteria, wait.criteria.missing(wait.found.values())
         self.log.info(
-            "%s of %s forms%s; the next poll is in %g s",
-            len(counted),
+            "%s of %s forms%s",
+            len(wait.found),
             max(criteria.minimum_forms, len(criteria.form_names)),
             f", none named {listed(missing)}" if missing else "",
-            self.poke_interval,
         )
         if self._status is not None:
-            self._status.others = others
+            self._status.others = wait.others.values()
             if (named := self._status.other_forms()) and named != self._shown_others:
                 self.log.info("%s", named)
                 self._shown_others = named
@@ -131,7 +130,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
     def defer_if_wanted(self, context: Context) -> None:
         """Defer a deferrable sensor."""
         if self.deferrable:
-            self._wait_in_the_triggerer(context, datetime.now(UTC) + timedelta(seconds=self.timeout))
+            self._wait_in_the_triggerer(context, datetime.now(UTC) + self._max_wait)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral; a timeout raises ``AirflowSensorTimeout``, which is not retried."""
@@ -181,26 +180,22 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
             case "ids":
                 return [reference["id"] for reference in references]
             case "full":
-                ends = datetime.fromisoformat(deadline)
-                records = self._full_records(context, ends)
-                if records is None:
-                    # Alone: the shared forms have just turned out to be outdated.
-                    self._wait_on(context, ends, shared=False)
-                return records
+                return self._full_records(context, datetime.fromisoformat(deadline))
 
-    def _full_records(self, context: Context, deadline: datetime) -> list[Any] | None:
-        """Return the records of the forms that the trigger found; None if the wait has to go on."""
+    def _full_records(self, context: Context, deadline: datetime) -> list[Any]:
+        """Return the records of the forms that the trigger found, or wait on."""
         try:
-            counted, records, _ = self._poll(context)
+            _, records = self._poll(context)
         except FsmError as error:
             if not self._is_tolerated(error, context):
                 self._handle_error(context, error, deadline)
-            return None
-        if self._criteria().is_met_by(counted):
-            return records
-        self._failing_since = None
-        self.log.warning("Some of the forms found have moved or are gone; waiting for others")
-        return None
+        else:
+            if records is not None:
+                return records
+            self._failing_since = None
+            self.log.warning("Some of the forms found have moved or are gone; waiting for others")
+        # Alone: the shared forms have just turned out to be outdated.
+        return self._wait_on(context, deadline, shared=False)
 
     def _handle_error(self, context: Context, error: FsmError, deadline: datetime) -> NoReturn:
         if self.silent_fail and not error.permanent:
@@ -215,7 +210,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         self, context: Context, deadline: datetime, error: FsmError | None = None, *, shared: bool = True
     ) -> NoReturn:
         if deadline <= datetime.now(UTC):
-            status = self._status_for(context, deadline - timedelta(seconds=self.timeout))
+            status = self._status_for(context, deadline - self._max_wait)
             if error is not None:
                 status.fail(error)
             raise AirflowSensorTimeout(status.timeout())
@@ -225,23 +220,20 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
     def _is_one_process(self) -> bool:
         return self.deferrable or super()._is_one_process
 
-    def _poll(self, context: Context) -> tuple[list[FormReference], list[Any], list[str]]:
-        """Return the forms that count, as references and as XCom values, and the names of the others.
-
-        The names are those of the wait's property or job.
-        """
+    def _poll(self, context: Context) -> tuple[FormWait, list[Any] | None]:
+        """Return the wait after a listing, and its forms as XCom values, None if they are not enough."""
         from fsm_provider.api.forms import for_xcom, reference_to
+        from fsm_provider.polling.form_waits import FormWait
 
         with permanent_errors_fail_the_task():
-            filters = self._filters(context).as_dict()
+            wait = FormWait(self._filters(context), self._criteria())
             with self._connection_may_be_lost(context):
-                listed = self.hook.list_forms(params=self.query_params, **filters)
+                listed = self.hook.list_forms(params=self.query_params, **wait.wanted.as_dict())
                 forms = {form.id: form for form in listed}
-            criteria, references = self._criteria(), [reference_to(form) for form in forms.values()]
-        counted = criteria.wanted(references)
-        others = [one["formName"] or "" for one in references if not criteria.counts(one)]
-        result = for_xcom([forms[reference["id"]] for reference in counted], self.xcom)
-        return counted, result, others if filters.keys() & {"property_id", "job_id"} else []
+        for form in forms.values():
+            wait.add(reference_to(form))
+        found = wait.forms()
+        return wait, None if found is None else for_xcom([forms[one["id"]] for one in found], self.xcom)
 
     def _has_polled(self, context: Context) -> bool:
         return self._is_resumed or super()._has_polled(context)
@@ -272,7 +264,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
                 shared=shared,
-                began=(deadline - timedelta(seconds=self.timeout)).isoformat(),
+                began=(deadline - self._max_wait).isoformat(),
                 deadline=ends.isoformat(),
                 log_interval=self.log_interval,
             ),

@@ -110,10 +110,7 @@ class FsmRecordSensor(FsmBaseSensor):
                 counted[key] = {name: record.get(name) for name in names}
         if len(counted) >= minimum:
             return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
-        self.log.info(
-            "%s of %s records, of %s at %s; the next poll is in %g s",
-            *(len(counted), minimum, len(seen), self.path, self.poke_interval),
-        )
+        self.log.info("%s of %s records, of %s at %s", len(counted), minimum, len(seen), self.path)
         return PokeReturnValue(is_done=False)
 
     def _records(self, context: Context) -> Iterator[Any]:

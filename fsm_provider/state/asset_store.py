@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import airflow_asset_state_store, has_shared_streams
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.trigger_variables import delete_variable, read_variable, write_variable
 
@@ -50,7 +50,11 @@ class AssetClaimedError(AirflowException):
 
 def asset_store_for(name: str) -> AssetStore:
     """Return the store of an asset, in a triggerer."""
-    store: AssetStore = airflow_asset_state_store(name) if has_shared_streams() else VariableAssetStore(name)
+    if not AIRFLOW_V_3_3_PLUS:
+        return VariableAssetStore(name)
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+
+    store: AssetStore = AssetStateStoreAccessor(name=name)
     return store
 
 

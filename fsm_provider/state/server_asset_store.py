@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from sqlalchemy import select, update
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import has_shared_streams
 from fsm_provider.state.asset_store import VariableAssetStore
-from fsm_provider.state.variables import unreadable
+from fsm_provider.state.variables import read_in_session
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
@@ -28,18 +28,18 @@ class ServerAssetStore:
     """
 
     def __init__(self, asset: AssetModel, session: Session) -> None:
-        if has_shared_streams() and (backend := conf.get("workers", "state_store_backend", fallback="")):
+        if AIRFLOW_V_3_3_PLUS and (backend := conf.get("workers", "state_store_backend", fallback="")):
             raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
         self._asset = asset
         self._session = session
         self._variables = VariableAssetStore(asset.name)
 
-    def has_trigger(self, name: str) -> bool:
-        """Return whether a triggerer that is alive runs a trigger of the asset, by the name of its class."""
+    def has_watcher(self) -> bool:
+        """Return whether a triggerer that is alive runs the trigger that emits the asset's forms."""
         return any(
             one.triggerer_job is not None and one.triggerer_job.is_alive()
             for one in self._asset.triggers
-            if one.classpath.endswith(f".{name}")
+            if one.classpath.endswith(".FsmFormEventTrigger")
         )
 
     async def aget(self, key: str) -> Any:
@@ -48,17 +48,17 @@ class ServerAssetStore:
         :raises FsmInputError: if somebody has edited it.
         :raises VariableUnreadableError: if it cannot be decrypted.
         """
-        if has_shared_streams():
+        if AIRFLOW_V_3_3_PLUS:
             backend, scope = self._backend()
             text = backend.get(scope, key, session=self._session)
         else:
-            text = self._read_variable(self._variables.variable(key))
+            text = read_in_session(self._variables.variable(key), self._session)
         return self._variables.parse(key, text)
 
     def set(self, key: str, value: Any) -> None:
         """Store a JSON value."""
         text = json.dumps(value)
-        if has_shared_streams():
+        if AIRFLOW_V_3_3_PLUS:
             backend, scope = self._backend()
             backend.set(scope, key, text, session=self._session)
         else:
@@ -67,15 +67,6 @@ class ServerAssetStore:
             name, description = self._variables.variable(key), self._variables.description
             Variable.set(name, text, description, session=self._session)
 
-    def _read_variable(self, name: str) -> str | None:
-        from airflow.models import Variable
-
-        # Not by Variable.get, which closes the session: a thread has only one.
-        stored = self._session.scalar(select(Variable).where(Variable.key == name))
-        if stored is not None and stored.val is None:  # encrypted with another Fernet key
-            raise unreadable(name)
-        return stored and stored.val
-
     def _backend(self) -> tuple[Any, Any]:
         """Return where Airflow 3.3 stores values, and what is the asset's there."""
         from airflow.state import AssetScope, get_state_backend
@@ -83,11 +74,11 @@ class ServerAssetStore:
         return get_state_backend(), AssetScope(asset_id=self._asset.id)
 
 
-def active_assets(scheme: str, name: str | None, session: Session) -> list[AssetModel]:
-    """Return the active assets whose URIs have a scheme, and with a name if given."""
+def active_assets(name: str | None, session: Session) -> list[AssetModel]:
+    """Return the active assets whose URIs have the scheme ``fsm``, and with a name if given."""
     from airflow.models.asset import AssetModel
 
-    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith(f"{scheme}://"))
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith("fsm://"))
     if name is not None:
         query = query.where(AssetModel.name == name)
     return list(session.scalars(query.order_by(AssetModel.name)))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.form_poll import FormPoll
 from fsm_provider.polling.stored_trackers import tracker_for
-from fsm_provider.polling.watch import FormWatch, event_for, max_forms_from, question_from
+from fsm_provider.polling.watch import FormWatch, event_for, question_from
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ class FormWatcher:
         """
         now = time.monotonic()
         query = self._tracker.next_query(now, datetime.now(UTC))
-        poll = FormPoll(query.filters, self._watch["query_params"])
+        poll = FormPoll(query.wanted, self._watch["query_params"])
         with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
             while (result := poll.read_page(client)) is None:
                 pass
         self._listed = result.references
         self._tracker.ingest(query, result, now)
-        return self._tracker.next_event(max_forms_from(self._watch))
+        return self._tracker.next_event(self._watch["max_forms_per_event"])
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""

@@ -66,9 +66,9 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
     Files are atomic: each is written under a temporary name, checked (``%PDF-``, its end, size) and renamed,
     or given its name by the store itself. A stored version is not fetched again, unless the file lacks its
-    end, as earlier versions of this package may have left it; a changed form is a further file. A task that
-    is killed and run again fetches what is missing. A stored file is not read again while its size and ETag,
-    or time of writing, are those of the latest run's manifest, which is copied to ``_latest``.
+    end; a changed form is a further file. A task that is killed and run again fetches what is missing. A
+    stored file is not read again while its size and ETag, or time of writing, are those of the latest run's
+    manifest, which is copied to ``_latest``.
 
     The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of a PDF is
     missing, has expired or is refused, the form is looked up in the listing, with the narrowest filter that

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -25,8 +26,6 @@ Airflow fails a task that is queued again before the scheduler has noticed the e
 deferred it ("finished with state success, but the task instance's state attribute is queued"). On two busy
 cores that took up to 11 s from the deferral.
 """
-FAILURE_TOLERANCE = 600.0
-"""Seconds."""
 TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
 
@@ -64,7 +63,7 @@ class FsmFormTrigger(BaseTrigger):
         form_names: list[str],
         query_params: dict[str, Any] | None,
         poll_interval: float,
-        failure_tolerance: float = FAILURE_TOLERANCE,
+        failure_tolerance: float = 600.0,
         shared: bool = True,
         began: str | None = None,
         deadline: str | None = None,
@@ -85,22 +84,7 @@ class FsmFormTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "fsm_conn_id": self.fsm_conn_id,
-                "filters": self.filters,
-                "minimum_forms": self.minimum_forms,
-                "form_names": self.form_names,
-                "query_params": self.query_params,
-                "poll_interval": self.poll_interval,
-                "failure_tolerance": self.failure_tolerance,
-                "shared": self.shared,
-                "began": self.began,
-                "deadline": self.deadline,
-                "log_interval": self.log_interval,
-            },
-        )
+        return _serialized(self, *signature(FsmFormTrigger).parameters)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Wait until there are enough forms, the failure tolerance is used up, or the sensor times out."""
@@ -162,13 +146,13 @@ class FsmFormEventTrigger(BaseEventTrigger):
     :param asset_name: the asset whose state store holds the configuration and the watermark.
     """
 
-    def __init__(self, *, asset_name: str, **_from_earlier_versions: Any) -> None:
+    def __init__(self, *, asset_name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.asset_name = asset_name
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"asset_name": self.asset_name}
+        return _serialized(self, "asset_name")
 
     def shared_stream_key(self) -> str:
         """Return the key of this trigger's own stream: only a stream learns when its events are stored.
@@ -211,22 +195,22 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
         dictionaries among the arguments.
     """
 
-    def __init__(self, *, watch: str | None = None, **from_earlier_versions: Any) -> None:
+    def __init__(self, *, watch: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._watch: FormWatch = json.loads(watch) if watch else cast("FormWatch", from_earlier_versions)
+        self.watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        watch = json.dumps(self._watch, sort_keys=True)
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"watch": watch}
+        return _serialized(self, "watch")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
         from fsm_provider.polling.configurations import announce
         from fsm_provider.polling.restarts import configured
 
-        async with configured(self._watch["asset_name"]):
-            await announce(self._watch)
+        watch: FormWatch = json.loads(self.watch)
+        async with configured(watch["asset_name"]):
+            await announce(watch)
             await asyncio.Event().wait()
         yield TriggerEvent(None)
 
@@ -247,10 +231,7 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"asset_name": self.asset_name, "poll_interval": self.poll_interval},
-        )
+        return _serialized(self, "asset_name", "poll_interval")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
@@ -261,3 +242,9 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
             await announce_interval(self.asset_name, self.poll_interval)
             await asyncio.Event().wait()
         yield TriggerEvent(None)
+
+
+def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+    """Return the class path of a trigger, and those of its attributes that are its arguments."""
+    kind = type(trigger)
+    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}

@@ -105,7 +105,7 @@ class Configuration:
         secrets = self._usable(
             source,
             f"signing secret of {route}",
-            # Earlier versions and people write bare identifiers.
+            # People write bare identifiers.
             [value for key, value in values if (key or "").rpartition("/")[0] in ("", str(route))],
             lambda text: is_strong(scheme, text),
             f"a text of a key of {MIN_KEY_BYTES} bytes",

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.models import AssetDynamicField, Form
-from fsm_provider.state.digest import bounded_name
 from fsm_provider.transfers.export.schema import Row, Schema, one_of_each
 from fsm_provider.transfers.export.sort_buffer import Entry
+from fsm_provider.transfers.names import bounded_name
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Hive's name for the partition of rows without a value."""

@@ -25,8 +25,6 @@ MANIFEST = "_manifest.json"
 """Exists while all files that it names do; readers of data folders ignore names that begin with ``_``."""
 WRITING = "_writing.json"
 """Exists while an export is under way, or was killed: it names every file that any attempt may have left."""
-SOURCE = frozenset({"service", "connection"})
-"""Keys of a listing that name its source."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes written at once; a Parquet row group is about as much JSON."""
 
@@ -156,12 +154,11 @@ class ExportFolder:
 
 
 def _differences(found: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    """Describe how two listings differ; those of earlier versions do not name their source."""
-    unnamed = SOURCE - found.keys()
+    """Describe how two listings differ."""
     return [
         f"{name}: {found.get(name)!r}, not {ours.get(name)!r}"
         for name in dict.fromkeys((*ours, *found))
-        if name not in unnamed and found.get(name) != ours.get(name)
+        if found.get(name) != ours.get(name)
     ]
 
 

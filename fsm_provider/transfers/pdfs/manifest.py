@@ -19,7 +19,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 class KnownFile(NamedTuple):
     """A file that a manifest names.
 
-    :param etag: None in a manifest of an earlier version, which may name half a PDF.
+    :param etag: None if somebody else has replaced the file while it was stored.
     """
 
     file: StoredFile
@@ -72,8 +72,7 @@ class KnownPdfs:
         if known is None:
             file, tail = self._files.measure(name, tail=TAIL)
             known, ends = self._as_known(file, state), has_end(tail)
-        # A manifest of an earlier package version may name half a PDF that a later run has completed.
-        if promised and promised.file != known.file and (promised.etag or known is not latest):
+        if promised and promised.file != known.file:
             raise FsmPdfError(
                 f"form {form_id}: {path} is not the file that the earlier manifest names, and is left "
                 "as it is: find out who changed it; to fetch it again, move it away"
@@ -102,7 +101,7 @@ def _read(files: AtomicFiles, name: str) -> dict[str, KnownFile]:
             outcome = json.loads(line)
             if outcome["sha256"]:
                 file = StoredFile(outcome["sha256"], outcome["bytes"])
-                known[outcome["path"]] = KnownFile(file, outcome.get("etag"))
+                known[outcome["path"]] = KnownFile(file, outcome["etag"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise FsmInputError(f"manifest: {name} exists already, and is not a manifest of PDFs") from None
     return known

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fsm_provider.api.errors import FsmInputError, FsmPdfUrlError
 from fsm_provider.api.form_filter import job_id_from
 from fsm_provider.api.models import Form
-from fsm_provider.state.digest import MAX_NAME_BYTES, bounded_name
+from fsm_provider.transfers.names import MAX_NAME_BYTES, bounded_name
 
 MAX_VALUE_LENGTH = 100
 """Characters of one value; a name may hold several."""

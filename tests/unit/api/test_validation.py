@@ -145,6 +145,7 @@ def test_what_is_no_count_is_refused_by_name(value):
         (["2024"], ("2024",)),
         ("[" * 100_000, ("[" * 100_000,)),
         ("2024 Gas", ("2024 Gas",)),
+        *[(text, (text,)) for text in ("2024", "5", "1.50", "-0", "1e400", "true", "9" * 5000)],
     ],
 )
 def test_one_name_is_as_good_as_several_or_a_json_list_of_them(value, read):
@@ -158,10 +159,8 @@ def test_one_name_is_as_good_as_several_or_a_json_list_of_them(value, read):
         *[
             "None",
             "null",
-            "true",
-            "5",
-            "1.5",
             '{"Gas": 1}',
+            "{}",
             "[]",
             "[1]",
             '["Gas", ""]',

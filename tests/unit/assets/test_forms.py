@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
+from fsm_provider.polling.watch import QUESTION
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
@@ -72,12 +74,7 @@ def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
 
     assert kwargs == kwargs_for(**arguments)
     assert {name: json.loads(text) for name, text in kwargs.items()} == {"watch": watch}
-    assert serialized(**kwargs) == serialized(**watch) == kwargs
-
-
-def serialized(**kwargs):
-    """Give the arguments of a stored trigger as it would be stored again; earlier versions had others."""
-    return FsmFormConfigurationTrigger(**kwargs).serialize()[1]
+    assert FsmFormConfigurationTrigger(**kwargs).serialize()[1] == kwargs
 
 
 @pytest.mark.parametrize(
@@ -100,10 +97,17 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
     [
         ({"poll_interval": 0.5}, "poll_interval"),
         ({"poll_interval": float("nan")}, "poll_interval"),
+        ({"poll_interval": float("inf")}, "poll_interval"),
+        ({"poll_interval": "abc"}, "poll_interval"),
+        ({"poll_interval": None}, "poll_interval"),
+        ({"poll_interval": 10**400}, "poll_interval"),
+        ({"look_back": "an hour"}, "look_back"),
         ({"look_back": timedelta(seconds=-1)}, "look_back"),
         ({"reconcile_every": timedelta(0)}, "reconcile_every"),
         ({"reconcile_back": timedelta(days=-1)}, "reconcile_back"),
         ({"start_from": "tomorrow"}, "start_from"),
+        ({"start_from": None}, "start_from"),
+        ({"start_from": "9999-12-31T23:59:59-05:00"}, "start_from"),
         ({"max_forms_per_event": 0}, "max_forms_per_event"),
         ({"max_forms_per_event": 1001}, "max_forms_per_event"),
         ({"max_forms_per_event": 2.5}, "max_forms_per_event"),
@@ -115,12 +119,32 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
         ({"form_names": ["Gas \ud83d"]}, "form_names"),
         ({"name": "Gas \ud83d"}, "name"),
         ({"name": None}, "name"),
+        ({"name": 5}, "name"),
+        ({"fsm_conn_id": None}, "fsm_conn_id"),
+        ({"fsm_conn_id": 5}, "fsm_conn_id"),
+        ({"query_params": {"since": AT}}, "query_params: since"),
+        ({"query_params": {"limit": float("nan")}}, "query_params: limit"),
+        ({"query_params": {("a", "b"): "c"}}, "query_params: \\('a', 'b'\\)"),
+        ({"query_params": ["since"]}, "query_params"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
     ASSETS.require()
-    with pytest.raises(ValueError, match=rf"^{field}: "):
+    with pytest.raises(FsmInputError, match=rf"^{field}: "):
         completed_forms(**{"name": "records"} | argument)
+
+
+def test_query_parameters_are_the_same_question_in_the_dag_and_in_an_event(caplog):
+    ASSETS.require()
+    asset = completed_forms("parameters", query_params={7: ("a", 1), "flag": True})
+    watch = json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
+    question = {name: watch[name] for name in QUESTION}
+    payload = {"asset_name": "parameters", "question": question, "forms": []}
+
+    forms_from_events({"asset": [SimpleNamespace(timestamp=AT, extra={"payload": payload})]})
+
+    assert question["query_params"] == {"7": ["a", 1], "flag": True}
+    assert caplog.messages == []
 
 
 def test_on_airflow_2_it_says_which_version_it_needs(monkeypatch):
@@ -182,11 +206,34 @@ def test_an_event_of_an_asset_and_an_alias_counts_once():
     assert forms_from_events({"asset": [one], "alias": [one]}) == [reference(1)]
 
 
-@pytest.mark.parametrize("extra", [{}, None, {"payload": None}, {"payload": "x"}, {"payload": {"forms": 3}}])
-def test_events_of_other_assets_are_ignored(extra):
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        None,
+        {"payload": None},
+        {"payload": "x"},
+        *(
+            {"payload": payload}
+            for payload in (
+                {"forms": 3},
+                {"forms": ["x"]},
+                {"forms": [{"name": "x"}]},
+                {"forms": [{"id": 2}]},
+                {"forms": [reference(2), "x"]},
+                {"forms": [reference(["2"])]},
+                {"question": "x"},
+                {"question": "x", "forms": []},
+                {"question": {}, "forms": [], "asset_name": ["x"]},
+            )
+        ),
+    ],
+)
+def test_events_of_other_assets_are_ignored(extra, caplog):
     other = SimpleNamespace(timestamp=AT, extra=extra)
 
     assert forms_from_events({"a": [other], "b": [event(reference(1))]}) == [reference(1)]
+    assert caplog.messages == []
 
 
 def test_without_events_there_are_no_forms():
@@ -196,33 +243,37 @@ def test_without_events_there_are_no_forms():
 def test_an_event_of_another_question_logs_an_error_that_names_both(caplog):
     ASSETS.require()
     completed_forms("disputed", property_id=7)
-    ours, other = ({"asset_name": "disputed", "question": question_for(one)} for one in (7, 8))
 
-    for payload in (ours, other):
-        event = SimpleNamespace(timestamp=AT, extra={"payload": {**payload, "forms": []}})
-        forms_from_events({"asset": [event]})
+    for property_id in (7, 8):
+        forms_from_events({"asset": [event_of("disputed", property_id)]})
 
-    (error,) = [record.getMessage() for record in caplog.records]
+    (error,) = caplog.messages
     assert "'property_id': '7'" in error
     assert "'property_id': '8'" in error
 
 
-def question_for(property_id):
-    return {
+def event_of(asset_name, property_id):
+    question = {
         "fsm_conn_id": "fsm_default",
         "filters": {"property_id": str(property_id)},
         "form_names": [],
         "query_params": None,
     }
+    payload = {"asset_name": asset_name, "question": question, "forms": []}
+    return SimpleNamespace(timestamp=AT, extra={"payload": payload})
 
 
-def test_two_definitions_in_one_process_log_an_error_that_names_both(caplog):
+@pytest.mark.parametrize("polled", [7, 8])
+def test_an_event_of_one_of_two_definitions_in_one_process_logs_an_error_that_names_both(caplog, polled):
     ASSETS.require()
-    completed_forms("defined_once", property_id=7)
-    completed_forms("defined_once", property_id=7, poll_interval=5)
+    name = f"defined_once_{polled}"
+    completed_forms(name, property_id=7)
+    completed_forms(name, property_id=7, poll_interval=5)
+    forms_from_events({"asset": [event_of(name, 7)]})
     assert caplog.messages == []
 
-    completed_forms("defined_once", property_id=8)
+    completed_forms(name, property_id=8)
+    forms_from_events({"asset": [event_of(name, polled)]})
 
     (error,) = caplog.messages
     assert "'property_id': '7'" in error

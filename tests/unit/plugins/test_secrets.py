@@ -187,17 +187,17 @@ class TestShared:
             "fsm_default/jobs/1": "the secret of the first",
             "fsm_other/jobs/1": "the secret of the other",
             "fsm_default/jobs/x/1": "the secret of something else",
-            "7": "the secret of an earlier version",
+            "7": "the secret that a person wrote",
         }
         shared = {"signature": SCHEME, "secrets_variable": "shared"}
         receiver.configure(base={"endpoints": {"fsm_default/jobs": shared, "fsm_other/jobs": shared}})
         receiver.set("fsm_webhook_secret_tokens_fsm_other_jobs", [TOKEN])
         receiver.set("shared", secrets)
 
-        first, other, neither, earlier = secrets.values()
+        first, other, neither, written = secrets.values()
         assert post(receiver, neither, "fsm_default/jobs") == 401
         assert post(receiver, other, "fsm_default/jobs") == 401
         assert post(receiver, first, "fsm_other/jobs") == 401
         assert post(receiver, first, "fsm_default/jobs") == 200
         assert post(receiver, other, "fsm_other/jobs") == 200
-        assert post(receiver, earlier, "fsm_other/jobs") == 200
+        assert post(receiver, written, "fsm_other/jobs") == 200

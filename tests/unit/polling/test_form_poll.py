@@ -2,6 +2,7 @@
 
 import pytest
 
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.form_poll import FormPoll
 
@@ -12,7 +13,7 @@ def poll(service, connect):
     connect(service, max_retries=0)
 
     def read():
-        client, poll = FsmHook().client, FormPoll({})
+        client, poll = FsmHook().client, FormPoll(FormFilter())
         while (result := poll.read_page(client)) is None:
             pass
         return result

@@ -51,8 +51,7 @@ class Watcher:
         self.seconds += after
         self.query = self.tracker.next_query(self.seconds, started)
         if shared_since:
-            filters = {"updated_since": shared_since.isoformat()}
-            self.query = PollQuery(filters=filters, full=True)
+            self.query = PollQuery(wanted=FormFilter(updated_since=shared_since))
         result = PollResult(references=list(references), started=started, digests=digests or {})
         new = self.tracker.ingest(self.query, result, self.seconds)
         if max_forms:
@@ -84,8 +83,7 @@ class Watcher:
 
 
 def since(watcher):
-    bound = watcher.query.filters.get("updated_since")
-    return None if bound is None else datetime.fromisoformat(bound)
+    return watcher.query.since
 
 
 def test_from_now_the_first_poll_emits_nothing_and_reads_all_that_a_later_one_can_return():
@@ -100,7 +98,7 @@ def test_from_the_beginning_everything_is_new():
     watcher = Watcher(new_tracker("beginning"))
 
     assert watcher.poll(reference(1, NOON - 400 * DAY), reference(2)) == [1, 2]
-    assert watcher.query.filters == {}
+    assert watcher.query.wanted == FormFilter()
 
 
 def test_from_a_time_no_poll_goes_back_before_it():
@@ -109,7 +107,6 @@ def test_from_a_time_no_poll_goes_back_before_it():
     assert watcher.poll(reference(1)) == [1]
     assert since(watcher) == NOON - 3 * DAY
     watcher.poll(started=NOON + HOUR, after=3600.0)
-    assert watcher.query.full
     assert since(watcher) == NOON - 3 * DAY
 
 
@@ -119,7 +116,6 @@ def test_a_poll_goes_back_to_the_start_of_the_last_less_the_look_back():
     watcher.poll(started=NOON + timedelta(minutes=1))
 
     assert since(watcher) == NOON - HOUR
-    assert not watcher.query.full
 
 
 def test_a_reconciliation_goes_back_further_and_finds_what_came_days_late():
@@ -284,16 +280,14 @@ def test_a_late_form_that_is_pending_for_another_filter_is_no_history():
 
 
 def test_a_form_that_comes_late_while_the_first_forms_are_pending_is_new_after_a_restart():
-    watcher = Watcher(new_tracker())
+    watcher = Watcher(new_tracker(began=0.0))
     watcher.seconds = 7200.0
-    watcher.tracker.begin(0.0)
     history, new = reference(1, NOON - 3 * HOUR), reference(2)
     watcher.poll(history, new, after=0.0, max_forms=0)
     watcher.save()
 
-    again = watcher.restarted()
+    again = watcher.restarted(began=0.0)
     again.seconds = 7200.0
-    again.tracker.begin(0.0)
     assert again.poll(history, new, reference(3, NOON - 4 * HOUR)) == [2, 3]
 
 
@@ -306,7 +300,6 @@ def test_a_restart_continues_at_the_watermark_and_emits_nothing_twice():
     other = watcher.restarted()
 
     assert other.poll(reference(1), reference(2), reference(3), started=NOON + 30 * DAY) == [3]
-    assert other.query.full
     assert since(other) == NOON - 7 * DAY
 
 
@@ -327,7 +320,7 @@ def test_a_restart_within_the_first_poll_from_the_beginning_emits_the_rest():
     other = watcher.restarted(start_from="beginning")
 
     assert other.poll(reference(1), reference(2), reference(3)) == [2, 3]
-    assert other.query.filters == {}
+    assert other.query.wanted == FormFilter()
 
 
 def test_only_the_hours_that_changed_are_stored():
@@ -403,7 +396,7 @@ def test_without_a_readable_time_a_form_is_emitted_again_once_its_content_change
     assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
     watcher.save()
     assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST, after=3600.0) == []
-    assert watcher.query.full
+    assert since(watcher) == NOON - HOUR - 7 * DAY
     assert watcher.restarted().poll(reference(1, updated), digests=OTHER_DIGEST) == []
     assert watcher.restarted().poll(reference(1, updated), digests=DIGEST) == [1]
 
@@ -486,18 +479,6 @@ def test_an_old_time_that_replaces_a_version_that_stayed_is_remembered_after_a_r
     assert watcher.restarted().poll(old, started=NOON + HOUR) == []
 
 
-@pytest.mark.parametrize("updated", ["yesterday", None])
-def test_a_version_that_was_stored_before_there_were_digests_is_known(updated):
-    watcher = Watcher(new_tracker())
-    watcher.tracker.restore({"moment": NOON.isoformat(), "pieces": []})
-    watcher.tracker.restore_emitted("seen/2026-01-31T12", {"1": updated})
-
-    assert watcher.poll(reference(1, updated), digests=DIGEST) == []
-    watcher.save()
-    assert watcher.stored["seen/2026-01-31T12"] == {"1": DIGEST[1]}
-    assert watcher.poll(reference(1, updated), digests=OTHER_DIGEST) == [1]
-
-
 def test_an_updated_form_is_remembered_for_as_long_as_its_last_update():
     watcher = Watcher(new_tracker("beginning"))
     watcher.poll(reference(1))
@@ -548,9 +529,8 @@ def test_a_version_that_two_configurations_emitted_is_remembered_by_its_last():
 
 
 def test_from_now_what_came_while_the_first_poll_was_not_possible_is_new():
-    watcher = Watcher(new_tracker())
+    watcher = Watcher(new_tracker(began=0.0))
     watcher.seconds = 7200.0
-    watcher.tracker.begin(0.0)
 
     late = NOON - timedelta(minutes=30)
     assert watcher.poll(reference(1, NOON - 3 * HOUR), reference(2, late), after=0.0) == [2]
@@ -572,11 +552,11 @@ def test_a_shared_listing_that_goes_back_far_enough_is_a_reconciliation():
     watcher.poll()
     watcher.poll(shared_since=NOON - 8 * DAY, after=3000.0)
     watcher.poll(after=1000.0)
-    assert not watcher.query.full
+    assert since(watcher) == NOON - HOUR
 
     watcher.poll(shared_since=NOON - 2 * DAY, after=2500.0)
     watcher.poll(after=200.0)
-    assert watcher.query.full
+    assert since(watcher) == NOON - HOUR - 7 * DAY
 
 
 @pytest.mark.parametrize(
@@ -649,8 +629,7 @@ def test_whenever_it_is_killed_each_form_is_emitted_and_none_again_once_that_is_
     def poll():
         watcher.seconds += random.choice([60.0, 600.0])
         query = watcher.tracker.next_query(watcher.seconds, service.clock)
-        since = datetime.fromisoformat(query.filters["updated_since"])
-        result = PollResult(references=service.listing(since), started=service.clock)
+        result = PollResult(references=service.listing(query.since), started=service.clock)
         watcher.tracker.ingest(query, result, watcher.seconds)
         service.clock += timedelta(minutes=10)
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fsm_provider.api.errors import FsmNotFoundError
-from fsm_provider.api.form_filter import format_time
+from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.poller import MAX_PAGE_GAP, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.threads import MAX_THREADS, run_in_thread
@@ -23,6 +23,7 @@ from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.unit.clocks import HURRY, run_hurried
 
 PAGES = 30
+EVERYTHING = PollQuery(wanted=FormFilter())
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ async def polled(
     poller = poller or FormPoller("fsm_default")
     polls = poll_forever(
         poller,
-        next_query=lambda now: PollQuery(filters=filters or {}, full=True),
+        next_query=lambda now: PollQuery(wanted=FormFilter(**filters or {})),
         ingest=lambda query, result, now: result,
         interval=interval,
         first_after=0.0,
@@ -310,13 +311,13 @@ def test_a_service_that_hangs_delays_neither_airflow_nor_other_connections(servi
 
         async def run():
             pollers = [FormPoller("fsm_hung") for _ in range(60)]
-            hung = [asyncio.create_task(poller.read({})) for poller in pollers]
+            hung = [asyncio.create_task(poller.read(EVERYTHING)) for poller in pollers]
             await asyncio.sleep(0.5)
             before = time.monotonic()
             await asyncio.to_thread(lambda: None)
             airflows = time.monotonic() - before
             other = FormPoller("fsm_default")
-            found = ids(await other.read({}))
+            found = ids(await other.read(EVERYTHING))
             others = time.monotonic() - before
             other.close()
             threads = [thread for thread in threading.enumerate() if thread.name == "fsm fsm_hung"]
@@ -338,12 +339,14 @@ def test_a_service_that_hangs_delays_neither_airflow_nor_other_connections(servi
 def test_a_request_that_hangs_does_not_keep_the_process_alive(monkeypatch):
     script = """
 import asyncio
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller
+from fsm_provider.polling.polls import PollQuery
 
 async def main():
     try:
         async with asyncio.timeout(1.0):
-            await FormPoller("fsm_hung").read({})
+            await FormPoller("fsm_hung").read(PollQuery(wanted=FormFilter()))
     except TimeoutError:
         print("timed out", flush=True)
 
@@ -376,6 +379,77 @@ def test_a_thread_runs_in_the_context_of_its_wait_and_passes_on_exceptions():
         asyncio.run(run())
 
 
+def threads_of(fsm_conn_id):
+    return [thread for thread in threading.enumerate() if thread.name == f"fsm {fsm_conn_id}"]
+
+
+def wait_until_ended(threads):
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_wait_that_is_cancelled_ends_at_once_and_its_thread_counts_until_it_has_ended():
+    answered = threading.Event()
+
+    async def run():
+        tasks = []
+        for _ in range(20):
+            tasks.append(asyncio.create_task(run_in_thread("cancelled", answered.wait)))
+            await asyncio.sleep(0.01)
+            tasks[-1].cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        threads = threads_of("cancelled")
+        waiting = asyncio.create_task(run_in_thread("cancelled", lambda: "has its turn"))
+        await asyncio.sleep(0.1)
+        is_waiting = not waiting.done()
+        answered.set()
+        async with asyncio.timeout(5):
+            return [task.cancelled() for task in tasks], threads, is_waiting, await waiting
+
+    cancelled, threads, is_waiting, result = asyncio.run(run())
+
+    assert cancelled == [True] * 20
+    assert len(threads) == MAX_THREADS
+    assert is_waiting
+    assert result == "has its turn"
+    wait_until_ended(threads)
+
+
+def test_a_thread_may_end_after_its_event_loop(caplog):
+    answered = threading.Event()
+
+    async def run():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await run_in_thread("late", answered.wait)
+        return threads_of("late")
+
+    threads = asyncio.run(run())
+    answered.set()
+
+    wait_until_ended(threads)
+    assert len(threads) == 1
+    assert "closed" not in caplog.text
+
+
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            for _ in range(2 * MAX_THREADS):
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await run_in_thread("refused", str)
+        async with asyncio.timeout(5):
+            return await run_in_thread("refused", str)
+
+    assert asyncio.run(run()) == ""
+
+
 def serving(shift):
     """A clock that is not ours, in ``meta.serverTime`` but not in the records."""
 
@@ -386,13 +460,13 @@ def serving(shift):
     return faults.Rewrite(rewrite)
 
 
-@pytest.mark.parametrize("hours", [-400, -3, 3, 23])
+@pytest.mark.parametrize("hours", [-10_000, -400, -3, -0.1, 0.1, 3, 23])
 def test_a_service_clock_that_is_hours_off_is_ignored_and_logged_once(service, caplog, hours):
     service.fail("GET", "/forms", serving(timedelta(hours=hours)), every=True)
 
     async def run():
         poller = FormPoller("fsm_default")
-        return [await poller.read({}) for _ in range(3)]
+        return [await poller.read(EVERYTHING) for _ in range(3)]
 
     polls = asyncio.run(run())
 
@@ -404,11 +478,11 @@ def test_a_service_clock_that_is_hours_off_is_ignored_and_logged_once(service, c
     assert abs(served - ours - timedelta(hours=hours)) < timedelta(seconds=5)
 
 
-@pytest.mark.parametrize("minutes", [-4, 4])
+@pytest.mark.parametrize("minutes", [-4.9, 0, 4.9])
 def test_a_service_clock_that_is_minutes_off_is_used(service, caplog, minutes):
     service.fail("GET", "/forms", serving(timedelta(minutes=minutes)), every=True)
 
-    result = asyncio.run(FormPoller("fsm_default").read({}))
+    result = asyncio.run(FormPoller("fsm_default").read(EVERYTHING))
 
     assert abs(result.started - datetime.now(UTC) - timedelta(minutes=minutes)) < timedelta(seconds=5)
     assert not [message for message in caplog.messages if "serverTime" in message]
@@ -421,8 +495,23 @@ def test_a_poll_that_lost_a_record_warns_once(service, forms, caplog):
 
     async def run():
         poller = FormPoller("fsm_default")
-        return [await poller.read({}) for _ in range(2)]
+        return [await poller.read(EVERYTHING) for _ in range(2)]
 
     assert [len(result.references) for result in asyncio.run(run())] == [len(forms) - 1] * 2
     (message,) = [message for message in caplog.messages if "distinct" in message]
     assert "299 distinct records were read, the service counted 300 at the first page and 300" in message
+
+
+def test_forms_that_match_no_filter_are_left_out_which_is_logged_once_for_the_filters(service, caplog):
+    mine, other = service.add_form(property_id=1, job_id=2), service.add_form(property_id=3, job_id=4)
+    ignoring = faults.Rewrite(lambda page: {**page, "data": [mine, other]})
+    service.fail("GET", "/forms", ignoring, every=True)
+    wanted = [{"job_id": 2}, {"job_id": 2}, {"property_id": 1}]
+
+    async def run():
+        return [await FormPoller("fsm_default").read(PollQuery(wanted=FormFilter(**one))) for one in wanted]
+
+    assert [ids(result) for result in asyncio.run(run())] == [[mine["id"]]] * 3
+    messages = [message for message in caplog.messages if "did not match the filter" in message]
+    assert ["job_id" in message for message in messages] == [True, False]
+    assert all("1 forms of the listing" in message and "logged once" in message for message in messages)

@@ -17,7 +17,7 @@ SHARED_STREAMS.require()
 from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
-from fsm_provider.polling.configurations import announce, announce_interval  # noqa: E402
+from fsm_provider.polling.configurations import CONFIGURATIONS, announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
     CHECK_INTERVAL,
     CONFIRMATION_DELAY,
@@ -27,7 +27,7 @@ from fsm_provider.polling.producer import (  # noqa: E402
 )
 from fsm_provider.polling.replays import REPLAY, Replay  # noqa: E402
 from tests.unit.polling.watching import NAME, Supervisor, watching  # noqa: E402
-from tests.unit.supervisor import comms, supervised  # noqa: E402
+from tests.unit.supervisor import comms, supervised, unreachable  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -246,14 +246,36 @@ def configuration(**settings):
     return json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
 
 
-def test_a_configuration_that_an_earlier_version_has_stored_has_events_of_a_hundred(service, supervisor):
+def test_an_event_has_a_hundred_forms_at_most_by_default(service, supervisor):
     service.seed_forms(150)
-    watch = configuration()
-    del watch["max_forms_per_event"]
 
-    events = run_hurried(events_by_hand(watch, "acked", "acked"), hurry=60.0)
+    events = run_hurried(events_by_hand(configuration(), "acked", "acked"), hurry=60.0)
 
     assert [len(event) for event in events] == [100, 50]
+
+
+@pytest.mark.parametrize("back", ["reconcile_back", "look_back"])
+def test_a_watcher_that_goes_back_as_far_as_can_be_finds_a_form_that_comes_years_late(
+    service, supervisor, back
+):
+    service.seed_forms(3)
+    settings = {back: timedelta.max, "reconcile_every": timedelta(seconds=20)}
+
+    async def run():
+        async with watching(**settings) as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            late = service.add_form(created=datetime(1971, 1, 1, tzinfo=UTC))["id"]
+            await watcher.until(lambda: watcher.forms, seconds=200)
+            await asyncio.sleep(CONFIRMATION_DELAY + 1)
+        async with watching(**settings) as again:
+            seen = polls(service)
+            await again.until(lambda: polls(service) > seen + 1)
+            return late, watcher.events, again.events
+
+    late, events, events_again = run_hurried(run(), hurry=60.0)
+
+    assert (events, events_again) == ([[late]], [])
+    assert () in {request.query for request in service.requests}
 
 
 def test_from_a_time_only_forms_updated_since_are_emitted(service, supervisor):
@@ -614,6 +636,74 @@ def test_an_unreadable_state_store_does_not_count_as_empty(service, supervisor, 
     events, form = run_hurried(run())
 
     assert events == [[form]]
+
+
+@pytest.fixture
+def unreadable(supervisor, caplog):
+    """Make the configuration unreadable, or readable; return what the producer has logged of it."""
+
+    def refuse(message):
+        if isinstance(message, comms.GetAssetStateStoreByName) and message.key == CONFIGURATIONS:
+            raise unreachable()
+
+    def switch(on):
+        supervisor.before = refuse if on else lambda message: None
+        return [
+            (one.getMessage(), str(one.exc_info[1]) if one.exc_info else None)
+            for one in caplog.records
+            if one.name == "fsm_provider.polling.producer" and "configuration" in one.getMessage()
+        ]
+
+    return switch
+
+
+def test_a_configuration_that_cannot_be_read_at_the_beginning_is_not_taken_for_none(service, unreadable):
+    async def run():
+        async with watching(start_from="beginning") as watcher:
+            await asyncio.sleep(200)
+            assert watcher.events == []
+            logged = unreadable(False)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.forms == [form])
+            return logged
+
+    unreadable(True)
+    logged = run_hurried(run(), hurry=60.0)
+
+    assert {message for message, _ in logged} == {
+        "The configuration of the asset 'records' could not be read; the watcher tries again"
+    }
+    assert all("API_SERVER_ERROR" in cause for _, cause in logged)
+
+
+def test_a_configuration_that_cannot_be_read_meanwhile_ends_nothing(service, supervisor, unreadable):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            unreadable(True)
+            await asyncio.sleep(5 * CHECK_INTERVAL)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.forms == [form])
+            return unreadable(False)
+
+    ((message, cause),) = run_hurried(run(), hurry=60.0)
+
+    assert message == "The configuration of the asset 'records' could not be read; the watcher tries again"
+    assert "API_SERVER_ERROR" in cause
+
+
+def test_a_watcher_that_nothing_configures_says_so_every_minute(service, supervisor, unreadable):
+    async def run():
+        producer = FormEventProducer(NAME)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(150), aclosing(producer.open_stream()) as events:
+                await anext(events)
+
+    run_hurried(run(), hurry=60.0)
+
+    logged = unreadable(False)
+    assert 1 <= len(logged) <= 2
+    assert all("has no configuration yet, so no form is emitted" in message for message, _ in logged)
 
 
 def test_a_watermark_that_cannot_be_stored_is_stored_later(service, supervisor):

@@ -28,7 +28,7 @@ process = ContextVar("process")
 def supervisor(service, connect, monkeypatch):
     """A triggerer of Airflow 3.0 to 3.2, whichever runs the test."""
     connect(service, max_retries=0)
-    monkeypatch.setattr(asset_store, "has_shared_streams", lambda: False)
+    monkeypatch.setattr(asset_store, "AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setattr(asset_store, "_claimed", set())
     monkeypatch.setattr(restarts, "_kept", {})
     monkeypatch.setattr(restarts, "ClaimedAssetStore", lambda name: ClaimedAssetStore(name, process.get()))

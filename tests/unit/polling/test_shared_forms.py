@@ -9,12 +9,12 @@ from fsm_provider.api.form_filter import FormFilter, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_waits import FormWait
 from fsm_provider.polling.polls import PollQuery, PollResult
-from fsm_provider.polling.shared_forms import ESTIMATE_AGE, MIN_CHECKS, SharedForms
+from fsm_provider.polling.shared_forms import CHECK_INTERVAL, ESTIMATE_AGE, MIN_CHECKS, SharedForms
 from tests.seeds import SEED
 from tests.unit.polling.references import DAY, NOON, reference
 
 HOUR = timedelta(hours=1)
-INTERVAL, CHECK_INTERVAL = 60.0, 900.0
+INTERVAL = 60.0
 
 
 class Service:
@@ -32,7 +32,7 @@ class Service:
 
     def answer(self, query: PollQuery):
         self.queries.append(query)
-        matching = FormFilter(**query.filters).matches_reference
+        matching = query.wanted.matches_reference
         found = [one for one in self.forms.values() if matching(one)]
         pages = max(1, -(-len(found) // self.page_size))
         complete = query.max_pages is None or pages <= query.max_pages
@@ -55,7 +55,7 @@ class Stream:
         self.service = service
         self.seconds = 0.0
         wanted = FormFilter(**(filters or {"created_since": DAY}))
-        self.forms = SharedForms(wanted, look_back=HOUR, interval=INTERVAL, check_interval=CHECK_INTERVAL)
+        self.forms = SharedForms(wanted, INTERVAL)
 
     def join(self, made=None, **wanted):
         made = made or wait(**wanted)
@@ -78,7 +78,7 @@ class Stream:
                 concerned += self.forms.ingest(self.service.answer(queries[-1]), self.seconds)
             goes_on = self.forms.has_more
         for waiting in alone:
-            queries.append(PollQuery(filters=waiting.wanted.as_dict(), full=True))
+            queries.append(PollQuery(wanted=waiting.wanted))
             self.forms.checked(waiting, self.service.answer(queries[-1]).references, self.seconds)
             concerned.append(waiting)
         return queries, concerned
@@ -109,7 +109,16 @@ def stream(service):
 
 
 def filters(queries):
-    return [query.filters for query in queries]
+    return [query.wanted.as_dict() for query in queries]
+
+
+def lists_changes(query):
+    return query.since is not None
+
+
+def bounds_in(queries):
+    """The bounds of the listings since a bound."""
+    return [one.get("created_since") for one in filters(queries) if "updated_since" not in one]
 
 
 def test_a_single_wait_lists_its_own_forms_at_each_poll(service):
@@ -327,7 +336,7 @@ def test_one_wait_that_goes_back_far_does_not_hold_up_the_listing_of_changes(ser
 
     queries, _ = stream.poll(after=CHECK_INTERVAL)
 
-    bounds = [query.filters.get("created_since") for query in queries if query.full]
+    bounds = bounds_in(queries)
     assert bounds[0] == narrow[0].since.isoformat()
     assert bounds[1:] == [None if days is None else wide.since.isoformat()]
     assert wide.checked_at is not None
@@ -345,7 +354,7 @@ def test_waits_that_go_back_far_together_share_a_listing(service):
 
     queries, _ = stream.poll(after=CHECK_INTERVAL)
 
-    assert [query.filters.get("created_since") for query in queries if query.full] == [far.isoformat()]
+    assert bounds_in(queries) == [far.isoformat()]
 
 
 @pytest.mark.parametrize("permanent", [True, False])
@@ -353,19 +362,19 @@ def test_a_listing_since_a_bound_that_fails_is_skipped_and_its_waits_are_listed_
     service, stream, permanent
 ):
     assert stream.forms.plan(0.0, service.now) == []
-    assert stream.forms.next_query().full
+    assert not lists_changes(stream.forms.next_query())
     if not permanent:
         assert not stream.forms.skip(0.0, permanent=False), "the service may be down"
         changes = stream.forms.next_query()
-        assert not changes.full
+        assert lists_changes(changes)
         list(stream.forms.ingest(service.answer(changes), 0.0))
 
     assert stream.forms.skip(0.0, permanent=permanent)
     assert not stream.forms.has_more
     queries, _ = stream.poll()
-    assert [query.filters.get("job_id") for query in queries] == [None, "901", "902", "903"]
+    assert [one.get("job_id") for one in filters(queries)] == [None, "901", "902", "903"]
     stream.poll()
-    assert "created_since" in stream.poll(after=CHECK_INTERVAL)[0][1].filters, "it is tried again later"
+    assert "created_since" in filters(stream.poll(after=CHECK_INTERVAL)[0])[1], "it is tried again later"
 
 
 def test_a_failed_listing_of_changes_is_not_skipped(service, stream):
@@ -385,9 +394,9 @@ def test_changes_that_are_too_many_pages_are_not_read_to_the_end(service):
 
     queries, _ = stream.poll()
 
-    assert [query.filters.get("job_id") for query in queries] == [None, "0", "1", "2"]
+    assert [one.get("job_id") for one in filters(queries)] == [None, "0", "1", "2"]
     assert service.requests - before == 6
-    assert [query.filters["job_id"] for query in stream.poll()[0]] == ["0", "1", "2"]
+    assert [one["job_id"] for one in filters(stream.poll()[0])] == ["0", "1", "2"]
 
 
 def test_the_watermark_moves_only_with_a_listing_that_was_read(service, stream):
@@ -443,9 +452,7 @@ def test_old_waits_do_not_make_all_list_their_history():
     service = Service(page_size=20)
     fill(service, per_day=200, during=14)
     stream = Stream(service)
-    stream.forms = SharedForms(
-        FormFilter(created_since=DAY), look_back=HOUR, interval=300.0, check_interval=3000.0
-    )
+    stream.forms = SharedForms(FormFilter(created_since=DAY), interval=300.0)
     for number in range(14):
         stream.join(job_id=number, created_since=days(number))
 
@@ -488,16 +495,16 @@ def test_few_waits_poll_alone_where_all_that_changed_is_many_pages(service):
 
     queries, _ = stream.poll()
 
-    assert [query.filters["job_id"] for query in queries] == ["0", "1", "2"]
+    assert [one["job_id"] for one in filters(queries)] == ["0", "1", "2"]
     for number in range(3, 9):
         stream.join(job_id=number)
-    assert "job_id" not in stream.poll()[0][0].filters
+    assert "job_id" not in filters(stream.poll()[0])[0]
 
 
 def test_waits_that_poll_alone_measure_anew_what_a_shared_poll_costs(service):
     stream = few_waits(service)
     service.forms.clear()
-    assert "job_id" in stream.poll()[0][0].filters
+    assert "job_id" in filters(stream.poll()[0])[0]
 
     stream.poll(after=ESTIMATE_AGE)
 
@@ -532,7 +539,7 @@ def test_a_single_wait_on_the_entire_account_lists_what_changed(service):
     stream.join()
     stream.poll()
 
-    assert "updated_since" in stream.poll()[0][0].filters
+    assert "updated_since" in filters(stream.poll()[0])[0]
 
 
 HOURS = 6
@@ -545,12 +552,7 @@ def test_sharing_on_a_busy_account_costs_little_more_than_not_sharing(waits, pag
     service = Service(page_size=1)
     fill(service, per_day=6 * pages_an_hour, during=1)
     stream = Stream(service)
-    stream.forms = SharedForms(
-        FormFilter(created_since=DAY),
-        look_back=HOUR,
-        interval=interval,
-        check_interval=max(CHECK_INTERVAL, 10 * interval),
-    )
+    stream.forms = SharedForms(FormFilter(created_since=DAY), interval)
     for number in range(waits):
         stream.join(job_id=number, created_since=NOON - HOUR)
     for number in range(HOURS * 3600 // interval):

@@ -3,10 +3,14 @@
 import asyncio
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_polls import ALONE_SECONDS, MAX_SHARED_RANGE, PollMember, shared_polls
 from fsm_provider.testing import faults
@@ -22,28 +26,27 @@ def connected(service, connect):
 
 
 class Member:
-    """Asks for forms of one property, and notes what it is given.
+    """Asks for forms of one property or job, and notes what it is given.
 
-    :ivar listings: the filters and the number of forms of each listing.
+    :ivar listings: the filter and the number of forms of each listing.
     """
 
-    def __init__(self, back=HOUR, property_id=None, **sharing):
-        self.back, self.property_id = back, property_id
-        self.sharing = {"interval": 5.0, "query_params": None, "filters": {}, **sharing}
+    def __init__(self, back=HOUR, property_id=None, job_id=None, **sharing):
+        self.back, self.property_id, self.job_id = back, property_id, job_id
+        self.sharing = {"interval": 5.0, "query_params": None, "wanted": FormFilter(), **sharing}
         self.listings, self.failures, self.owners = [], [], set()
         self.broken = False
 
     def next_query(self, now):
-        filters = {} if self.property_id is None else {"property_id": self.property_id}
-        if self.back is not None:
-            filters["updated_since"] = (datetime.now(UTC) - self.back).isoformat()
-        return PollQuery(filters={**self.sharing["filters"], **filters}, full=False)
+        since = None if self.back is None else datetime.now(UTC) - self.back
+        place = {"property_id": self.property_id, "job_id": self.job_id}
+        return PollQuery(wanted=replace(self.sharing["wanted"], updated_since=since, **place))
 
     def ingest(self, query, result, now):
         self.owners.add(owner.get())
         if self.broken:
             raise RuntimeError("broken member")
-        self.listings.append((query.filters, len(result.references)))
+        self.listings.append((query.wanted, len(result.references)))
 
     def polling(self):
         member = PollMember(self.next_query, self.ingest, self.failures.append)
@@ -81,6 +84,31 @@ def test_members_share_each_listing_from_the_oldest_bound_and_without_a_property
         assert datetime.now(UTC) - datetime.fromisoformat(since) > 6 * DAY
 
 
+@pytest.mark.parametrize(
+    ("places", "shared"),
+    [
+        ([(1, 21), (1, 22)], {"propertyID": "1"}),
+        ([(1, 21), (2, 21)], {"jobID": "21"}),
+        ([(1, None), (1, 21)], {"propertyID": "1"}),
+        ([(1, 21), (1, 21)], {"propertyID": "1", "jobID": "21"}),
+        ([(1, None), (None, 21)], {}),
+    ],
+)
+def test_a_listing_asks_for_the_property_and_the_job_that_all_of_its_members_ask_for(service, places, shared):
+    members = [Member(property_id=place, job_id=job) for place, job in places]
+
+    async def run():
+        async with AsyncExitStack() as stack:
+            await together(stack, *members)
+            await members[0].until(1)
+
+    run_hurried(run())
+
+    query = dict(service.requests[0].query)
+    del query["lastUpdatedOnDateTime[gte]"]
+    assert query == shared
+
+
 def test_alone_a_member_asks_for_its_property(service):
     first, second = Member(property_id=1), Member(property_id=2)
 
@@ -94,8 +122,8 @@ def test_alone_a_member_asks_for_its_property(service):
 
     run_hurried(run())
 
-    assert first.listings[0][0]["property_id"] == first.listings[-1][0]["property_id"] == 1
-    assert "property_id" not in second.listings[0][0]
+    assert first.listings[0][0].property_id == first.listings[-1][0].property_id == 1
+    assert second.listings[0][0].property_id is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +131,8 @@ def test_alone_a_member_asks_for_its_property(service):
     [
         {"interval": 6.0},
         {"query_params": {"includeDrafts": "true"}},
-        {"filters": {"form_category": "Gas"}},
-        {"filters": {"created_by_id": "7"}},
+        {"wanted": FormFilter(form_category="Gas")},
+        {"wanted": FormFilter(created_by_id="7")},
     ],
 )
 def test_members_that_a_listing_cannot_serve_together_have_their_own(service, other):
@@ -150,8 +178,8 @@ def test_a_member_whose_query_goes_back_far_does_not_delay_the_others(service):
 
     run_hurried(run())
 
-    assert all("updated_since" in filters for filters, _ in near.listings)
-    assert [filters.keys() for filters, _ in far.listings] == [set(), {"updated_since"}]
+    assert all(wanted.as_dict().keys() == {"updated_since"} for wanted, _ in near.listings)
+    assert [wanted.as_dict().keys() for wanted, _ in far.listings] == [set(), {"updated_since"}]
 
 
 def test_members_whose_queries_go_back_equally_far_share_their_listing(service):
@@ -194,7 +222,7 @@ def test_a_listing_that_costs_more_than_one_for_each_is_abandoned(service, narro
 
     assert len(service.requests) <= 2 + 2 * (10 + 1)
     assert len({request.connection for request in service.requests}) <= 3
-    assert all(filters["property_id"] == one.property_id for one in narrow for filters, _ in one.listings)
+    assert all(wanted.property_id == one.property_id for one in narrow for wanted, _ in one.listings)
     assert {count for one in narrow for _, count in one.listings} == {1}
 
 
@@ -313,8 +341,8 @@ def test_a_query_that_cannot_be_made_apart_takes_no_part(service, narrow, back, 
 
     assert "could not be handled" in caplog.text
     assert "never retrieved" not in caplog.text
-    assert {filters["property_id"] for filters, _ in broken.listings} == {broken.property_id}
-    assert {filters["property_id"] for filters, _ in other.listings} == {other.property_id}
+    assert {wanted.property_id for wanted, _ in broken.listings} == {broken.property_id}
+    assert {wanted.property_id for wanted, _ in other.listings} == {other.property_id}
 
 
 def test_a_far_listing_is_given_to_those_who_asked_for_it(service, narrow):
@@ -333,7 +361,7 @@ def test_a_far_listing_is_given_to_those_who_asked_for_it(service, narrow):
 
     run_until(narrow, 1)
 
-    assert all(filters.get("property_id") in (None, 2) for filters, _ in second.listings)
+    assert all(wanted.property_id in (None, 2) for wanted, _ in second.listings)
 
 
 def test_members_that_list_all_share_beside_those_that_are_better_alone(service, narrow):
@@ -360,7 +388,7 @@ def test_one_property_is_not_listed_alone_beside_a_member_that_lists_all(service
 
     run_until([*narrow, everything], 5)
 
-    assert all("property_id" not in filters for one in narrow for filters, _ in one.listings)
+    assert all(wanted.property_id is None for one in narrow for wanted, _ in one.listings)
 
 
 def test_a_far_listing_that_costs_more_than_one_for_each_is_abandoned(service, narrow):
@@ -407,6 +435,34 @@ def test_a_member_whose_query_could_not_be_made_is_asked_again(service, caplog):
             await member.until(1)
 
     run_hurried(run())
+
+
+@pytest.mark.parametrize(
+    "broken", [None, SimpleNamespace(updated_since=datetime.now(UTC), property_id=[], job_id=None)]
+)
+def test_an_unexpected_error_is_logged_and_the_polls_go_on_after_a_pause(service, caplog, broken):
+    """Of a filter that is none, or that cannot be combined with another."""
+    one, other = Member(interval=60.0), Member(interval=60.0)
+    make_query, times = one.next_query, []
+
+    def next_query(now):
+        times.append(now)
+        return PollQuery(wanted=broken) if len(times) <= 2 else make_query(now)
+
+    one.next_query = next_query
+
+    async def run():
+        async with one.polling(), other.polling():
+            await one.until(2)
+            await other.until(2)
+
+    run_hurried(run(), hurry=60.0)
+
+    assert caplog.text.count("The polls for forms of 'fsm_default' start again") == 2
+    assert [later - earlier >= 55.0 for earlier, later in pairwise(times)][:2] == [True, True]
+    for member in (one, other):
+        assert len(member.failures) == 2
+        assert not any(failure.error.permanent for failure in member.failures)
 
 
 @pytest.mark.parametrize("leaver", [0, 1])

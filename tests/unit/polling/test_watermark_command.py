@@ -215,7 +215,7 @@ def opened_store():
     from tests.unit.polling.emitting import NAME
 
     with create_session() as session:
-        (asset,) = active_assets("fsm", NAME, session)
+        (asset,) = active_assets(NAME, session)
         yield ServerAssetStore(asset, session)
 
 

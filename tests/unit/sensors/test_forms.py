@@ -380,7 +380,6 @@ def test_an_output_that_is_none_does_not_make_any_form_match(service, mode, name
         ({"since": "{{ found }}"}, None),
         ({"form_names": "{{ found }}"}, ["Gas", "Oil"]),
         ({"form_names": "{{ found | tojson }}"}, []),
-        ({"form_names": "{{ found | tojson }}"}, 5),
         ({"form_names": "{{ found | tojson }}"}, {"Gas": 1}),
         ({"form_names": "{{ found | tojson }}"}, None),
         ({"form_names": ["Gas", "{{ found }}"]}, None),
@@ -404,6 +403,19 @@ def test_a_rendered_empty_list_of_names_does_not_match_any_form(service, mode):
     with pytest.raises(AirflowFailException, match=r"^form_names: "):
         sensor.execute({"data_interval_start": START, "ti": TaskInstance()})
     assert service.requests == []
+
+
+@pytest.mark.parametrize("forever", [10**12, timedelta.max])
+def test_a_wait_may_be_as_long_as_can_be(service, run, soon, forever):
+    soon(service.add_form, polls=3, job_id=11, id=900)
+
+    assert run(job_id=11, timeout=forever, log_interval=forever, xcom="ids") == [900]
+
+
+def test_a_name_may_be_digits_alone(service, run):
+    form = service.add_form(job_id=11, form_name="2024")
+
+    assert run(job_id=11, form_names="2024", xcom="ids") == [form["id"]]
 
 
 @pytest.mark.parametrize("names", ['["Sign-off", "Gas"]', ["Sign-off", "Gas"]])

@@ -100,7 +100,7 @@ def test_a_poll_does_not_list_hundreds_of_names(service, run, soon, logged):
     with pytest.raises(AirflowSensorTimeout):
         run(timeout=1, form_names=[f"{number:03}" for number in range(300)])
 
-    assert logged("0 of 300 forms, none named 000, 001, 002, 003, 004 and 295 more; ")
+    assert set(logged("0 of ")) == {"0 of 300 forms, none named 000, 001, 002, 003, 004 and 295 more"}
 
 
 def test_forms_under_other_names_that_come_later_are_named(service, run, soon, logged):

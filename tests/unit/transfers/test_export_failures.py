@@ -69,20 +69,6 @@ def test_a_new_token_is_the_same_account(service, storage, monkeypatch):
     export(storage, fsm_conn_id="north")
 
 
-def test_the_folder_of_an_earlier_version_is_taken_over(service, connect, storage):
-    connect(service)
-    export(storage)
-    path = storage / "_manifest.json"
-    manifest = json.loads(path.read_bytes())
-    for name in ("service", "connection"):
-        del manifest["listing"][name]
-    path.write_text(json.dumps(manifest))
-
-    export(storage)
-
-    assert json.loads(path.read_bytes())["listing"]["connection"] == "fsm_default"
-
-
 def test_a_value_too_long_for_a_name_has_a_folder_of_its_own(service, connect, storage):
     values = ["家" * 40, "家" * 39 + "屋", "x" * 246, "x" * 247, "x" * 300, "a/b"]
     forms = [service.add_form(created=START, propertyID=value)["id"] for value in values]

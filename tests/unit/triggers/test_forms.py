@@ -227,6 +227,41 @@ def test_in_dag_test_an_event_does_not_wait_for_a_scheduler(service):
     assert run_hurried(run(), hurry=1.0) < MIN_DEFERRAL
 
 
+def test_an_unexpected_error_is_logged_and_the_polls_go_on(service, caplog):
+    """Of a handler of a wait's log, when the wait finds a form under another name."""
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if "1 other form" in record.getMessage() and not failed:
+                failed.append(record)
+                raise OSError("no space left on device")
+
+    failed, log = [], logging.getLogger("tests.full")
+    log.addHandler(Handler())
+    log.setLevel("INFO")
+
+    async def run():
+        async with triggerer() as waits:
+            first = trigger(job_id=1, form_names=["Gas"])
+            first._log = log
+            tasks = [waits.start(one) for one in (first, *(trigger(job_id=number) for number in (2, 3, 4)))]
+            await until(service, lambda: len(service.requests) >= 2)
+            service.add_form(job_id=1, form_name="Oil")
+            async with asyncio.timeout(200):
+                while not failed:
+                    await asyncio.sleep(0.05)
+            for job in (1, 2):
+                service.add_form(job_id=job, form_name="Gas")
+            async with asyncio.timeout(200):
+                return await asyncio.gather(*tasks[:2])
+
+    found = run_hurried(run())
+
+    assert [form["jobID"] for payload in found for form in payload["forms"]] == [1, 2]
+    assert "The polls for forms of 'fsm_default' start again" in caplog.text
+    assert "OSError: no space left on device" in caplog.text
+
+
 def test_the_last_wait_ends_the_polls_and_the_next_one_begins_anew(service):
     async def run():
         async with triggerer() as waits:
