@@ -126,7 +126,7 @@ class BulkJobCreator:
         """The last error of a job that another attempt might create."""
 
     def load_outcomes(self, ledger: Ledger) -> None:
-        """Set the outcomes that are known before anything is sent.
+        """Set the outcomes that are known before anything is sent; record nothing.
 
         :raises FsmInputError: if the ledger knows another id for one of the existing jobs, or as
             ``Ledger.expect`` does; jobs that the ledger does not know are then ``unknown``.
@@ -151,11 +151,9 @@ class BulkJobCreator:
                 raise FsmInputError(
                     f"existing_jobs.{key}: job {outcome['jobID']} was created for it, not {job_id}"
                 )
-            write = self._writes[outcome["index"]]
-            ledger.record(write, {"jobID": job_id, "link": outcome["link"]})
-            self._update(write, ledger)
+            outcome["outcome"], outcome["jobID"], outcome["error"] = "existing", job_id, None
         try:
-            ledger.expect(self._writes)
+            ledger.expect(self._writes, settled=self._existing_jobs)
         except FsmInputError as error:
             self._stop(str(error))
             raise
@@ -171,7 +169,15 @@ class BulkJobCreator:
                     self._stop("on_error is fail_fast")
 
     def run(self, ledger: Ledger) -> None:
-        """Send what the ledger does not hold; return once no request is in flight."""
+        """Record the existing jobs, and send what the ledger does not hold.
+
+        It returns once no request is in flight.
+        """
+        for key, job_id in self._existing_jobs.items():
+            outcome = self._by_key[key]
+            write = self._writes[outcome["index"]]
+            ledger.record(write, {"jobID": job_id, "link": outcome["link"]})
+            self._update(write, ledger)
         if self._to_send:
             self._send_all(ledger)
         logger.info(self.summary)

@@ -131,9 +131,10 @@ class Ledger:
                     f"be that of {write} too. A key belongs to one write"
                 )
 
-    def expect(self, writes: Collection[Write]) -> None:
+    def expect(self, writes: Collection[Write], settled: Collection[str] = ()) -> None:
         """Check that this attempt is given the same writes as earlier ones.
 
+        :param settled: the keys of writes whose outcome a person has found out: they are not new.
         :raises FsmInputError: in a retry, if an earlier attempt sent writes that are not given now. After a
             clear, if it did and a new write may be the same, changed: any may, unless both have keys of their
             own. In a mapped task whose entries are its own a key does not help, as a write may have moved to
@@ -141,7 +142,7 @@ class Ledger:
         """
         found = {write.key: self._entries.get(write.key) for write in writes}
         if not self._once_per_key:
-            self._expect_earlier(writes, found)
+            self._expect_earlier([write for write in writes if write.key not in settled], found)
         for write in writes:
             entry = found[write.key]
             if entry is None:
@@ -153,7 +154,7 @@ class Ledger:
                     write.key,
                 )
 
-    def _expect_earlier(self, writes: Collection[Write], found: dict[str, Entry | None]) -> None:
+    def _expect_earlier(self, unsettled: Collection[Write], found: dict[str, Entry | None]) -> None:
         others = [
             (key, entry)
             for key, entry in self._entries
@@ -166,7 +167,7 @@ class Ledger:
                 "Templates that render differently in each attempt cause this: give each write a key. "
                 "If the change is intended, start another run"
             )
-        new = [write for write in writes if (entry := found[write.key]) is None or is_conflict(entry)]
+        new = [write for write in unsettled if (entry := found[write.key]) is None or is_conflict(entry)]
         by_key = not self._mapped and all(write.given_key for write in new)
         left = [
             entry
