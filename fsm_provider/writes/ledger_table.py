@@ -18,9 +18,10 @@ from uuid import uuid4
 from sqlalchemy import and_, func, select
 
 from fsm_provider.api.endpoints import CREATE_JOB, REGISTER_WEBHOOK
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.entries import Entry
-from fsm_provider.state.sql_entries import state_for, storable, utc_now
+from fsm_provider.state.sql_entries import damaged, entry_in, state_for, storable, task_in, utc_now
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
@@ -40,7 +41,7 @@ KEPT = ("generation", "digest", "sent", "kind", "by")
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry as it is stored.
+    """An entry as it is stored; of one that somebody has edited, only the row's other columns are known.
 
     :param max_flight: seconds after which what was sent and not recorded is uncertain.
     """
@@ -49,20 +50,36 @@ class Stored:
     max_flight: float
 
     @cached_property
-    def entry(self) -> Entry:
-        """The entry, with its ``key``."""
-        entry: Entry = json.loads(self.row.entry)
-        return entry
+    def _read(self) -> tuple[str, Entry | None]:
+        try:
+            return entry_in(self.row)
+        except FsmInputError:
+            return self.row.key, None
 
     @property
     def key(self) -> str:
         """The key."""
-        return str(self.entry["key"])
+        return self._read[0]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether somebody has changed the entry, so that it cannot be read."""
+        return self._read[1] is None
+
+    @property
+    def entry(self) -> Entry:
+        """The entry.
+
+        :raises RefusedError: if it is damaged, with what a person can do.
+        """
+        if (entry := self._read[1]) is None:
+            raise RefusedError(str(damaged(self.row)))
+        return entry
 
     @property
     def task(self) -> Task:
         """The task that has sent it last."""
-        return Task(**self.entry["by"])
+        return task_in(self.row) if self.is_damaged else Task(**self.entry["by"])
 
     @property
     def sent_at(self) -> datetime:
@@ -72,20 +89,26 @@ class Stored:
     @property
     def job_id(self) -> int | None:
         """The job, if it is one and known."""
-        is_known = self.entry["kind"] == JOB and "result" in self.entry
-        return id_and_link(self.entry["result"])[0] if is_known else None
+        if self.is_damaged or self.entry["kind"] != JOB or "result" not in self.entry:
+            return None
+        return id_and_link(self.entry["result"])[0]
 
     @property
     def under_way(self) -> bool:
         """Whether a task may be sending it at this moment."""
-        age = (datetime.now(UTC) - self.sent_at).total_seconds()
-        return self.row.state == "sent" and age < self.max_flight
+        if self.is_damaged or self.row.state != "sent":
+            return False
+        return (datetime.now(UTC) - self.sent_at).total_seconds() < self.max_flight
 
     def as_json(self) -> dict[str, Any]:
         """Return all that is known, as JSON values."""
-        method, path, _, subject = self.entry["sent"]
-        is_known = "result" in self.entry
-        error = None if is_known else error_from(self.entry, self.task, under_way=self.under_way)
+        entry: Entry = {} if self.is_damaged else self.entry
+        method, path, sent_at, subject = entry.get("sent", [None] * 4)
+        error: Exception | None = None
+        if self.is_damaged:
+            error = damaged(self.row)
+        elif "result" not in entry:
+            error = error_from(entry, under_way=self.under_way)
         return {
             "key": self.key,
             "state": self.row.state,
@@ -93,19 +116,20 @@ class Stored:
             "once_per": "run" if self.row.scope else "key",
             "jobID": self.job_id,
             **self.task.as_dict(),
-            "sent_at": self.entry["sent"][2],
+            "sent_at": sent_at,
             "updated_at": _iso(self.row.updated_at),
             "method": method,
             "path": path,
             "subject": subject,
-            "result": self.entry.get("result"),
+            "result": entry.get("result"),
             "error": None if error is None else str(error),
-            "idempotency": self.entry.get("idempotency"),
+            "idempotency": entry.get("idempotency"),
             "base_url": self.row.base_url,
         }
 
     def __str__(self) -> str:
-        return f"'{self.key}', {describe_entry(self.entry)}, by {self.task}"
+        what = "which cannot be read" if self.is_damaged else describe_entry(self.entry)
+        return f"'{self.key}', {what}, by {self.task}"
 
 
 class LedgerTable:
@@ -237,18 +261,21 @@ class LedgerTable:
             query = query.where(HISTORY.c.scope == "" if once_per == "key" else HISTORY.c.scope != "")
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        found = [
-            {
-                "at": _iso(row.at),
-                "action": row.action,
-                "key": (before := json.loads(row.entry)).get("key"),
-                "who": row.who,
-                "why": row.why,
-                "before": before,
-            }
-            for row in rows
-        ]
-        return [one for one in found if wanted.items() <= one["before"].get("by", {}).items()]
+        found = []
+        for row in rows:
+            before = _readable(row)
+            if wanted.items() <= before.get("by", {}).items():
+                found.append(
+                    {
+                        "at": _iso(row.at),
+                        "action": row.action,
+                        "key": before.get("key", row.key),
+                        "who": row.who,
+                        "why": row.why,
+                        "before": before or None,
+                    }
+                )
+        return found
 
     def _change(self, stored: Stored, entry: Entry | None, *, action: str, who: str, why: str) -> None:
         row = stored.row
@@ -289,6 +316,15 @@ class LedgerTable:
         ]
         if history:
             connection.execute(HISTORY.insert(), history)
+
+
+def _readable(row: Row[Any]) -> Entry:
+    """Return the entry that was there before a change, with its key; nothing if somebody has edited it."""
+    try:
+        key, entry = entry_in(row)
+    except FsmInputError:
+        return {}
+    return {"key": key, **entry}
 
 
 def _iso(at: datetime) -> str:

@@ -298,7 +298,9 @@ def test_the_wait_for_another_task_has_an_end_even_if_its_clock_is_ahead(entries
         ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"key": "PO-2"}', '{"key": "PO-1", "sent": []}'])
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[]", '"text"', "{}", '{"key": "PO-2"}', '{"key": {}}', '{"key": "PO-1", "sent": []}']
+)
 def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database, text):
     job().execute(run_of("first"))
     with database.engine.begin() as connection:
@@ -309,6 +311,17 @@ def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database
         jobs("PO-1").execute(context)
     assert context["ti"].pushed["return_value"][0]["outcome"] == "unknown"
     assert len(service.jobs) == 1
+
+
+def test_an_entry_that_was_edited_after_a_task_had_read_it_is_named(entries, database):
+    ledger = entries.ledger("b1", "second")
+    with entries.ledger("a1", "first") as first:
+        first.run_once(WRITE, lambda: {"id": 1})
+    with database.engine.begin() as connection:
+        connection.execute(sql_tables.LEDGER.update().values(entry="no JSON"))
+
+    with pytest.raises(FsmInputError, match="the entry of 'PO-1' was changed and cannot be read"):
+        ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
 
 
 def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, database):
