@@ -32,7 +32,6 @@ from fsm_provider.operators.base import (
 from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.lookups import find_by as find_by
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
-from fsm_provider.writes.outcomes import job_from
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -105,8 +104,10 @@ class FsmCreateJobOperator(FsmJobOperator):
         property and payload identify it (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the job under the service's own names, as it was when it was created. If an earlier attempt
-        created it, only the fields of :data:`KEPT_FIELDS`: the ledger has no names or telephone numbers.
-        If the connection has ``web_url``, ``links`` has the job's page as ``web``.
+        created it, what the ledger has of it, which is nobody's name or telephone number: the fields of
+        :data:`KEPT_FIELDS`; ``id`` and ``links`` of a job of :class:`FsmCreateJobsOperator`; ``id`` of one
+        that ``find_existing`` found. If the connection has ``web_url``, ``links`` has the job's page as
+        ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -157,7 +158,7 @@ class FsmCreateJobOperator(FsmJobOperator):
                     keep=_without_people,
                     find=partial(find_job, self.find_existing, request) if self.find_existing else None,
                 )
-        job = job_from(result)
+        job = result.copy()
         if web_url := self.hook.web_url:
             page = job_page_url(web_url, job["id"], request.property_id)
             job["links"] = {**(job.get("links") or {}), "web": page}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from threading import BoundedSemaphore, Event
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import (
@@ -26,7 +26,7 @@ from fsm_provider.api.job_urls import job_page_url, job_url
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.lookups import FindExisting, find_job
-from fsm_provider.writes.outcomes import JobOutcome, id_and_link
+from fsm_provider.writes.outcomes import JobOutcome, id_and_link, kept_job
 from fsm_provider.writes.write import Write, WriteOutcome, still_uncertain
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class BulkJobCreator:
         for key, job_id in self._existing_jobs.items():
             outcome = self._by_key[key]
             write = self._writes[outcome["index"]]
-            ledger.record(write, {"jobID": job_id, "link": outcome["link"]})
+            ledger.record(write, kept_job(job_id, outcome["link"]))
             self._update(write, ledger)
         if self._to_send:
             self._send_all(ledger)
@@ -352,7 +352,7 @@ class BulkJobCreator:
         outcome["by"] = known.by.as_dict() if known and known.by else None
         return known
 
-    def _send(self, request: JobRequest, write: Write, ledger: Ledger) -> dict[str, int | str | None]:
+    def _send(self, request: JobRequest, write: Write, ledger: Ledger) -> dict[str, Any]:
         with self._slots:
             if self._stopping.is_set():
                 raise NothingSentError
@@ -367,7 +367,7 @@ class BulkJobCreator:
                 raise
         self._uncertain_in_a_row = 0
         self._created.add(write.key)
-        return {"jobID": job.id, "link": job_url(job.as_json())}
+        return kept_job(job.id, job_url(job.as_json()))
 
     def _report(self, outcome: JobOutcome) -> None:
         request, progress = self._requests[outcome["index"]], f"{next(self._reported)} of {len(self._by_key)}"

@@ -112,7 +112,7 @@ def error_from(entry: Entry, task: Task | None = None, *, under_way: bool = Fals
         error = FsmUncertainWriteError(method, path, reason, attempted_at, subject)
     if "before" in entry and isinstance(error, FsmUncertainWriteError):
         sent_at, result = entry["before"]["sent"][2], entry["before"].get("result")
-        made = f"made: {result.get('jobID', result.get('id', 'see the service'))}" if result else ""
+        made = f"made: {result.get('id', 'see the service')}" if result else ""
         refused = "refused with 409: it may exist already" if is_conflict(entry["before"]) else ""
         outcome = made or refused or "uncertain as well"
         return replace(error, reason=f"{error.reason}; what was sent before, at {sent_at}, is {outcome}")
