@@ -91,18 +91,17 @@ def _update_of_own(number: int) -> Update:
 class SqlEntries(LedgerEntries):
     """The entries of one scope as an attempt of a task sees them.
 
+    Those of a run are read now, and again by :meth:`load`; of all others, only what that asks for.
+
     :param engine: the database; its tables exist.
     :param base_url: identifies the service.
     :param scope: what shares entries: those of one run, or "" for those of all.
     :param task: whose attempt this is.
     :param attempt: sorts after all attempts of the task that were begun before.
-    :param load_all: read all entries of the scope now; else :meth:`load` reads the wanted ones.
     :raises SupersededError: if a later attempt has begun.
     """
 
-    def __init__(
-        self, engine: Engine, *, base_url: str, scope: str, task: Task, attempt: str, load_all: bool
-    ) -> None:
+    def __init__(self, engine: Engine, *, base_url: str, scope: str, task: Task, attempt: str) -> None:
         super().__init__()
         self._engine = engine
         self._base_url = base_url
@@ -117,7 +116,7 @@ class SqlEntries(LedgerEntries):
         self._own: set[str] = set()
         self._is_away = False
         self._in_transaction(self._take_over)
-        if load_all:
+        if scope:
             self._in_transaction(lambda connection: self._read(connection, None))
 
     def close(self) -> None:
@@ -126,9 +125,8 @@ class SqlEntries(LedgerEntries):
 
     def load(self, keys: Collection[str]) -> None:
         """Read the entries of these keys."""
-        remaining = iter(keys)
-        while some := list(islice(remaining, KEYS_PER_QUERY)):
-            self._in_transaction(partial(self._read, keys=some))
+        if keys:
+            self._in_transaction(partial(self._read, keys=keys))
 
     def has_entries_elsewhere(self) -> bool:
         """Return whether this task has written entries in another scope: with another ``once_per``."""
@@ -155,7 +153,7 @@ class SqlEntries(LedgerEntries):
         finally:
             self.close()
         if latest != self._attempt:
-            raise self._superseded()
+            raise superseded("this one")
 
     def _take_over(self, connection: Connection) -> None:
         """Become the latest attempt of the task."""
@@ -165,7 +163,7 @@ class SqlEntries(LedgerEntries):
             values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": utc_now()}
             connection.execute(ATTEMPTS.insert().values(**values))
         elif connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one() > self._attempt:
-            raise self._superseded()
+            raise superseded("this one")
         else:
             connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
 
@@ -178,7 +176,7 @@ class SqlEntries(LedgerEntries):
             for key, row in others.items():
                 self._take_in(key, row.version, entry_in(row)[1])
             if refused:
-                raise self._superseded() from None
+                raise superseded("this one") from None
         for key, entry in changed.items():
             if entry and key not in others and self._is_by_this(entry):
                 self._own.add(key)
@@ -325,9 +323,6 @@ class SqlEntries(LedgerEntries):
             raise
         self._is_away = False
         return result
-
-    def _superseded(self) -> Exception:
-        return superseded("this one")
 
 
 class _UnexpectedRowError(Exception):

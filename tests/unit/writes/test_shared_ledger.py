@@ -76,7 +76,7 @@ class Entries:
     def ledger(self, attempt, run_id="run", **options):
         task = Task("dag", run_id, "task", -1)
         entries = sql_entries.SqlEntries(
-            self.engine, base_url="http://x", scope="", task=task, attempt=attempt, load_all=False
+            self.engine, base_url="http://x", scope="", task=task, attempt=attempt
         )
         ledger = Ledger(entries, task=task, once_per_key=True, max_flight=60, **options)
         ledger.load([WRITE])
