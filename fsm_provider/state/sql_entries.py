@@ -31,7 +31,7 @@ from tenacity import (
 
 from fsm_provider.api.errors import FsmInputError, error_from_dict
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry, LedgerEntries, is_intent, superseded
+from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, is_intent, superseded
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
 from fsm_provider.state.task import Task
 
@@ -358,7 +358,7 @@ def state_for(entry: Entry) -> str:
         return "sent"
     if "result" in entry:
         return "done"
-    return "conflict" if entry["error"]["type"] == "FsmConflictError" else "uncertain"
+    return "conflict" if is_conflict(entry) else "uncertain"
 
 
 def _may_pass(error: BaseException) -> bool:

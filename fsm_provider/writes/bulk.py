@@ -341,7 +341,7 @@ class BulkJobCreator:
             outcome["outcome"] = "rejected" if refused else self._unsent
             errors = dict.fromkeys(str(one) for one in (conflict, error) if one)
             outcome["error"] = "; another attempt at it failed: ".join(errors) or None
-        elif known.error:
+        elif isinstance(known.error, FsmUncertainWriteError):
             if error and not error.may_have_written:
                 error = still_uncertain(write, known.error, error)
             outcome["outcome"], outcome["error"] = "uncertain", str(error or known.error)

@@ -276,7 +276,7 @@ def test_what_another_run_is_sending_is_no_existing_job(service, entries):
 def test_a_refusal_does_not_hide_what_another_run_has_made_meanwhile(entries, refusal):
     def send():
         other = entries.ledger("b1", "other", repeat_uncertain=True)
-        other._max_flight *= 0
+        other.max_flight = 0.0
         with other:
             other.run_once(WRITE, lambda: {"id": 2})
         raise refusal
@@ -294,7 +294,7 @@ def test_the_wait_for_another_task_has_an_end_even_if_its_clock_is_ahead(entries
         connection.execute(sql_tables.LEDGER.update().values(entry=json.dumps(entry)))
 
     ledger = entries.ledger("b1", "other")
-    ledger._max_flight = timedelta(seconds=1)
+    ledger.max_flight = 1.0
     with pytest.raises(FsmUncertainWriteError, match="has recorded no response"):
         ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
 
@@ -334,10 +334,10 @@ def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, da
     sqlalchemy.event.listen(entries.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     for first in range(0, 240, 120):
         for number in range(first, first + 120):
-            ledger._entries.put(write(number).key, ledger._intent(write(number)))
+            ledger.entries.put(write(number).key, ledger._intent(write(number)))
         for number in range(first - 120, first):
             if number >= 0:
-                ledger._entries.put(
+                ledger.entries.put(
                     write(number).key, {**ledger._intent(write(number)), "result": {"id": number}}
                 )
         statements.clear()
@@ -354,7 +354,7 @@ def test_a_row_names_the_task_that_has_written_its_entry(entries, database):
     with pytest.raises(KeyboardInterrupt):
         entries.ledger("a1").run_once(WRITE, interrupted)
     ledger = entries.ledger("b1", "other", repeat_uncertain=True)
-    ledger._max_flight *= 0
+    ledger.max_flight = 0.0
 
     def refused():
         assert run_ids() == ["other"]
@@ -377,7 +377,7 @@ def test_another_tasks_row_is_not_deleted_by_a_claim_that_was_given_up(entries, 
         other.run_once(WRITE, lambda: {"id": 2})
     monkeypatch.setattr(sql_entries, "RETRY_SECONDS", 0)
     first.load([WRITE])
-    first._entries.put(WRITE.key, None)
+    first.entries.put(WRITE.key, None)
 
     first.store()
 
@@ -409,7 +409,7 @@ def test_what_may_be_under_way_is_uncertain_in_time(entries):
 
     ledger = entries.ledger("b1", "other")
     assert ledger.get(WRITE).under_way
-    ledger._max_flight *= 0
+    ledger.max_flight = 0.0
     with pytest.raises(FsmUncertainWriteError, match="of run run of DAG dag has recorded no response"):
         ledger.run_once(WRITE, interrupted)
 
@@ -441,7 +441,7 @@ def test_an_entry_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(e
     with pytest.raises(KeyboardInterrupt):
         entries.ledger("a1").run_once(WRITE, interrupted)
     waiting = entries.ledger("b1", "other", repeat_uncertain=True)
-    waiting._max_flight *= 0
+    waiting.max_flight = 0.0
     database.execute("DELETE FROM fsm_ledger")
     with entries.ledger("c1", "third") as ledger:
         ledger.record(WRITE, {"id": 1})
