@@ -132,11 +132,14 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
                 )
                 for request in webhook.requests(style)
             ]
-            are_saved = not options["force"] and all(one.is_saved() for one in pending)
+            saved = [] if options["force"] else [one.saved for one in pending if one.saved is not None]
+            are_saved = len(saved) == len(pending)
             if are_saved:
                 registrations.delete_stale_claim()
                 if not is_shared:
-                    return [one.saved() for one in pending]
+                    for one in pending:
+                        one.log_saved()
+                    return saved
             with (
                 nullcontext() if are_saved else registrations.exclusive(),
                 open_ledger(
@@ -169,6 +172,7 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
+        from fsm_provider.plugins.webhooks.names import receiver_url
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
@@ -186,10 +190,10 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
             raise FsmInputError(
                 f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
             )
-        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
 
     def _open_secret_store(self) -> SecretStore:
-        from fsm_provider.plugins.webhooks.settings import secrets_variable
+        from fsm_provider.plugins.webhooks.names import secrets_variable
         from fsm_provider.writes.secret_stores import FunctionSecretStore, VariableSecretStore
 
         scope = f"{self.fsm_conn_id}/{self.object}"

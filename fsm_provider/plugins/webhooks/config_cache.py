@@ -12,14 +12,13 @@ from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import webhook_secrets_function
+from fsm_provider.plugins.webhooks.names import secrets_variable, tokens_variable
 from fsm_provider.plugins.webhooks.settings import (
     CONFIGURATION,
     MIN_KEY_BYTES,
     MIN_TOKEN_CHARACTERS,
     ReceiverSettings,
     WebhookEndpoint,
-    secrets_variable,
-    tokens_variable,
 )
 from fsm_provider.plugins.webhooks.signature import is_strong
 from fsm_provider.state.variables import read_variable_in_server
