@@ -29,6 +29,7 @@ from fsm_provider.writes.outcomes import id_and_link
 from fsm_provider.writes.write import describe_entry, error_from
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.row import Row
     from sqlalchemy.sql.elements import ColumnElement
@@ -157,14 +158,10 @@ class LedgerTable:
         states: Iterable[str] = (),
     ) -> list[Stored]:
         """Return the entries that match all that is given, the oldest first."""
-        conditions: list[ColumnElement[bool]] = [LEDGER.c.service == self._service]
-        if key is not None:
-            conditions.append(LEDGER.c.key_digest == digest_for(key, DIGITS))
+        conditions = self._conditions(LEDGER, key, once_per)
         for column, value in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)):
             if value is not None:
                 conditions.append(LEDGER.c[column] == storable(value))
-        if once_per is not None:
-            conditions.append(LEDGER.c.scope == "" if once_per == "key" else LEDGER.c.scope != "")
         if states:
             conditions.append(LEDGER.c.state.in_(list(states)))
         query = select(LEDGER).where(*conditions).order_by(LEDGER.c.updated_at, LEDGER.c.key_digest)
@@ -254,11 +251,7 @@ class LedgerTable:
         :param task: the fields that the task has that had sent it; None for any.
         """
         wanted = {name: value for name, value in task.items() if value is not None}
-        query = select(HISTORY).where(HISTORY.c.service == self._service).order_by(HISTORY.c.id)
-        if key is not None:
-            query = query.where(HISTORY.c.key_digest == digest_for(key, DIGITS))
-        if once_per is not None:
-            query = query.where(HISTORY.c.scope == "" if once_per == "key" else HISTORY.c.scope != "")
+        query = select(HISTORY).where(*self._conditions(HISTORY, key, once_per)).order_by(HISTORY.c.id)
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
         found = []
@@ -277,12 +270,18 @@ class LedgerTable:
                 )
         return found
 
+    def _conditions(self, table: Table, key: str | None, once_per: str | None) -> list[ColumnElement[bool]]:
+        conditions = [table.c.service == self._service]
+        if key is not None:
+            conditions.append(table.c.key_digest == digest_for(key, DIGITS))
+        if once_per is not None:
+            conditions.append(table.c.scope == "" if once_per == "key" else table.c.scope != "")
+        return conditions
+
     def _change(self, stored: Stored, entry: Entry | None, *, action: str, who: str, why: str) -> None:
         row = stored.row
-        unchanged = and_(
-            *(LEDGER.c[name] == getattr(row, name) for name in ("service", "scope", "key_digest")),
-            *(LEDGER.c[name] == getattr(row, name) for name in ("attempt", "version")),
-        )
+        identity = ("service", "scope", "key_digest", "attempt", "version")
+        unchanged = and_(*(LEDGER.c[name] == getattr(row, name) for name in identity))
         with self._engine.begin() as connection:
             if entry is None:
                 changed = connection.execute(LEDGER.delete().where(unchanged))
