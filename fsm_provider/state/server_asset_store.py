@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import has_shared_streams
 from fsm_provider.state.asset_store import VariableAssetStore
-from fsm_provider.state.variables import unreadable
+from fsm_provider.state.variables import stored_value
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
@@ -52,7 +52,7 @@ class ServerAssetStore:
             backend, scope = self._backend()
             text = backend.get(scope, key, session=self._session)
         else:
-            text = self._read_variable(self._variables.variable(key))
+            text = stored_value(self._session, self._variables.variable(key))
         return self._variables.parse(key, text)
 
     def set(self, key: str, value: Any) -> None:
@@ -66,15 +66,6 @@ class ServerAssetStore:
 
             name, description = self._variables.variable(key), self._variables.description
             Variable.set(name, text, description, session=self._session)
-
-    def _read_variable(self, name: str) -> str | None:
-        from airflow.models import Variable
-
-        # Not by Variable.get, which closes the session: a thread has only one.
-        stored = self._session.scalar(select(Variable).where(Variable.key == name))
-        if stored is not None and stored.val is None:  # encrypted with another Fernet key
-            raise unreadable(name)
-        return stored and stored.val
 
     def _backend(self) -> tuple[Any, Any]:
         """Return where Airflow 3.3 stores values, and what is the asset's there."""

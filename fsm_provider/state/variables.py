@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException, Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_2_PLUS
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 WITNESS = "fsm_provider_witness"
 """A Variable that exists: where it cannot be read either, nothing is known of others. Airflow 3.0 to 3.2."""
@@ -117,17 +120,28 @@ def read_variable_in_server(key: str) -> str | None:
 
 
 def _read_database(key: str) -> str | None:
-    from airflow.models import Variable as StoredVariable
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     with create_session() as session:
-        stored = session.scalar(select(StoredVariable).where(StoredVariable.key == key))
-        if stored is None:
-            return None
-        if (value := stored.val) is None:  # encrypted with another Fernet key
-            raise unreadable(key)
-        return str(value)
+        return stored_value(session, key)
+
+
+def stored_value(session: Session, key: str) -> str | None:
+    """Return a Variable in Airflow's database, None if it does not exist.
+
+    Unlike ``Variable.get``, this leaves the session open: a thread has only one.
+
+    :raises VariableUnreadableError: if it exists, but cannot be decrypted: with another Fernet key.
+    """
+    from airflow.models import Variable as StoredVariable
+    from sqlalchemy import select
+
+    stored = session.scalar(select(StoredVariable).where(StoredVariable.key == key))
+    if stored is None:
+        return None
+    if (value := stored.val) is None:
+        raise unreadable(key)
+    return str(value)
 
 
 def _read_strictly(
