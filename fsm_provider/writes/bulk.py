@@ -24,6 +24,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.job_urls import job_page_url, job_url
 from fsm_provider.state.task import Task
+from fsm_provider.terminal import aligned
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.outcomes import JobOutcome, id_and_link, kept_job
@@ -200,24 +201,15 @@ class BulkJobCreator:
     def dry_run(self) -> None:
         """Check the connection and log the jobs as a table; send nothing."""
         _ = self._hook.client
-        rows = [
-            (
-                str(index),
-                str(request.property_id),
-                self._known_of(self._by_key[write.key]),
-                json.dumps(request.job.body(), ensure_ascii=False),
-            )
-            for index, (request, write) in enumerate(zip(self._requests, self._writes, strict=True))
-        ]
-        head = ("job", "property", "known", "payload")
-        widths = [max(len(row[column]) for row in (head, *rows)) for column in (0, 1, 2)]
-        table = [
-            f"{job:>{widths[0]}}  {place:<{widths[1]}}  {known:<{widths[2]}}  {payload}"
-            for job, place, known, payload in (head, *rows)
-        ]
+        digits = max(len("job"), len(str(len(self._requests))))
+        rows = [("job".rjust(digits), "property", "known", "payload")]
+        for index, (request, write) in enumerate(zip(self._requests, self._writes, strict=True)):
+            known = self._known_of(self._by_key[write.key])
+            payload = json.dumps(request.job.body(), ensure_ascii=False)
+            rows.append((str(index).rjust(digits), str(request.property_id), known, payload))
         logger.info(
             "Dry run: %s jobs are valid, %s of them to be created, none was sent\n%s",
-            *(len(rows), self.to_send, "\n".join(table)),
+            *(len(self._requests), self.to_send, "\n".join(aligned(rows))),
         )
         for outcome in self._by_key.values():
             if outcome["outcome"] == self._unsent:
