@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError, FsmPdfUrlError
 from fsm_provider.api.form_filter import job_id_from
-from fsm_provider.api.models import Form
 from fsm_provider.state.digest import MAX_NAME_BYTES, bounded_name
+
+if TYPE_CHECKING:
+    from fsm_provider.api.models import Form
 
 MAX_VALUE_LENGTH = 100
 """Characters of one value; a name may hold several."""
