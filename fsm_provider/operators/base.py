@@ -357,7 +357,7 @@ def is_known(value: Any) -> bool:
         return all(map(is_known, value.values()))
     if isinstance(value, list | tuple):
         return all(map(is_known, value))
-    return value is None or isinstance(value, int | float) or not hasattr(value, "resolve")
+    return not hasattr(value, "resolve")
 
 
 def check_path_if_known(path: Any) -> None:
