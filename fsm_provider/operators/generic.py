@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fsm_provider.api.validation import parse_choice, parse_text
 from fsm_provider.operators.base import (
     FsmBaseOperator,
-    FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
     check_path_if_known,
-    once_options,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.operators.writes import FsmOneWriteOperator, once_options
 from fsm_provider.writes.write import Write
 
 if TYPE_CHECKING:

@@ -21,14 +21,13 @@ from fsm_provider.api.validation import (
 from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink
 from fsm_provider.operators.base import (
     FsmArgumentError,
-    FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
     is_known,
-    once_options,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.operators.writes import FsmOneWriteOperator, FsmWriteOnceOperator, once_options
 from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.lookups import find_by as find_by
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
@@ -45,7 +44,7 @@ KEPT_FIELDS = ("id", "createdOnDateTime", "lastUpdatedOnDateTime", "propertyID",
 """The fields of a created job that the ledger keeps."""
 
 
-class FsmJobOperator(FsmOneWriteOperator):
+class FsmJobOperator(FsmWriteOnceOperator):
     """Base of the operators that create jobs, each once.
 
     The task's state store holds an intent before a job is sent, and the job afterwards. If a retry, a cleared
@@ -89,7 +88,7 @@ class FsmJobOperator(FsmOneWriteOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
 
-class FsmCreateJobOperator(FsmJobOperator):
+class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
     """Create a job on a property, once: see :class:`FsmJobOperator`.
 
     The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
