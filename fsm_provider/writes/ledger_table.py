@@ -178,14 +178,8 @@ class LedgerTable:
         :return: what is recorded now.
         :raises RefusedError: if the outcome is known, or the result is not that of such a write.
         """
-        kind, state = stored.entry["kind"], stored.row.state
-        if result is not None:
-            if kind == WEBHOOK:
-                raise RefusedError(f"{stored}: is a webhook; its operator registers it again with force=True")
-            if ("id" in result) != (kind == JOB):
-                fits = "--job-id or --not-created" if kind == JOB else "--answer or --not-created"
-                raise RefusedError(f"{stored}: settle it with {fits}")
-        if state == "done":
+        self._check_result(stored, result)
+        if stored.row.state == "done":
             if result and result.get("id", 0) == stored.job_id:
                 return f"{stored}: job {stored.job_id} is recorded already; nothing was changed"
             known = "its response" if stored.job_id is None else f"job {stored.job_id}"
@@ -209,6 +203,18 @@ class LedgerTable:
         kept = {name: stored.entry[name] for name in KEPT}
         self._change(stored, {**kept, "result": result}, action=action, who=who, why=why)
         return f"{stored}: {action} is recorded; nothing sends it again"
+
+    @staticmethod
+    def _check_result(stored: Stored, result: dict[str, Any] | None) -> None:
+        """Check that a result is one of such a write."""
+        kind = stored.entry["kind"]
+        if result is None:
+            return
+        if kind == WEBHOOK:
+            raise RefusedError(f"{stored}: is a webhook; its operator registers it again with force=True")
+        if ("id" in result) != (kind == JOB):
+            fits = "--job-id or --not-created" if kind == JOB else "--answer or --not-created"
+            raise RefusedError(f"{stored}: settle it with {fits}")
 
     def forget(self, stored: Stored, *, who: str, why: str) -> None:
         """Delete an entry that is done.
