@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fsm_provider.api.validation import parse_choice, parse_text
 from fsm_provider.operators.base import (
     FsmBaseOperator,
-    FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
     check_path_if_known,
-    once_options,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.operators.writes import FsmOneWriteOperator, once_options
 from fsm_provider.writes.write import Write
 
 if TYPE_CHECKING:
@@ -69,32 +68,32 @@ class FsmRequestOperator(FsmOneWriteOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.path = path
-        self.method = method
+        self.method = method.upper()
         self.query_params = query_params
         self.json = json
         self.key = key
         with bad_arguments_are_refused():
             self.options(only_known=True)
-            parse_choice("method", method.upper(), METHODS)
+            parse_choice("method", self.method, METHODS)
             self.check_keys({"key": key})
             check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         """Send the request."""
         with permanent_errors_fail_the_task():
-            if self.method.upper() == "GET":
+            if self.method == "GET":
                 return self._send(self.hook, {})["answer"]
             content = {"params": self.query_params, "json": self.json, "headers": self.headers}
             self.check_keys({"key": self.key})
             key = None if self.key in (None, "") else str(parse_text("key", self.key))
-            write = Write(self.method.upper(), self.path, content, given_key=key)
+            write = Write(self.method, self.path, content, given_key=key)
             with self.ledger(context) as ledger:
                 return self.write_once(ledger, write, self._send)["answer"]
 
     def _send(self, hook: FsmHook, further: Mapping[str, str]) -> dict[str, Any]:
         headers = {**(self.headers or {}), **further}
         response = hook.request(self.method, self.path, self.query_params, self.json, headers=headers)
-        self.log.info("%s %s succeeded", self.method.upper(), self.path)
+        self.log.info("%s %s succeeded", self.method, self.path)
         return {"answer": response}
 
 

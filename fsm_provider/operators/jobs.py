@@ -21,18 +21,16 @@ from fsm_provider.api.validation import (
 from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink
 from fsm_provider.operators.base import (
     FsmArgumentError,
-    FsmOneWriteOperator,
     OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
     is_known,
-    once_options,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.operators.writes import FsmOneWriteOperator, FsmWriteOnceOperator, once_options
 from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.lookups import find_by as find_by
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
-from fsm_provider.writes.outcomes import job_from
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -46,7 +44,7 @@ KEPT_FIELDS = ("id", "createdOnDateTime", "lastUpdatedOnDateTime", "propertyID",
 """The fields of a created job that the ledger keeps."""
 
 
-class FsmJobOperator(FsmOneWriteOperator):
+class FsmJobOperator(FsmWriteOnceOperator):
     """Base of the operators that create jobs, each once.
 
     The task's state store holds an intent before a job is sent, and the job afterwards. If a retry, a cleared
@@ -90,7 +88,7 @@ class FsmJobOperator(FsmOneWriteOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
 
-class FsmCreateJobOperator(FsmJobOperator):
+class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
     """Create a job on a property, once: see :class:`FsmJobOperator`.
 
     The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
@@ -105,8 +103,10 @@ class FsmCreateJobOperator(FsmJobOperator):
         property and payload identify it (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the job under the service's own names, as it was when it was created. If an earlier attempt
-        created it, only the fields of :data:`KEPT_FIELDS`: the ledger has no names or telephone numbers.
-        If the connection has ``web_url``, ``links`` has the job's page as ``web``.
+        created it, what the ledger has of it, which is nobody's name or telephone number: the fields of
+        :data:`KEPT_FIELDS`; ``id`` and ``links`` of a job of :class:`FsmCreateJobsOperator`; ``id`` of one
+        that ``find_existing`` found. If the connection has ``web_url``, ``links`` has the job's page as
+        ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -144,7 +144,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
         from fsm_provider.api.payloads import JobRequest, check
-        from fsm_provider.writes.bulk import write_for
+        from fsm_provider.writes.job_outcomes import write_for
 
         with permanent_errors_fail_the_task():
             request = check(JobRequest, self._request(), "")
@@ -157,7 +157,7 @@ class FsmCreateJobOperator(FsmJobOperator):
                     keep=_without_people,
                     find=partial(find_job, self.find_existing, request) if self.find_existing else None,
                 )
-        job = job_from(result)
+        job = result.copy()
         if web_url := self.hook.web_url:
             page = job_page_url(web_url, job["id"], request.property_id)
             job["links"] = {**(job.get("links") or {}), "web": page}
@@ -251,7 +251,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
-        from fsm_provider.writes.bulk import BulkJobCreator, is_complete
+        from fsm_provider.writes.bulk import BulkJobCreator
 
         with permanent_errors_fail_the_task():
             options = self.options()
@@ -267,38 +267,53 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 find_existing=self.find_existing,
                 headers=options["headers"],
             )
-            ledger, complete = None, False
-            try:
-                with self.ledger(context) as ledger:
-                    creator.load_outcomes(ledger)
-                    if url := jobs_url(creator.web_url):
-                        context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-                    _check_max_jobs(options["max_jobs"], creator.to_send)
-                    if options["dry_run_only"]:
-                        creator.dry_run()
-                    else:
-                        creator.run(ledger)
-                complete = creator.complete
-            finally:
-                if not complete:
-                    if ledger:
-                        ledger.check_current()
-                    if not options["dry_run_only"]:
-                        creator.count_remaining()
-                    context["ti"].xcom_push(key="return_value", value=creator.outcomes)
+            complete = self._attempt(context, creator, options)
         if not complete and not options["dry_run_only"]:
-            failed = [outcome for outcome in creator.outcomes if not is_complete(outcome)]
-            retry = creator.another_attempt_could_help
-            if (retry and not _is_last(context)) or creator.fails(options["fail_on"]):
-                fail_in_part(
-                    creator.summary,
-                    [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
-                    all_are_in="the log, or the result in XCom",
-                    retry=retry,
-                    passing_error=creator.passing_error,
-                )
-            self.log.warning("The task goes on, as fail_on is '%s': %s", options["fail_on"], creator.summary)
-        return creator.outcomes
+            self._fail_or_go_on(context, creator, options["fail_on"])
+        return creator.outcomes.for_inputs
+
+    def _attempt(self, context: Context, creator: BulkJobCreator, options: dict[str, Any]) -> bool:
+        """Send what is missing, and return whether nothing is left to do; otherwise push the outcomes."""
+        ledger, complete, outcomes = None, False, creator.outcomes
+        try:
+            with self.ledger(context) as ledger:
+                creator.load_outcomes(ledger)
+                if url := jobs_url(outcomes.web_url):
+                    context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
+                if (max_jobs := options["max_jobs"]) is not None and creator.to_send > max_jobs:
+                    raise FsmInputError(
+                        f"max_jobs: {creator.to_send} jobs are to be created, one attempt may create "
+                        f"{max_jobs}. None was sent"
+                    )
+                if options["dry_run_only"]:
+                    creator.dry_run()
+                else:
+                    creator.run(ledger)
+            complete = outcomes.complete
+        finally:
+            if not complete:
+                if ledger:
+                    ledger.check_current()
+                if not options["dry_run_only"]:
+                    creator.count_remaining()
+                context["ti"].xcom_push(key="return_value", value=outcomes.for_inputs)
+        return complete
+
+    def _fail_or_go_on(self, context: Context, creator: BulkJobCreator, fail_on: str) -> None:
+        """Fail the task if its outcomes do, or another attempt could help."""
+        from fsm_provider.writes.job_outcomes import is_complete
+
+        outcomes, retry = creator.outcomes, creator.another_attempt_could_help
+        if (retry and not _is_last(context)) or creator.fails(fail_on):
+            failed = [one for one in outcomes.for_inputs if not is_complete(one)]
+            fail_in_part(
+                outcomes.summary,
+                [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
+                all_are_in="the log, or the result in XCom",
+                retry=retry,
+                passing_error=creator.passing_error,
+            )
+        self.log.warning("The task goes on, as fail_on is '%s': %s", fail_on, outcomes.summary)
 
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
@@ -344,10 +359,3 @@ def _parse_jobs(jobs: Any) -> list[Any]:
     if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
         raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
     return list(jobs)
-
-
-def _check_max_jobs(max_jobs: int | None, to_send: int) -> None:
-    if max_jobs is not None and to_send > max_jobs:
-        raise FsmInputError(
-            f"max_jobs: {to_send} jobs are to be created, one attempt may create {max_jobs}. None was sent"
-        )

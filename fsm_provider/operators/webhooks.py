@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.payloads import WebhookCreate
+    from fsm_provider.writes.registrations import Registrations
     from fsm_provider.writes.secret_stores import SecretStore
+    from fsm_provider.writes.webhooks import PendingWebhook
 
 
 class FsmRegisterWebhookOperator(FsmOptionsOperator):
@@ -113,30 +115,20 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
         from fsm_provider.state.task import Task
         from fsm_provider.writes.ledgers import open_ledger
         from fsm_provider.writes.registrations import Registrations
-        from fsm_provider.writes.webhooks import PendingWebhook
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            webhook = self._payload(self.target_url or self._receiver_url())
             registrations = Registrations(self.fsm_conn_id, Task.from_context(context))
-            style = self.hook.client.settings.event_types_style
+            pending = self._pending(registrations, force=options["force"])
             is_shared = self.hook.state_conn_id is not None
-            pending = [
-                PendingWebhook(
-                    self.hook,
-                    request,
-                    style,
-                    registrations,
-                    needs_token=self.target_url is None,
-                    force=options["force"],
-                )
-                for request in webhook.requests(style)
-            ]
-            are_saved = not options["force"] and all(one.is_saved() for one in pending)
+            saved = [] if options["force"] else [one.saved for one in pending if one.saved is not None]
+            are_saved = len(saved) == len(pending)
             if are_saved:
                 registrations.delete_stale_claim()
                 if not is_shared:
-                    return [one.saved() for one in pending]
+                    for one in pending:
+                        one.log_saved()
+                    return saved
             with (
                 nullcontext() if are_saved else registrations.exclusive(),
                 open_ledger(
@@ -156,6 +148,18 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
                     for one in pending
                 ]
 
+    def _pending(self, registrations: Registrations, *, force: bool) -> list[PendingWebhook]:
+        """Return the registrations to make, one for each request."""
+        from fsm_provider.writes.webhooks import PendingWebhook
+
+        webhook = self._payload(self.target_url or self._receiver_url())
+        style = self.hook.client.settings.event_types_style
+        needs_token = self.target_url is None
+        return [
+            PendingWebhook(self.hook, one, style, registrations, needs_token=needs_token, force=force)
+            for one in webhook.requests(style)
+        ]
+
     def _payload(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
 
@@ -169,6 +173,7 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
+        from fsm_provider.plugins.webhooks.names import receiver_url
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
@@ -186,10 +191,10 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
             raise FsmInputError(
                 f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
             )
-        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
 
     def _open_secret_store(self) -> SecretStore:
-        from fsm_provider.plugins.webhooks.settings import secrets_variable
+        from fsm_provider.plugins.webhooks.names import secrets_variable
         from fsm_provider.writes.secret_stores import FunctionSecretStore, VariableSecretStore
 
         scope = f"{self.fsm_conn_id}/{self.object}"

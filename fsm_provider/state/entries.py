@@ -9,12 +9,19 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from fsm_provider.api.errors import FsmConflictError
+
 Entry = dict[str, Any]
 
 
 def is_intent(entry: Entry) -> bool:
     """Return whether an entry says that a write is about to be sent, and not what became of it."""
     return "result" not in entry and "error" not in entry
+
+
+def is_conflict(entry: Entry) -> bool:
+    """Return whether an entry says that the service refused a write with HTTP 409."""
+    return bool(entry.get("error", {}).get("type") == FsmConflictError.__name__)
 
 
 class SupersededError(AirflowException):

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.asset_store import VariableAssetStore
-from fsm_provider.state.variables import read_in_session
+from fsm_provider.state.variables import stored_value
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
@@ -52,7 +52,7 @@ class ServerAssetStore:
             backend, scope = self._backend()
             text = backend.get(scope, key, session=self._session)
         else:
-            text = read_in_session(self._variables.variable(key), self._session)
+            text = stored_value(self._session, self._variables.variable(key))
         return self._variables.parse(key, text)
 
     def set(self, key: str, value: Any) -> None:

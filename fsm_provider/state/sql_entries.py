@@ -29,9 +29,9 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, error_from_dict
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry, LedgerEntries, is_intent, superseded
+from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, is_intent, superseded
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
 from fsm_provider.state.task import Task
 
@@ -91,18 +91,17 @@ def _update_of_own(number: int) -> Update:
 class SqlEntries(LedgerEntries):
     """The entries of one scope as an attempt of a task sees them.
 
+    Those of a run are read now, and again by :meth:`load`; of all others, only what that asks for.
+
     :param engine: the database; its tables exist.
     :param base_url: identifies the service.
     :param scope: what shares entries: those of one run, or "" for those of all.
     :param task: whose attempt this is.
     :param attempt: sorts after all attempts of the task that were begun before.
-    :param load_all: read all entries of the scope now; else :meth:`load` reads the wanted ones.
     :raises SupersededError: if a later attempt has begun.
     """
 
-    def __init__(
-        self, engine: Engine, *, base_url: str, scope: str, task: Task, attempt: str, load_all: bool
-    ) -> None:
+    def __init__(self, engine: Engine, *, base_url: str, scope: str, task: Task, attempt: str) -> None:
         super().__init__()
         self._engine = engine
         self._base_url = base_url
@@ -117,7 +116,7 @@ class SqlEntries(LedgerEntries):
         self._own: set[str] = set()
         self._is_away = False
         self._in_transaction(self._take_over)
-        if load_all:
+        if scope:
             self._in_transaction(lambda connection: self._read(connection, None))
 
     def close(self) -> None:
@@ -126,9 +125,8 @@ class SqlEntries(LedgerEntries):
 
     def load(self, keys: Collection[str]) -> None:
         """Read the entries of these keys."""
-        remaining = iter(keys)
-        while some := list(islice(remaining, KEYS_PER_QUERY)):
-            self._in_transaction(partial(self._read, keys=some))
+        if keys:
+            self._in_transaction(partial(self._read, keys=keys))
 
     def has_entries_elsewhere(self) -> bool:
         """Return whether this task has written entries in another scope: with another ``once_per``."""
@@ -155,7 +153,7 @@ class SqlEntries(LedgerEntries):
         finally:
             self.close()
         if latest != self._attempt:
-            raise self._superseded()
+            raise superseded("this one")
 
     def _take_over(self, connection: Connection) -> None:
         """Become the latest attempt of the task."""
@@ -165,7 +163,7 @@ class SqlEntries(LedgerEntries):
             values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": utc_now()}
             connection.execute(ATTEMPTS.insert().values(**values))
         elif connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one() > self._attempt:
-            raise self._superseded()
+            raise superseded("this one")
         else:
             connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
 
@@ -176,9 +174,9 @@ class SqlEntries(LedgerEntries):
         except _UnexpectedRowError:
             refused, others = self._in_transaction(partial(self._write_rows, changed=changed))
             for key, row in others.items():
-                self._take_in(key, row)
+                self._take_in(key, row.version, entry_in(row)[1])
             if refused:
-                raise self._superseded() from None
+                raise superseded("this one") from None
         for key, entry in changed.items():
             if entry and key not in others and self._is_by_this(entry):
                 self._own.add(key)
@@ -242,7 +240,7 @@ class SqlEntries(LedgerEntries):
                 self._replace(connection, key, entry)
             else:
                 if entry is not None and not is_intent(entry):
-                    logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, _by(row))
+                    logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, task_in(row))
                 others[key] = row
         if new:
             connection.execute(_INSERT, new)
@@ -282,22 +280,24 @@ class SqlEntries(LedgerEntries):
         }
 
     def _read(self, connection: Connection, keys: Collection[str] | None) -> None:
-        found = {_key_in(row): row for row in self._rows(connection, keys)}
+        found: dict[str, tuple[int, Entry]] = {}
+        for row in self._rows(connection, keys):
+            key, entry = entry_in(row)
+            found[key] = row.version, entry
         for key in keys or found:
-            self._take_in(key, found.get(key))
+            self._take_in(key, *found.get(key, (None, None)))
 
-    def _take_in(self, key: str, row: Row[Any] | None) -> None:
+    def _take_in(self, key: str, version: int | None, entry: Entry | None) -> None:
         """Replace an entry in memory by what is stored, unless it has changed since it was stored."""
         with self._changing:
             if key in self._unstored:
                 return
             self._own.discard(key)
-            if row is None:
+            if version is None:
                 self._versions.pop(key, None)  # a row that is made again has the same
-                self._set(key, None)
             else:
-                self._versions[key] = row.version
-                self._set(key, _entry_in(row))
+                self._versions[key] = version
+            self._set(key, entry)
 
     def _rows(
         self, connection: Connection, keys: Collection[str] | None, *, lock: bool = False
@@ -323,9 +323,6 @@ class SqlEntries(LedgerEntries):
             raise
         self._is_away = False
         return result
-
-    def _superseded(self) -> Exception:
-        return superseded("this one")
 
 
 class _UnexpectedRowError(Exception):
@@ -361,7 +358,7 @@ def state_for(entry: Entry) -> str:
         return "sent"
     if "result" in entry:
         return "done"
-    return "conflict" if entry["error"]["type"] == "FsmConflictError" else "uncertain"
+    return "conflict" if is_conflict(entry) else "uncertain"
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -375,33 +372,45 @@ def _text_of(key: str, entry: Entry) -> str:
     return json.dumps({"key": key, **entry})
 
 
-def _by(row: Row[Any]) -> Task:
+def task_in(row: Row[Any]) -> Task:
+    """Return the task that has written a row last, for the eye."""
     return Task(row.dag_id, row.run_id, row.task_id, row.map_index)
 
 
-def _key_in(row: Row[Any]) -> str:
+def entry_in(row: Row[Any]) -> tuple[str, Entry]:
+    """Return the key and the entry that a row holds.
+
+    :raises FsmInputError: if somebody has changed it, so that it cannot be read.
+    """
     try:
-        key = json.loads(row.entry)["key"]
-    except (ValueError, KeyError, TypeError):
-        key = None
-    if not isinstance(key, str) or digest_for(key, DIGITS) != row.key_digest:
-        raise _damaged(row)
-    return key
+        entry: Entry = json.loads(row.entry)
+        key = entry.pop("key")
+        if digest_for(key, DIGITS) != row.key_digest:
+            raise ValueError(key)
+        _check(entry)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise damaged(row) from None
+    return key, entry
 
 
-def _entry_in(row: Row[Any]) -> Entry:
-    entry: Entry = json.loads(row.entry)
-    del entry["key"]
-    try:
-        sent_at, _ = datetime.fromisoformat(entry["sent"][2]), Task(**entry["by"])
-        if sent_at.tzinfo and {"digest", "generation", "kind"} <= entry.keys():
-            return entry
-    except (ValueError, KeyError, TypeError, IndexError):
-        pass
-    raise _damaged(row)
+def _check(entry: Entry) -> None:
+    """Check what everything reads of an entry, and of those before it.
+
+    :raises Exception: if it is not there.
+    """
+    _, _, sent_at, subject = entry["sent"]
+    is_complete = {"digest", "generation", "kind"} <= entry.keys() and isinstance(subject, dict)
+    if not is_complete or datetime.fromisoformat(sent_at).tzinfo is None:
+        raise ValueError(sent_at)
+    Task(**entry["by"])
+    if "error" in entry:
+        error_from_dict(entry["error"])
+    if "before" in entry:
+        _check(entry["before"])
 
 
-def _damaged(row: Row[Any]) -> FsmInputError:
+def damaged(row: Row[Any]) -> FsmInputError:
+    """Make the error of a row that somebody has changed."""
     return FsmInputError(
         f"{LEDGER.name}: the entry of '{row.key}' was changed and cannot be read, so what was sent is not "
         "known: look in the service, and restore or delete the row"

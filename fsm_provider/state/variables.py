@@ -123,13 +123,15 @@ def _read_database(key: str) -> str | None:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        return read_in_session(key, session)
+        return stored_value(session, key)
 
 
-def read_in_session(key: str, session: Session) -> str | None:
-    """Return a Variable from Airflow's database; ``Variable.get`` would close the session.
+def stored_value(session: Session, key: str) -> str | None:
+    """Return a Variable in Airflow's database, None if it does not exist.
 
-    :raises VariableUnreadableError: if it cannot be decrypted.
+    Unlike ``Variable.get``, this leaves the session open: a thread has only one.
+
+    :raises VariableUnreadableError: if it exists, but cannot be decrypted: with another Fernet key.
     """
     from airflow.models import Variable as StoredVariable
     from sqlalchemy import select

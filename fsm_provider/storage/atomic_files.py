@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import partial
 from io import RawIOBase
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self, cast
 from uuid import uuid4
 
 from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import Task
 from fsm_provider.storage.lineage import report, uri_for
 
 if TYPE_CHECKING:
@@ -92,11 +94,7 @@ class AtomicFiles:
     """
 
     def __init__(self, folder: ObjectStoragePath, context: Context | None, *, part: str = "") -> None:
-        if context:
-            task = context["ti"]
-            writer = [task.dag_id, task.run_id, task.task_id, task.map_index]
-        else:
-            writer = [str(uuid4())]
+        writer = astuple(Task.from_context(context)) if context else (str(uuid4()),)
         self.folder = folder
         self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
         self._renames = folder.protocol not in ATOMIC_PUT | AZURE
@@ -117,10 +115,15 @@ class AtomicFiles:
         self._clear()
 
     def store(self, name: str, chunks: Iterable[bytes], *, internal: bool = False) -> StoredFile:
-        """Write a file from chunks; see :meth:`create`."""
-        with self.create(name, internal=internal) as file:
+        """Write a file from chunks; it appears, or replaces an older one, once all are written.
+
+        :param name: its path in the folder.
+        :param internal: of no use to others, so not reported to lineage.
+        """
+        with self.stage(name, internal=internal) as file:
             for chunk in chunks:
                 file.write(chunk)
+        file.commit()
         return file.stored
 
     def state_for(self, name: str) -> FileState | None:
@@ -148,21 +151,10 @@ class AtomicFiles:
             file.seek(max(0, size - tail))
             return StoredFile(sha256, size), file.read()
 
-    @contextmanager
-    def create(self, name: str, *, internal: bool = False) -> Iterator[StagedFile]:
-        """Write a file; it appears, or replaces an older one, once the block ends without an error.
-
-        :param name: its path in the folder.
-        :param internal: of no use to others, so not reported to lineage.
-        """
-        with self.stage(name, internal=internal) as file:
-            yield file
-        file.commit()
-
     # Opened by its file system: a path would report the temporary name to lineage.
     @contextmanager
     def stage(self, name: str, *, internal: bool = False) -> Iterator[StagedFile]:
-        """Write a file that appears once it is committed, after the block; see :meth:`create`.
+        """Write a file that appears once it is committed, after the block; see :meth:`store`.
 
         What is not committed by the end of ``with AtomicFiles(...)`` is discarded.
         """

@@ -47,6 +47,8 @@ class FsmObjectStorageOperator(FsmOptionsOperator):
         name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
     """
 
+    records: ClassVar[str]
+    """What is read; also the name of an export's files."""
     template_fields: tuple[str, ...] = ("fsm_conn_id", "destination", "object_storage_conn_id")
     option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 
@@ -69,6 +71,19 @@ class FsmObjectStorageOperator(FsmOptionsOperator):
         # In Airflow 2, even None replaces the connection that the destination names.
         connection = {"conn_id": conn_id} if conn_id else {}
         return ObjectStoragePath(str(_parse_destination("destination", self.destination)), **connection)
+
+    def written_paths(self) -> list[ObjectStoragePath]:
+        """Return the folders and files that the task writes, for lineage."""
+        return [self.folder()]
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Report to the OpenLineage provider what was read and written."""
+        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
+
+        return openlineage(
+            inputs=[uri_for_records(self.fsm_conn_id, self.records)],
+            outputs=map(uri_for, self.written_paths()),
+        )
 
 
 class FsmExportOperator(FsmObjectStorageOperator):
@@ -99,8 +114,6 @@ class FsmExportOperator(FsmObjectStorageOperator):
     :return: the manifest's path, and how many files, rows and bytes.
     """
 
-    records: ClassVar[str]
-    """What is listed; also the name of the files."""
     template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "format")
     option_parsers: ClassVar[OptionParsers] = {
         **FsmObjectStorageOperator.option_parsers,
@@ -156,11 +169,3 @@ class FsmExportOperator(FsmObjectStorageOperator):
             yield record
             if number % PROGRESS_EVERY == 0:
                 self.log.info("%s records listed", number)
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Report to the OpenLineage provider what was read and written."""
-        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
-
-        return openlineage(
-            inputs=[uri_for_records(self.fsm_conn_id, self.records)], outputs=[uri_for(self.folder())]
-        )

@@ -32,14 +32,14 @@ from fsm_provider.operators.base import (
 from fsm_provider.state.digest import digest_for
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 from fsm_provider.transfers.pdfs.outcomes import PdfOutcome as PdfOutcome
+from fsm_provider.transfers.pdfs.paths import PathTemplate, parse_relative_path
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
     from fsm_provider.transfers.base import ExportResult
-    from fsm_provider.transfers.pdfs.paths import PathTemplate
     from fsm_provider.transfers.pdfs.transfer import PdfTransfer
 
 PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
@@ -47,18 +47,6 @@ PDF_MANIFEST = (
     "manifests/{{ ti.dag_id }}/{{ ti.task_id }}/{{ run_id }}"
     "{% if ti.map_index >= 0 %}/{{ ti.map_index }}{% endif %}.jsonl"
 )
-
-
-def _parse_template(_: str, text: Any) -> PathTemplate:
-    from fsm_provider.transfers.pdfs.paths import PathTemplate
-
-    return PathTemplate(text)
-
-
-def _parse_relative_path(name: str, text: Any) -> str:
-    from fsm_provider.transfers.pdfs.paths import parse_relative_path
-
-    return parse_relative_path(name, text)
 
 
 class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
@@ -101,6 +89,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
+    records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmObjectStorageOperator.template_fields,
         *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "max_seconds"),
@@ -109,8 +98,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     option_parsers: ClassVar[OptionParsers] = {
         **FsmObjectStorageOperator.option_parsers,
-        "path_template": _parse_template,
-        "manifest": _parse_relative_path,
+        "path_template": lambda _, text: PathTemplate(text),
+        "manifest": parse_relative_path,
         "max_concurrency": partial(parse_count, max_value=64),
         "max_bytes": parse_count,
         "max_seconds": parse_count,
@@ -138,10 +127,12 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
+        from fsm_provider.api.forms import parse_forms
+
         with bad_arguments_are_refused():
             self.options(only_known=True)
             if isinstance(forms, list | tuple) and is_known(forms):
-                _check_forms(forms)
+                parse_forms(forms, UTC)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Store the PDFs that are not stored yet."""
@@ -187,15 +178,10 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         if self._transfer:
             self._transfer.interrupt()
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Report to the OpenLineage provider what was read and written."""
-        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
-
+    def written_paths(self) -> list[ObjectStoragePath]:
+        """Return the folder and the manifest."""
         folder = self.folder()
-        return openlineage(
-            inputs=[uri_for_records(self.fsm_conn_id, "forms")],
-            outputs=[uri_for(folder), uri_for(folder / self.manifest)],
-        )
+        return [folder, folder / self.manifest]
 
 
 def _latest_manifest(context: Context) -> str:
@@ -307,12 +293,6 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
                 if since is not None and before <= since:
                     raise FsmInputError(f"{field}_before: {before} is not after {field}_since: {since}")
         return filters
-
-
-def _check_forms(given: Any) -> None:
-    from fsm_provider.api.forms import parse_forms
-
-    parse_forms(given, UTC)
 
 
 def _is_before(found: Any, bound: datetime | None) -> bool:

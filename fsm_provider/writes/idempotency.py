@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from fsm_provider.api.retry import Attempts, RetryPolicy
+from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.state.entries import Entry
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ class Idempotency:
             return None
         remembered = timedelta(hours=settings.idempotency_hours)
         return cls(settings.idempotency_header, service, remembered, RetryPolicy(settings.max_retries))
-
-    def attempts(self) -> Attempts:
-        """Count the attempts of one write."""
-        return Attempts(self.policy)
 
     def for_intent(self, before: Entry | None) -> dict[str, str]:
         """Return what the entry of a write keeps that is about to be sent.

@@ -156,6 +156,7 @@ def _find_one(table: LedgerTable, options: argparse.Namespace, key: str) -> Stor
     """Return the only entry of a key; otherwise say what there is."""
     found = table.find(**{**_filters(options), "key": key})
     if len(found) == 1:
+        _ = found[0].entry  # refused if it cannot be read
         return found[0]
     if found:
         _print_entries(found)
@@ -166,8 +167,6 @@ def _find_one(table: LedgerTable, options: argparse.Namespace, key: str) -> Stor
 
 
 def _print_entries(entries: Iterable[Stored]) -> None:
-    from fsm_provider.api.errors import describe
-
     print_table(
         ("key", "state", "job", "once per", "sent by", "at (UTC)", "subject"),
         (
@@ -177,12 +176,21 @@ def _print_entries(entries: Iterable[Stored]) -> None:
                 "-" if stored.job_id is None else str(stored.job_id),
                 "run" if stored.row.scope else "key",
                 str(stored.task),
-                f"{stored.sent_at:%F %T}",
-                describe(stored.entry["sent"][3]) or f"{stored.entry['sent'][0]} {stored.entry['sent'][1]}",
+                f"{stored.row.updated_at if stored.is_damaged else stored.sent_at:%F %T}",
+                _subject(stored),
             )
             for stored in entries
         ),
     )
+
+
+def _subject(stored: Stored) -> str:
+    from fsm_provider.api.errors import describe
+
+    if stored.is_damaged:
+        return "was changed, and cannot be read"
+    method, path, _, subject = stored.entry["sent"]
+    return describe(subject) or f"{method} {path}"
 
 
 COMMANDS = {"list": _list, "settle": _settle, "forget": _forget, "prune": _prune, "export": _export}

@@ -18,9 +18,10 @@ from uuid import uuid4
 from sqlalchemy import and_, func, select
 
 from fsm_provider.api.endpoints import CREATE_JOB, REGISTER_WEBHOOK
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.entries import Entry
-from fsm_provider.state.sql_entries import state_for, storable, utc_now
+from fsm_provider.state.sql_entries import damaged, entry_in, state_for, storable, task_in, utc_now
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
@@ -28,6 +29,7 @@ from fsm_provider.writes.outcomes import id_and_link
 from fsm_provider.writes.write import describe_entry, error_from
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.row import Row
     from sqlalchemy.sql.elements import ColumnElement
@@ -40,7 +42,7 @@ KEPT = ("generation", "digest", "sent", "kind", "by")
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry as it is stored.
+    """An entry as it is stored; of one that somebody has edited, only the row's other columns are known.
 
     :param max_flight: seconds after which what was sent and not recorded is uncertain.
     """
@@ -49,20 +51,36 @@ class Stored:
     max_flight: float
 
     @cached_property
-    def entry(self) -> Entry:
-        """The entry, with its ``key``."""
-        entry: Entry = json.loads(self.row.entry)
-        return entry
+    def _read(self) -> tuple[str, Entry | None]:
+        try:
+            return entry_in(self.row)
+        except FsmInputError:
+            return self.row.key, None
 
     @property
     def key(self) -> str:
         """The key."""
-        return str(self.entry["key"])
+        return self._read[0]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether somebody has changed the entry, so that it cannot be read."""
+        return self._read[1] is None
+
+    @property
+    def entry(self) -> Entry:
+        """The entry.
+
+        :raises RefusedError: if it is damaged, with what a person can do.
+        """
+        if (entry := self._read[1]) is None:
+            raise RefusedError(str(damaged(self.row)))
+        return entry
 
     @property
     def task(self) -> Task:
         """The task that has sent it last."""
-        return Task(**self.entry["by"])
+        return task_in(self.row) if self.is_damaged else Task(**self.entry["by"])
 
     @property
     def sent_at(self) -> datetime:
@@ -72,20 +90,26 @@ class Stored:
     @property
     def job_id(self) -> int | None:
         """The job, if it is one and known."""
-        is_known = self.entry["kind"] == JOB and "result" in self.entry
-        return id_and_link(self.entry["result"])[0] if is_known else None
+        if self.is_damaged or self.entry["kind"] != JOB or "result" not in self.entry:
+            return None
+        return id_and_link(self.entry["result"])[0]
 
     @property
     def under_way(self) -> bool:
         """Whether a task may be sending it at this moment."""
-        age = (datetime.now(UTC) - self.sent_at).total_seconds()
-        return self.row.state == "sent" and age < self.max_flight
+        if self.is_damaged or self.row.state != "sent":
+            return False
+        return (datetime.now(UTC) - self.sent_at).total_seconds() < self.max_flight
 
     def as_json(self) -> dict[str, Any]:
         """Return all that is known, as JSON values."""
-        method, path, _, subject = self.entry["sent"]
-        is_known = "result" in self.entry
-        error = None if is_known else error_from(self.entry, self.task, under_way=self.under_way)
+        entry: Entry = {} if self.is_damaged else self.entry
+        method, path, sent_at, subject = entry.get("sent", [None] * 4)
+        error: Exception | None = None
+        if self.is_damaged:
+            error = damaged(self.row)
+        elif "result" not in entry:
+            error = error_from(entry, under_way=self.under_way)
         return {
             "key": self.key,
             "state": self.row.state,
@@ -93,19 +117,20 @@ class Stored:
             "once_per": "run" if self.row.scope else "key",
             "jobID": self.job_id,
             **self.task.as_dict(),
-            "sent_at": self.entry["sent"][2],
+            "sent_at": sent_at,
             "updated_at": _iso(self.row.updated_at),
             "method": method,
             "path": path,
             "subject": subject,
-            "result": self.entry.get("result"),
+            "result": entry.get("result"),
             "error": None if error is None else str(error),
-            "idempotency": self.entry.get("idempotency"),
+            "idempotency": entry.get("idempotency"),
             "base_url": self.row.base_url,
         }
 
     def __str__(self) -> str:
-        return f"'{self.key}', {describe_entry(self.entry)}, by {self.task}"
+        what = "which cannot be read" if self.is_damaged else describe_entry(self.entry)
+        return f"'{self.key}', {what}, by {self.task}"
 
 
 class LedgerTable:
@@ -133,14 +158,10 @@ class LedgerTable:
         states: Iterable[str] = (),
     ) -> list[Stored]:
         """Return the entries that match all that is given, the oldest first."""
-        conditions: list[ColumnElement[bool]] = [LEDGER.c.service == self._service]
-        if key is not None:
-            conditions.append(LEDGER.c.key_digest == digest_for(key, DIGITS))
+        conditions = self._conditions(LEDGER, key, once_per)
         for column, value in (("dag_id", dag_id), ("run_id", run_id), ("task_id", task_id)):
             if value is not None:
                 conditions.append(LEDGER.c[column] == storable(value))
-        if once_per is not None:
-            conditions.append(LEDGER.c.scope == "" if once_per == "key" else LEDGER.c.scope != "")
         if states:
             conditions.append(LEDGER.c.state.in_(list(states)))
         query = select(LEDGER).where(*conditions).order_by(LEDGER.c.updated_at, LEDGER.c.key_digest)
@@ -157,14 +178,8 @@ class LedgerTable:
         :return: what is recorded now.
         :raises RefusedError: if the outcome is known, or the result is not that of such a write.
         """
-        kind, state = stored.entry["kind"], stored.row.state
-        if result is not None:
-            if kind == WEBHOOK:
-                raise RefusedError(f"{stored}: is a webhook; its operator registers it again with force=True")
-            if ("id" in result) != (kind == JOB):
-                fits = "--job-id or --not-created" if kind == JOB else "--answer or --not-created"
-                raise RefusedError(f"{stored}: settle it with {fits}")
-        if state == "done":
+        self._check_result(stored, result)
+        if stored.row.state == "done":
             if result and result.get("id", 0) == stored.job_id:
                 return f"{stored}: job {stored.job_id} is recorded already; nothing was changed"
             known = "its response" if stored.job_id is None else f"job {stored.job_id}"
@@ -188,6 +203,18 @@ class LedgerTable:
         kept = {name: stored.entry[name] for name in KEPT}
         self._change(stored, {**kept, "result": result}, action=action, who=who, why=why)
         return f"{stored}: {action} is recorded; nothing sends it again"
+
+    @staticmethod
+    def _check_result(stored: Stored, result: dict[str, Any] | None) -> None:
+        """Check that a result is one of such a write."""
+        kind = stored.entry["kind"]
+        if result is None:
+            return
+        if kind == WEBHOOK:
+            raise RefusedError(f"{stored}: is a webhook; its operator registers it again with force=True")
+        if ("id" in result) != (kind == JOB):
+            fits = "--job-id or --not-created" if kind == JOB else "--answer or --not-created"
+            raise RefusedError(f"{stored}: settle it with {fits}")
 
     def forget(self, stored: Stored, *, who: str, why: str) -> None:
         """Delete an entry that is done.
@@ -230,32 +257,37 @@ class LedgerTable:
         :param task: the fields that the task has that had sent it; None for any.
         """
         wanted = {name: value for name, value in task.items() if value is not None}
-        query = select(HISTORY).where(HISTORY.c.service == self._service).order_by(HISTORY.c.id)
-        if key is not None:
-            query = query.where(HISTORY.c.key_digest == digest_for(key, DIGITS))
-        if once_per is not None:
-            query = query.where(HISTORY.c.scope == "" if once_per == "key" else HISTORY.c.scope != "")
+        query = select(HISTORY).where(*self._conditions(HISTORY, key, once_per)).order_by(HISTORY.c.id)
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        found = [
-            {
-                "at": _iso(row.at),
-                "action": row.action,
-                "key": (before := json.loads(row.entry)).get("key"),
-                "who": row.who,
-                "why": row.why,
-                "before": before,
-            }
-            for row in rows
-        ]
-        return [one for one in found if wanted.items() <= one["before"].get("by", {}).items()]
+        found = []
+        for row in rows:
+            before = _readable(row)
+            if wanted.items() <= before.get("by", {}).items():
+                found.append(
+                    {
+                        "at": _iso(row.at),
+                        "action": row.action,
+                        "key": before.get("key", row.key),
+                        "who": row.who,
+                        "why": row.why,
+                        "before": before or None,
+                    }
+                )
+        return found
+
+    def _conditions(self, table: Table, key: str | None, once_per: str | None) -> list[ColumnElement[bool]]:
+        conditions = [table.c.service == self._service]
+        if key is not None:
+            conditions.append(table.c.key_digest == digest_for(key, DIGITS))
+        if once_per is not None:
+            conditions.append(table.c.scope == "" if once_per == "key" else table.c.scope != "")
+        return conditions
 
     def _change(self, stored: Stored, entry: Entry | None, *, action: str, who: str, why: str) -> None:
         row = stored.row
-        unchanged = and_(
-            *(LEDGER.c[name] == getattr(row, name) for name in ("service", "scope", "key_digest")),
-            *(LEDGER.c[name] == getattr(row, name) for name in ("attempt", "version")),
-        )
+        identity = ("service", "scope", "key_digest", "attempt", "version")
+        unchanged = and_(*(LEDGER.c[name] == getattr(row, name) for name in identity))
         with self._engine.begin() as connection:
             if entry is None:
                 changed = connection.execute(LEDGER.delete().where(unchanged))
@@ -289,6 +321,15 @@ class LedgerTable:
         ]
         if history:
             connection.execute(HISTORY.insert(), history)
+
+
+def _readable(row: Row[Any]) -> Entry:
+    """Return the entry that was there before a change, with its key; nothing if somebody has edited it."""
+    try:
+        key, entry = entry_in(row)
+    except FsmInputError:
+        return {}
+    return {"key": key, **entry}
 
 
 def _iso(at: datetime) -> str:

@@ -11,7 +11,7 @@ from fsm_provider.state.database import open_database
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.task import Task, attempt_id
 from fsm_provider.state.task_store import TaskEntries
-from fsm_provider.state.variable_store import NoStateStore, has_state, state_store_for
+from fsm_provider.state.variable_store import has_state, state_store_for
 from fsm_provider.writes.idempotency import Idempotency
 from fsm_provider.writes.ledger import Ledger
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.settings import Settings
     from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.state.entries import LedgerEntries
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,62 +54,49 @@ def open_ledger(
         if once_per == "key" or not has_state(context):
             raise
         state_conn_id = None
-    if state_conn_id:
-        return _in_database(
-            context,
-            hook,
-            state_conn_id,
-            once_per=once_per,
-            repeat_uncertain=repeat_uncertain,
-            repeat_done=repeat_done,
-        )
-    if once_per == "key":
+    if state_conn_id is None and once_per == "key":
         raise FsmInputError(
             "once_per: 'key' needs a ledger in a database: make an Airflow connection to a SQL database, "
             f"such as SQLite, and set its id as state_conn_id in the extra of connection '{hook.fsm_conn_id}'"
         )
-    store = state_store_for(context)
-    if isinstance(store, NoStateStore):
-        return Ledger(TaskEntries(store), idempotency=_idempotency(hook))
+    is_task = "ti" in context
+    task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
+    entries: LedgerEntries
+    if state_conn_id is None:
+        entries = TaskEntries(state_store_for(context))
+    else:
+        entries = _open_in_database(context, hook, state_conn_id, once_per, task)
+    settings = hook.valid_settings
     return Ledger(
-        TaskEntries(store),
-        generation=_generation(context),
-        mapped=Task.from_context(context).map_index >= 0,
+        entries,
+        # Airflow sets max_tries when it creates a task instance and again when it clears it.
+        generation=context["ti"].max_tries if is_task else 0,
+        mapped=state_conn_id is None and task.map_index >= 0,
         repeat_uncertain=repeat_uncertain,
         repeat_done=repeat_done,
-        idempotency=_idempotency(hook),
+        task=None if state_conn_id is None else task,
+        once_per_key=once_per == "key",
+        max_flight=max_flight(settings),
+        idempotency=None if settings is None else Idempotency.from_settings(settings, hook.service),
     )
 
 
-def _in_database(
-    context: Context,
-    hook: FsmHook,
-    state_conn_id: str,
-    *,
-    once_per: OncePer,
-    repeat_uncertain: bool,
-    repeat_done: bool,
-) -> Ledger:
+def _open_in_database(
+    context: Context, hook: FsmHook, state_conn_id: str, once_per: OncePer, task: Task
+) -> LedgerEntries:
     if has_state(context):
         raise FsmInputError(
             f"state_conn_id: is new: earlier attempts of this task have recorded in Airflow what they sent, "
             f"not in '{state_conn_id}'. Start another run"
         )
     is_task = "ti" in context
-    task = Task.from_context(context) if is_task else Task("", uuid4().hex, "", -1)
     scope = digest_for([task.dag_id, task.run_id, task.task_id], 32) if once_per == "run" else ""
     engine = open_database(state_conn_id)
     try:
         from fsm_provider.state.sql_entries import SqlEntries
 
-        entries = SqlEntries(
-            engine,
-            base_url=hook.service,
-            scope=scope,
-            task=task,
-            attempt=attempt_id(context) if is_task else "",
-            load_all=bool(scope),
-        )
+        attempt = attempt_id(context) if is_task else ""
+        entries = SqlEntries(engine, base_url=hook.service, scope=scope, task=task, attempt=attempt)
         if is_task and context["ti"].try_number > 1 and entries.has_entries_elsewhere():
             raise FsmInputError(
                 f"once_per: is '{once_per}' now, and earlier attempts of this task have sent with another: "
@@ -118,16 +106,7 @@ def _in_database(
         engine.dispose()
         raise
     logger.info("What is sent is recorded in the database of connection '%s'", state_conn_id)
-    return Ledger(
-        entries,
-        generation=_generation(context) if is_task else 0,
-        repeat_uncertain=repeat_uncertain,
-        repeat_done=repeat_done,
-        task=task,
-        once_per_key=once_per == "key",
-        max_flight=max_flight(hook.valid_settings),
-        idempotency=_idempotency(hook),
-    )
+    return entries
 
 
 def max_flight(settings: Settings | None) -> float:
@@ -136,14 +115,3 @@ def max_flight(settings: Settings | None) -> float:
     :param settings: those of the connection; None if they are invalid: nothing is sent then.
     """
     return MIN_FLIGHT if settings is None else max(MIN_FLIGHT, FLIGHT_TIMEOUTS * settings.timeout)
-
-
-def _idempotency(hook: FsmHook) -> Idempotency | None:
-    settings = hook.valid_settings
-    return None if settings is None else Idempotency.from_settings(settings, hook.service)
-
-
-def _generation(context: Context) -> int:
-    # Airflow sets max_tries when it creates a task instance and again when it clears it.
-    max_tries: int = context["ti"].max_tries
-    return max_tries

@@ -33,10 +33,15 @@ def find_by(
         if (wanted := request.job.body().get(match)) is None:
             return None
         place = str(request.property_id)
+
+        def is_there(record: dict[str, Any]) -> bool:
+            named = record.get("propertyID")
+            return named in (None, "") or str(named) == place
+
         found = {
             record["id"]
             for record in hook.paginate(path.format(property_id=place), params)
-            if str(record.get(match)) == str(wanted) and str(record.get("propertyID", place)) == place
+            if str(record.get(match)) == str(wanted) and is_there(record)
         }
         if len(found) > 1:
             raise FsmInputError(f"{match}: {len(found)} jobs have {wanted!r}: {sorted(found)}")

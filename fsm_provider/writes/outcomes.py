@@ -32,14 +32,11 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-def job_from(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the ledger knows of a job under the service's names, from an entry of either operator."""
-    if "jobID" in result:
-        return {"id": result["jobID"], "links": {"self": result["link"]}}
-    return dict(result)
+def kept_job(job_id: int, link: str | None) -> dict[str, Any]:
+    """Return what the ledger keeps of a job, under the service's names."""
+    return {"id": job_id, "links": {"self": link}}
 
 
-def id_and_link(result: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the id and the URL of a job that the ledger knows, from an entry of either operator."""
-    job = job_from(result)
-    return job["id"], job_url(job)
+def id_and_link(kept: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return the id and the URL of a job that the ledger keeps."""
+    return kept["id"], job_url(kept)

@@ -12,8 +12,7 @@ import json
 import logging
 import re
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -31,8 +30,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 CLAIMS = "fsm_webhook_claim_"
 """The prefix of all claims. No task registers while another holds a claim."""
-NAME_LENGTH = 250
-"""Maximum characters in the name of an Airflow Variable."""
 DIGITS = 16
 """Length of a digest in the name of a Variable."""
 MAX_CLAIM_WAIT = 60.0
@@ -60,20 +57,11 @@ class Registrations:
 
     :param holder: the task.
     :param max_wait: seconds to wait for other tasks.
-    :param sleep: called with seconds to wait.
     """
 
-    def __init__(
-        self,
-        fsm_conn_id: str,
-        holder: Task,
-        *,
-        max_wait: float = MAX_CLAIM_WAIT,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, fsm_conn_id: str, holder: Task, *, max_wait: float = MAX_CLAIM_WAIT) -> None:
         self.holder = holder
         self._max_wait = max_wait
-        self._sleep = sleep
         connection = f"{_short(fsm_conn_id, 100)}_{digest_for(fsm_conn_id, DIGITS)}"
         self._claim = f"{CLAIMS}{connection}_{digest_for(asdict(holder), DIGITS)}"
 
@@ -87,11 +75,14 @@ class Registrations:
             return None
         try:
             fields = json.loads(text)
-            return Registration(**{**fields, "by": Task(**fields["by"])})
+            registration = Registration(**{**fields, "by": Task(**fields["by"])})
+            if registration.result is None:
+                error_from_dict(registration.error or {})
         except (ValueError, TypeError, KeyError):
             raise FsmInputError(
                 f"Variable {name}: does not hold a registration saved by this operator"
             ) from None
+        return registration
 
     def save(self, name: str, *, result: dict[str, Any] | None = None, error: FsmError | None = None) -> None:
         """Save the result of a registration, or the error that says that its outcome is unknown."""
@@ -114,10 +105,6 @@ class Registrations:
         """Delete the claim that a killed attempt of this task has left."""
         if self._claim in (variable_keys(CLAIMS) or ()):
             self._release()
-
-    def is_own(self, registration: Registration) -> bool:
-        """Return whether this task saved it, in any attempt."""
-        return registration.by == self.holder
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -145,7 +132,6 @@ class Registrations:
             retry=retry_if_result(bool),
             stop=stop_after_delay(self._max_wait),
             wait=wait_random(0.2, 1.0),  # so that two do not collide again
-            sleep=self._sleep,
         )
         try:
             attempts(self._attempt_claim)
@@ -232,18 +218,8 @@ def variable_name(fsm_conn_id: str, watched: str, event_types: list[str], target
     """
     events = "_".join(sorted(event.removeprefix(f"{watched}.") for event in event_types))
     digest = digest_for([fsm_conn_id, watched, sorted(event_types), target], DIGITS)
-    readable = f"fsm_webhook_{_short(fsm_conn_id, 100)}_{watched}_{_short(events, 80)}"
-    return f"{readable}_{digest}"[:NAME_LENGTH]
-
-
-def uncertain_error(registration: Registration) -> FsmError:
-    """Return the error of a registration whose outcome is unknown.
-
-    :raises ValueError: if it is known.
-    """
-    if registration.error is None:
-        raise ValueError("the outcome is known")
-    return error_from_dict(registration.error)
+    # Airflow allows 250 characters.
+    return f"fsm_webhook_{_short(fsm_conn_id, 100)}_{watched}_{_short(events, 80)}_{digest}"
 
 
 def _short(text: str, length: int) -> str:

@@ -50,14 +50,6 @@ class VariableSecretStore:
 
     def put(self, key: str, secret: str) -> None:
         """Add the secret to those in the Variable, and read it back."""
-        self._with_retries(lambda: self._add(f"{self.scope}/{key}", secret))
-
-    def _add(self, key: str, secret: str) -> None:
-        write_variable(self.name, json.dumps({**self._read(), key: secret}))
-        if self._read().get(key) != secret:
-            raise LookupError("the secret is not there after the write")
-
-    def _with_retries(self, write: Callable[[], None]) -> None:
         attempts = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_exponential(multiplier=0.5),
@@ -66,12 +58,18 @@ class VariableSecretStore:
             ),
         )
         try:
-            attempts(write)
+            attempts(self._add, f"{self.scope}/{key}", secret)
         except RetryError as error:
             reason = _reason(error.last_attempt)
         else:
             return
+        # Not inside except: the error before it may quote the secret.
         raise SecretStoreError(f"Variable {self.name} could not be written: {reason}")
+
+    def _add(self, key: str, secret: str) -> None:
+        write_variable(self.name, json.dumps({**self._read(), key: secret}))
+        if self._read().get(key) != secret:
+            raise LookupError("the secret is not there after the write")
 
     def _read(self) -> dict[str, str]:
         text = read_variable(self.name) or "{}"

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.endpoints import REGISTER_WEBHOOK
-from fsm_provider.api.errors import FsmError, FsmSecretNotStoredError, FsmUncertainWriteError
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmSecretNotStoredError,
+    FsmUncertainWriteError,
+    error_from_dict,
+)
 from fsm_provider.links.webhooks import HIDDEN
 from fsm_provider.metrics import counted_write
-from fsm_provider.plugins.webhooks.settings import tokens_variable
+from fsm_provider.plugins.webhooks.names import tokens_variable
 from fsm_provider.writes.ledger import Ledger, NothingSentError
-from fsm_provider.writes.registrations import PathTokens, Registrations, uncertain_error, variable_name
+from fsm_provider.writes.registrations import PathTokens, Registration, Registrations, variable_name
 from fsm_provider.writes.secret_stores import SecretStoreError
 from fsm_provider.writes.write import Write
 
@@ -63,20 +68,19 @@ class PendingWebhook:
             self._tokens = PathTokens(tokens_variable(hook.fsm_conn_id, payload.object))
         self._known = registrations.get(self.name)
 
-    def is_saved(self) -> bool:
-        """Return whether it is registered, as far as is saved."""
-        return self._known is not None and self._known.result is not None
+    @property
+    def saved(self) -> dict[str, Any] | None:
+        """The registration, if it is saved."""
+        return self._known.result if self._known else None
 
-    def saved(self) -> dict[str, Any]:
-        """Return the saved registration, and log when and by whom it was made."""
-        if self._known is None or self._known.result is None:
-            raise LookupError(self.name)
-        logger.info(
-            "Webhook %s for %s was registered at %s by %s: Variable %s",
-            *(self._known.result.get("id"), self._payload.event_types),
-            *(self._known.at, self._known.by, self.name),
-        )
-        return self._known.result
+    def log_saved(self) -> None:
+        """Log when and by whom the saved registration was made."""
+        if self._known and self._known.result:
+            logger.info(
+                "Webhook %s for %s was registered at %s by %s: Variable %s",
+                *(self._known.result.get("id"), self._payload.event_types),
+                *(self._known.at, self._known.by, self.name),
+            )
 
     def run(
         self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str, is_shared: bool
@@ -87,18 +91,19 @@ class PendingWebhook:
         :param if_uncertain: ``fail`` if it may be registered already, or ``create``.
         :param is_shared: whether the ledger is in a database.
         """
-        self._known = self._registrations.get(self.name)
+        known = self._known = self._registrations.get(self.name)
         ledger.load([self.write])  # after the Variable, which others write later
-        if not self._force and self.is_saved():
-            if is_shared:
-                self._record_saved(ledger)
-            return self.saved()
-        unknown = self._known if self._known is not None and self._known.result is None else None
-        if unknown and not self._force and if_uncertain == "fail":
+        if known and not self._force:
+            if known.result is not None:
+                if is_shared:
+                    self._record_saved(ledger, known)
+                self.log_saved()
+                return known.result
             # The ledger knows more of what this task has registered itself, or any that shares it.
+            is_own = known.by == self._registrations.holder
             in_ledger = is_shared and ledger.get(self.write) is not None
-            if not in_ledger and not self._registrations.is_own(unknown):
-                raise uncertain_error(unknown)
+            if known.error and if_uncertain == "fail" and not is_own and not in_ledger:
+                raise error_from_dict(known.error)
         with counted_write(self._hook.metrics) as created:
             result: dict[str, Any] = ledger.run_once(
                 self.write,
@@ -109,21 +114,20 @@ class PendingWebhook:
             self._registrations.save(self.name, result=result)
         return result
 
-    def _record_saved(self, ledger: Ledger) -> None:
+    def _record_saved(self, ledger: Ledger, known: Registration) -> None:
         """Record the saved registration in the ledger if it is missing there, or its outcome is.
 
         It is missing if it was saved before ``state_conn_id`` was set; its outcome, if the database was away
         after the request.
         """
-        known, recorded = self._known, ledger.get(self.write)
+        recorded = ledger.get(self.write)
         if recorded is None or (
-            known is not None
-            and isinstance(recorded.error, FsmUncertainWriteError)
+            isinstance(recorded.error, FsmUncertainWriteError)
             and not recorded.under_way
             and recorded.by == known.by
             and recorded.error.attempted_at <= known.at
         ):
-            ledger.record(self.write, self.saved())
+            ledger.record(self.write, known.result)
 
     def _register(self, secrets: SecretStore, headers: Mapping[str, str]) -> dict[str, Any]:
         before = self._known

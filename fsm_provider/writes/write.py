@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from fsm_provider.api.errors import (
-    FsmConflictError,
     FsmError,
     FsmRepeatableWriteError,
     FsmUncertainWriteError,
@@ -15,7 +14,7 @@ from fsm_provider.api.errors import (
     error_from_dict,
 )
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry
+from fsm_provider.state.entries import Entry, is_conflict
 from fsm_provider.state.task import Task
 
 
@@ -26,7 +25,7 @@ class Write:
     :param content: what is written, as JSON values. Method, path and content identify the write.
     :param subject: what it is about, so that a person can look it up in the service.
     :param given_key: identifies the write instead, whatever its content.
-    :param kind: what writes of one key have in common, whatever their path; by default method and path.
+    :param given_kind: what writes of one key have in common, whatever their path; default: method and path.
     """
 
     method: str
@@ -34,7 +33,7 @@ class Write:
     content: Any
     subject: dict[str, Any] = field(default_factory=dict)
     given_key: str | None = None
-    kind: str = ""
+    given_kind: str | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -45,6 +44,11 @@ class Write:
     def key(self) -> str:
         """The key of its entry."""
         return self.given_key or self.digest
+
+    @property
+    def kind(self) -> str:
+        """What has to be the same for all writes of its key."""
+        return self.given_kind or f"{self.method} {self.path}"
 
     def __str__(self) -> str:
         return _describe(self.method, self.path, self.subject)
@@ -68,23 +72,17 @@ class WriteOutcome:
     by: Task | None = None
 
 
-def still_uncertain(write: Write, uncertain: FsmError, error: FsmError) -> FsmUncertainWriteError:
+def still_uncertain(
+    write: Write, uncertain: FsmUncertainWriteError, error: FsmError
+) -> FsmUncertainWriteError:
     """Return the error of a write that may have happened before another attempt at it failed."""
-    reason, attempted_at = str(uncertain), "an earlier time"
-    if isinstance(uncertain, FsmUncertainWriteError):
-        reason, attempted_at = uncertain.reason, uncertain.attempted_at
-    reason = f"{reason}; another attempt at it failed: {error}"
-    return FsmUncertainWriteError(write.method, write.path, reason, attempted_at, write.subject)
+    reason = f"{uncertain.reason}; another attempt at it failed: {error}"
+    return FsmUncertainWriteError(write.method, write.path, reason, uncertain.attempted_at, write.subject)
 
 
 def repeatable(error: FsmUncertainWriteError) -> FsmRepeatableWriteError:
     """Return the error of a write that the service recognises if it is sent again."""
     return FsmRepeatableWriteError(error.method, error.path, error.reason, error.attempted_at, error.subject)
-
-
-def is_conflict(entry: Entry) -> bool:
-    """Return whether the service refused a write with HTTP 409."""
-    return bool(entry.get("error", {}).get("type") == FsmConflictError.__name__)
 
 
 def task_of(entry: Entry) -> Task | None:
@@ -112,7 +110,7 @@ def error_from(entry: Entry, task: Task | None = None, *, under_way: bool = Fals
         error = FsmUncertainWriteError(method, path, reason, attempted_at, subject)
     if "before" in entry and isinstance(error, FsmUncertainWriteError):
         sent_at, result = entry["before"]["sent"][2], entry["before"].get("result")
-        made = f"made: {result.get('jobID', result.get('id', 'see the service'))}" if result else ""
+        made = f"made: {result.get('id', 'see the service')}" if result else ""
         refused = "refused with 409: it may exist already" if is_conflict(entry["before"]) else ""
         outcome = made or refused or "uncertain as well"
         return replace(error, reason=f"{error.reason}; what was sent before, at {sent_at}, is {outcome}")

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     if not schemes:
         print(
             "None of the known schemes fits. Check that the secret is that of this registration, and that "
-            "the body is as it was received, byte for byte. Schemes that also sign the URL are not known."
+            "the body is as it was received, byte for byte. Schemes that also sign the URL are not known. "
+            "The receiver refuses a delivery with two signature headers, or two times of sending."
         )
         return 1
     if note:

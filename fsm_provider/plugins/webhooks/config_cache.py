@@ -8,18 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import webhook_secrets_function
+from fsm_provider.plugins.webhooks.names import secrets_variable, tokens_variable
 from fsm_provider.plugins.webhooks.settings import (
     CONFIGURATION,
     MIN_KEY_BYTES,
     MIN_TOKEN_CHARACTERS,
     ReceiverSettings,
     WebhookEndpoint,
-    secrets_variable,
-    tokens_variable,
 )
 from fsm_provider.plugins.webhooks.signature import is_strong
 from fsm_provider.state.variables import read_variable_in_server
@@ -46,8 +45,7 @@ class Route:
         return f"{self.fsm_conn_id}/{self.watched}"
 
 
-@dataclass(frozen=True)
-class _Cached:
+class _Cached(NamedTuple):
     value: Any
     at: float
 
@@ -55,16 +53,10 @@ class _Cached:
 class Configuration:
     """The current configuration. Its methods may wait for the database; call them in a thread.
 
-    :param read: returns an Airflow Variable, or None.
     :param clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str], str | None] = read_variable_in_server,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._read = read
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._cache: dict[tuple[str, str], _Cached] = {}
         self._reading = threading.Lock()
@@ -114,16 +106,14 @@ class Configuration:
 
     def is_fresh(self, route: Route) -> bool:
         """Return whether endpoint and tokens of a route are known without I/O."""
-        settings = self._cache.get(("settings", CONFIGURATION))
-        if settings is None or self._clock() - settings.at >= MAX_AGE_BEFORE_REFUSAL:
-            return False
-        tokens = self._cache.get(("tokens", tokens_variable(route.fsm_conn_id, route.watched)))
-        known = tokens is not None and self._clock() - tokens.at < MAX_AGE_BEFORE_REFUSAL
-        return known or str(route) not in settings.value
+        settings = self._cached(("settings", CONFIGURATION), MAX_AGE_BEFORE_REFUSAL)
+        name = tokens_variable(route.fsm_conn_id, route.watched)
+        tokens = self._cached(("tokens", name), MAX_AGE_BEFORE_REFUSAL)
+        return settings is not None and (tokens is not None or str(route) not in settings.value)
 
     def _variable(self, kind: str, name: str, parse: Callable[[str | None], Any], fresher: bool) -> Any:
         def read() -> Any:
-            text, problem = self._read(name), ""
+            text, problem = read_variable_in_server(name), ""
             try:
                 return parse(text)
             except FsmInputError as error:
@@ -140,14 +130,19 @@ class Configuration:
 
     def _value(self, key: tuple[str, str], read: Callable[[], Any], fresher: bool) -> Any:
         max_age = MAX_AGE_BEFORE_REFUSAL if fresher else MAX_AGE
-        if (cached := self._cache.get(key)) and self._clock() - cached.at < max_age:
+        if cached := self._cached(key, max_age):
             return cached.value
         with self._reading:
-            if (cached := self._cache.get(key)) and self._clock() - cached.at < max_age:
+            if cached := self._cached(key, max_age):
                 return cached.value
             value = read()
             self._cache[key] = _Cached(value, self._clock())
             return value
+
+    def _cached(self, key: tuple[str, str], max_age: float) -> _Cached | None:
+        """Return what was read at most so many seconds ago."""
+        cached = self._cache.get(key)
+        return cached if cached and self._clock() - cached.at < max_age else None
 
     def _call_function(self, route: Route) -> list[Text] | None:
         values, problem = None, ""

@@ -41,12 +41,10 @@ class DeliveryIndex:
     all before it. Other events of the asset may appear later than events with greater ids, so the index
     continues after the last *delivery*.
 
-    :param hash_text: the hash of a delivery's key or digest. The default differs between processes, so that
-        no sender can provoke collisions.
+    The hash of a key or digest differs between processes, so no sender can provoke collisions.
     """
 
-    def __init__(self, hash_text: Callable[[str], int] = hash) -> None:
-        self._hash = hash_text
+    def __init__(self) -> None:
         self._last: StoredEvent | None = None
         self._since: datetime | None = None
         self._updated_at: float | None = None
@@ -114,7 +112,7 @@ class DeliveryIndex:
         self._last = event
 
     def _entry(self, text: str) -> int:
-        return (self._hash(text) & ((1 << 64 - ID_BITS) - 1)) << ID_BITS
+        return (hash(text) & ((1 << 64 - ID_BITS) - 1)) << ID_BITS
 
     def _forget(self, before: datetime) -> None:
         oldest = _hour(before)

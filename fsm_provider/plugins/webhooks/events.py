@@ -23,16 +23,10 @@ class DeliveryRecorder:
     A process needs one, as it keeps an index of the deliveries that it has seen.
 
     :param clock: returns the current time.
-    :param hash_text: the hash of the indexes; see :class:`DeliveryIndex`.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        hash_text: Callable[[str], int] = hash,
-    ) -> None:
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._clock = clock
-        self._hash = hash_text
         self._indexes: dict[str, DeliveryIndex] = {}
 
     def record(self, uri: str, identity: DeliveryIdentity, extra: dict[str, Any]) -> Outcome:
@@ -50,7 +44,7 @@ class DeliveryRecorder:
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
-        index = self._indexes.setdefault(uri, DeliveryIndex(self._hash))
+        index = self._indexes.setdefault(uri, DeliveryIndex())
         with index.lock:
             if index.is_stale:
                 with create_session() as session:

@@ -10,7 +10,6 @@ import json
 import logging
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -47,26 +46,6 @@ class _Refusal(Exception):
         self.reason = reason
 
 
-class Refusals:
-    """Counts refused deliveries per minute and route."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._minute = -1
-        self._counts: dict[Route, int] = defaultdict(int)
-
-    def exceed(self, route: Route, limit: int) -> bool:
-        """Count one refusal; return whether there were more than ``limit`` in this minute."""
-        minute = int(self._clock() // 60)
-        if minute != self._minute:
-            for other, refused in self._counts.items():
-                logger.warning("Refused %d deliveries for %s within a minute", refused, other)
-            self._counts.clear()
-            self._minute = minute
-        self._counts[route] += 1
-        return self._counts[route] > limit
-
-
 class Receiver:
     """Handles ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
 
@@ -76,7 +55,6 @@ class Receiver:
         self._configuration = configuration or Configuration()
         self._response_seconds = response_seconds
         self._recorder = DeliveryRecorder()
-        self._refusals = Refusals()
         self._log_limit = LogLimit(logger)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
         self._in_flight = 0
@@ -194,7 +172,7 @@ class Receiver:
         if status == 503:
             return status
         limit = endpoint.refusals_per_minute if endpoint else MAX_UNKNOWN_PER_MINUTE
-        if self._refusals.exceed(route, limit):
+        if self._log_limit.exceeds(limit, f"Refused deliveries for {route}"):
             return 429
         logger.warning("Delivery for %s refused: %s", route, reason)
         return status

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import product
 from typing import Any, Literal
@@ -14,9 +15,9 @@ from fsm_provider.plugins.webhooks.settings import STANDARD_WEBHOOKS, Scheme
 from fsm_provider.plugins.webhooks.signature import (
     RefusedError,
     candidates,
-    decode_key,
     decode_signature,
-    signed_content,
+    is_identifier,
+    verify_signature,
 )
 
 ALGORITHMS: Mapping[int, Literal["sha1", "sha256", "sha384", "sha512"]] = {
@@ -58,28 +59,16 @@ def parse_headers(text: str) -> list[tuple[str, str]]:
 
 
 def find_schemes(headers: list[tuple[str, str]], body: bytes, secret: str) -> list[Scheme]:
-    """Return the schemes that sign the delivery with the secret, the simplest first."""
-    values = dict(headers)
-    found = []
+    """Return the schemes by which the receiver finds the delivery signed, the simplest first."""
+    # It refuses a delivery in which a header of the scheme occurs twice.
+    counts = Counter(name for name, _ in headers)
+    values = {name: value for name, value in headers if counts[name] == 1}
     is_url_alphabet = re.search("[-_]", secret.removeprefix("whsec_")) is not None
     secret_encodings = ("text", "base64url" if is_url_alphabet else "base64", "hex")
+    found = []
     for scheme in _schemes(values, secret_encodings):
-        try:
-            signed = signed_content(
-                scheme,
-                body,
-                timestamp=_value(values, scheme.timestamp_header, scheme.timestamp_prefix),
-                identifier=values.get(scheme.id_header or ""),
-            )
-        except RefusedError:
-            continue
-        key = decode_key(secret, scheme.secret_encoding)
-        expected = hmac.digest(key, signed, scheme.algorithm) if key else b"-"
-        given = [
-            decode_signature(text, scheme.encoding)
-            for text in candidates(values[scheme.header], scheme.prefix)
-        ]
-        if any(hmac.compare_digest(expected, one) for one in given):
+        with suppress(RefusedError):
+            verify_signature(scheme, [secret], headers, body)
             found.append(scheme)
     return found
 
@@ -92,7 +81,10 @@ def endpoint_settings(scheme: Scheme) -> dict[str, Any]:
 
 
 def _schemes(values: Mapping[str, str], secret_encodings: Sequence[str]) -> Iterator[Scheme]:
-    identifiers = [None, *(name for name in values if re.search(r"(^|[-_])id$", name))]
+    identifiers = [
+        None,
+        *(name for name, value in values.items() if re.search(r"(^|[-_])id$", name) and is_identifier(value)),
+    ]
     for header, value in values.items():
         for prefix, encoding, algorithm in _signatures(value):
             for signed, identifier, secret_encoding, time in product(
@@ -137,9 +129,9 @@ def _times(values: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return header, prefix and unit of possible times of sending."""
     found = []
     for header, value in values.items():
-        for prefix in ("", *(f"{name}=" for name in ("t", "ts", "timestamp"))):
-            text = _value(values, header, prefix) if prefix else value.strip()
-            if text and (unit := _unit(text)):
+        for prefix in ("", "t=", "ts=", "timestamp="):
+            texts = candidates(value, prefix) if prefix else [value.strip()]
+            if len(texts) == 1 and (unit := _unit(texts[0])):
                 found.append((header, prefix, unit))
     return found
 
@@ -153,12 +145,3 @@ def _unit(text: str) -> str | None:
         return "iso" if datetime.fromisoformat(text).tzinfo and not text.isdecimal() else None
     except ValueError:
         return None
-
-
-def _value(values: Mapping[str, str], header: str | None, prefix: str) -> str | None:
-    if header is None or header not in values:
-        return None
-    if not prefix:
-        return values[header].strip()
-    found = candidates(values[header], prefix)
-    return found[0] if found else None

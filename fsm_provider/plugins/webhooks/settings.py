@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -26,7 +26,6 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.api.settings import is_loopback
 from fsm_provider.api.validation import describe_invalid_fields, dotted_name
-from fsm_provider.plugins.webhooks import URL_PREFIX
 
 CONFIGURATION = "fsm_webhooks"
 """The Variable that configures the receiver."""
@@ -233,18 +232,3 @@ class ReceiverSettings(_Model):
 def _name(location: tuple[int | str, ...]) -> str:
     """Name a field as the Variable does, without the tag of the signature's kind."""
     return dotted_name(tuple(part for part in location if part not in _SIGNATURE_KINDS))
-
-
-def tokens_variable(fsm_conn_id: str, watched: str) -> str:
-    """Return the name of the Variable with the path tokens: a JSON object of registrations to tokens."""
-    return f"fsm_webhook_secret_tokens_{fsm_conn_id}_{watched}"
-
-
-def secrets_variable(fsm_conn_id: str, watched: str) -> str:
-    """Return the name of the default Variable for signing secrets: JSON of identifiers to secrets."""
-    return f"fsm_webhook_secrets_{fsm_conn_id}_{watched}"
-
-
-def receiver_url(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
-    """Return the URL of an endpoint."""
-    return f"{base_url}{URL_PREFIX}/{quote(fsm_conn_id, safe='')}/{watched}/{token}"

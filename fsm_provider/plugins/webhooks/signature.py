@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -67,16 +66,25 @@ def verify(
     :raises RefusedError: if it is not authentic.
     """
     if endpoint.scheme is not None:
-        return _verify_hmac(endpoint.scheme, secrets, headers, body, now)
+        identity, timestamp = verify_signature(endpoint.scheme, secrets, headers, body)
+        # Only now, so that nobody who cannot sign learns about our clock.
+        if timestamp is not None and not _is_recent(endpoint.scheme, timestamp, now):
+            raise RefusedError("timestamp")
+        return identity
     identifier = _one(headers, endpoint.id_header)
     # Nothing is signed: the same bytes under another identifier are another delivery.
     signed = body if identifier is None else f"{identifier}\0".encode() + body
     return _identity(identifier, body, signed=signed)
 
 
-def _verify_hmac(
-    scheme: Scheme, secrets: Sequence[str], headers: Headers, body: bytes, now: float
-) -> DeliveryIdentity:
+def verify_signature(
+    scheme: Scheme, secrets: Sequence[str], headers: Headers, body: bytes
+) -> tuple[DeliveryIdentity, str | None]:
+    """Verify that a delivery was signed with one of the secrets, at whatever time.
+
+    :return: its identity, and the time of sending, if that is signed.
+    :raises RefusedError: if it was not.
+    """
     header = _one(headers, scheme.header)
     identifier = _one(headers, scheme.id_header)
     if header is None:
@@ -84,7 +92,7 @@ def _verify_hmac(
     timestamp = None
     if scheme.timestamp_header is not None:
         timestamp = _timestamp(scheme, headers)
-    signed = signed_content(scheme, body, timestamp=timestamp, identifier=identifier)
+    signed = _signed_content(scheme, body, timestamp=timestamp, identifier=identifier)
     given = [
         decode_signature(text, scheme.encoding) for text in candidates(header, scheme.prefix)[:MAX_SIGNATURES]
     ]
@@ -99,10 +107,7 @@ def _verify_hmac(
     # Compare every pair, so that the time does not reveal which matches.
     if sum([hmac.compare_digest(one, other) for one in expected for other in given]) < 1:
         raise RefusedError("signature")
-    # Only now, so that nobody who cannot sign learns about our clock.
-    if timestamp is not None and not _is_recent(scheme, timestamp, now):
-        raise RefusedError("timestamp")
-    return _identity(identifier, body, signed=signed)
+    return _identity(identifier, body, signed=signed), timestamp
 
 
 def _timestamp(scheme: Scheme, headers: Headers) -> str:
@@ -115,7 +120,7 @@ def _timestamp(scheme: Scheme, headers: Headers) -> str:
     return found[0]
 
 
-def signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identifier: str | None) -> bytes:
+def _signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identifier: str | None) -> bytes:
     """Return the bytes that are signed.
 
     :raises RefusedError: if a part of them is missing, or the identifier is empty.
@@ -176,7 +181,7 @@ def decode_signature(signature: str, encoding: str) -> bytes:
         if encoding == "hex":
             return bytes.fromhex(signature)
         return base64.b64decode(signature.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error):
+    except ValueError:
         return b""
 
 
@@ -215,9 +220,14 @@ def _identity(identifier: str | None, body: bytes, *, signed: bytes) -> Delivery
     digest = f"sha256:{hashlib.sha256(signed).hexdigest()}"
     if not identifier:
         return DeliveryIdentity(digest, digest)
-    if len(identifier) > MAX_ID_LENGTH or not identifier.isprintable():
+    if not is_identifier(identifier):
         raise RefusedError("headers")
     return DeliveryIdentity(f"{identifier} {hashlib.sha256(body).hexdigest()[:BODY_DIGITS]}", digest)
+
+
+def is_identifier(text: str) -> bool:
+    """Return whether a text may be the identifier of a delivery."""
+    return len(text) <= MAX_ID_LENGTH and text.isprintable()
 
 
 def is_any_of(text: str, others: Iterable[str]) -> bool:

@@ -37,7 +37,8 @@ def write_manifest(files: AtomicFiles, name: str, outcomes: Sequence[PdfOutcome]
     """
     for path in (name, latest):
         lines = (json.dumps(outcome, ensure_ascii=False) + "\n" for outcome in outcomes)
-        files.store(path, (line.encode() for line in lines), internal=path == latest)
+        # What UTF-8 cannot hold, half a character in an odd record, becomes its escape in JSON.
+        files.store(path, (line.encode(errors="backslashreplace") for line in lines), internal=path == latest)
 
 
 class KnownPdfs:

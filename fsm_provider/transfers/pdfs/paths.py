@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError, FsmPdfUrlError
 from fsm_provider.api.form_filter import job_id_from
-from fsm_provider.api.models import Form
 from fsm_provider.transfers.names import MAX_NAME_BYTES, bounded_name
+
+if TYPE_CHECKING:
+    from fsm_provider.api.models import Form
 
 MAX_VALUE_LENGTH = 100
 """Characters of one value; a name may hold several."""
@@ -92,8 +94,17 @@ def parse_relative_path(name: str, text: Any) -> str:
     return text
 
 
+def utc_time(value: Any) -> datetime | None:
+    """Return a time in UTC; None if it is no time, or beyond the calendar there."""
+    try:
+        return value.astimezone(UTC) if isinstance(value, datetime) else None
+    except OverflowError:
+        return None
+
+
 def _name(value: Any) -> str:
-    text = bounded_name(quote(str(UNKNOWN if value in (None, "") else value), safe=""), MAX_VALUE_LENGTH)
+    text = str(UNKNOWN if value in (None, "") else value)
+    text = bounded_name(quote(text, safe="", errors="backslashreplace"), MAX_VALUE_LENGTH)
     return text if text.strip(".") else text.replace(".", "%2E")
 
 
@@ -105,10 +116,9 @@ def _bounded(name: str) -> str:
 
 
 def _version(form: Form) -> str:
-    updated = form.last_updated_on_date_time
-    if not isinstance(updated, datetime):
+    if (updated := utc_time(form.last_updated_on_date_time)) is None:
         raise FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
-    return updated.astimezone(UTC).strftime("%Y-%m-%dT%H%M%S.%fZ")
+    return updated.strftime("%Y-%m-%dT%H%M%S.%fZ")
 
 
 _FIELDS: dict[str, Callable[[Form], str]] = {

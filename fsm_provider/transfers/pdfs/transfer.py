@@ -6,6 +6,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from threading import Event
@@ -15,6 +16,7 @@ from fsm_provider.api.errors import (
     FsmApiError,
     FsmDownloadTimeoutError,
     FsmError,
+    FsmInputError,
     FsmNotPdfError,
     FsmPdfError,
     FsmPdfUrlError,
@@ -24,10 +26,12 @@ from fsm_provider.api.form_filter import FormFilter, job_id_from
 from fsm_provider.api.forms import parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_repeatable
+from fsm_provider.api.validation import parse_identifier
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.storage.lineage import report, uri_for, uri_for_records
 from fsm_provider.transfers.pdfs.manifest import KnownFile, KnownPdfs
 from fsm_provider.transfers.pdfs.outcomes import PdfEnd, PdfOutcome
+from fsm_provider.transfers.pdfs.paths import utc_time
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -52,7 +56,7 @@ class _Item:
     def __init__(self, index: int, form: Form) -> None:
         self.index = index
         self.form = form
-        self.requested = form.last_updated_on_date_time
+        self.requested = self.version
         self.end: PdfEnd = "not_tried"
         self.path: ObjectStoragePath | None = None
         self.known: KnownFile | None = None
@@ -62,6 +66,11 @@ class _Item:
         self, end: PdfEnd, path: ObjectStoragePath | None, known: KnownFile | None, error: FsmError | None
     ) -> None:
         self.end, self.path, self.known, self.error = end, path, known, error
+
+    @property
+    def version(self) -> datetime | None:
+        """The time of the version, if it can be read."""
+        return utc_time(self.form.last_updated_on_date_time)
 
     @property
     def needs_lookup(self) -> bool:
@@ -81,7 +90,7 @@ class _Item:
             bytes=file.size if file else None,
             etag=etag,
             outcome=self.end,
-            newer=self.requested is not None and self.form.last_updated_on_date_time != self.requested,
+            newer=self.requested is not None and self.version != self.requested,
             error=str(self.error) if self.error else None,
         )
 
@@ -193,9 +202,9 @@ class PdfTransfer:
         return f"{len(self._items)} PDFs: {', '.join(parts) or 'nothing to do'}; {size:,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
-        versions: dict[tuple[int, Any], list[_Item]] = defaultdict(list)
+        versions: dict[tuple[int, datetime | None], list[_Item]] = defaultdict(list)
         for item in items:
-            versions[item.form.id, item.form.last_updated_on_date_time].append(item)
+            versions[item.form.id, item.version].append(item)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
                 for work in [pool.submit(self._process, same) for same in versions.values()]:
@@ -289,18 +298,21 @@ def _narrowest(forms: list[Form]) -> FormFilter:
     """Make the filter that matches these forms and as few others as possible."""
     updated_since = _earliest(form.last_updated_on_date_time for form in forms)
     return FormFilter(
-        property_id=_common_value(form.property_id for form in forms),
-        job_id=_common_value(job_id_from(form) for form in forms),
+        property_id=_common_identifier(form.property_id for form in forms),
+        job_id=_common_identifier(job_id_from(form) for form in forms),
         updated_since=updated_since,
         created_since=None if updated_since else _earliest(form.created_on_date_time for form in forms),
     )
 
 
-def _common_value(values: Iterable[Any]) -> Any:
-    different = set(values)
-    return different.pop() if len(different) == 1 else None
+def _common_identifier(values: Iterable[Any]) -> int | str | None:
+    """Return the value of all; None if they differ, or it is no identifier."""
+    first, *others = values
+    with suppress(FsmInputError):
+        return parse_identifier("", first) if all(other == first for other in others) else None
+    return None
 
 
 def _earliest(times: Iterable[Any]) -> datetime | None:
-    known = list(times)
-    return min(known) if all(isinstance(time, datetime) for time in known) else None
+    known = list(map(utc_time, times))
+    return None if None in known else min(filter(None, known))

@@ -475,5 +475,28 @@ def test_existing_jobs_must_not_contradict_the_ledger(service, store, half_done)
     assert statuses(outcomes) == ["existing", "existing", "created"]
 
 
+def test_a_dry_run_records_no_existing_jobs(service, store, half_done):
+    entries = store.entries
+
+    outcomes, error = attempt(store, cleared=1, existing_jobs={"PM-2": 4711, "PM-3": 4712}, dry_run=True)
+
+    assert (statuses(outcomes), error) == (["existing"] * 3, None)
+    assert [outcome["jobID"] for outcome in outcomes[1:]] == [4711, 4712]
+    assert store.entries == entries
+    outcomes, _ = attempt(store, cleared=1)
+    assert statuses(outcomes) == ["existing", "uncertain", "created"]
+
+
+def test_existing_jobs_are_not_new_to_a_cleared_task_with_other_input(service, store, half_done):
+    jobs = [request(1, key="PM-1"), request(4)]
+
+    refused, refusal = attempt(store, jobs, cleared=1)
+    outcomes, error = attempt(store, jobs, cleared=1, existing_jobs={refused[1]["key"]: 4711})
+
+    assert "(propertyID 2, customerReference 'PM-2'), which is no longer" in str(refusal)
+    assert (statuses(outcomes), error) == (["existing", "existing"], None)
+    assert outcomes[1]["jobID"] == 4711
+
+
 def test_outcomes_are_json(store, half_done):
     assert json.loads(json.dumps(half_done)) == half_done

@@ -275,14 +275,16 @@ class TestKills:
 
 class TestTheSetting:
     def test_a_registration_from_before_it_was_set_is_found_by_all(
-        self, service, connect, connection_extra, variables, database
+        self, service, connect, connection_extra, variables, database, caplog
     ):
+        caplog.set_level("INFO")
         state_conn_id = connection_extra.pop("state_conn_id")
         connect(service)
         first = register(attempt("1"))
         connect(service, state_conn_id=state_conn_id)
 
         assert register(attempt("2")) == first
+        assert caplog.text.count("was registered at") == 1
         variables.clear()  # as in another Airflow
         assert register(attempt("3")) == first
         assert len(service.webhooks) == 1

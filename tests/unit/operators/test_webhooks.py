@@ -523,6 +523,27 @@ class TestOnce:
             register(run(2), event_types="jobs.created")
         assert len(service.webhooks) == 1
 
+    @pytest.mark.parametrize(
+        "saved",
+        [
+            *("no JSON", "[]", "{}", '{"at": "2026-01-01T00:00:00+00:00", "by": {}}'),
+            *({"result": None, "error": None}, {"error": {}}, {"error": {"type": "Nonsense"}}),
+            {"error": {"type": "FsmUncertainWriteError"}},
+        ],
+        ids=str,
+    )
+    def test_nothing_is_registered_if_something_else_is_saved(self, service, connect, variables, saved):
+        connect(service)
+        name = variable_name("fsm_default", "jobs", ["jobs.created"], TARGET)
+        by = {"dag_id": "dag", "run_id": "1", "task_id": "task", "map_index": -1}
+        if isinstance(saved, dict):
+            saved = json.dumps({"at": "2026-01-01T00:00:00+00:00", "by": by, **saved})
+        variables[name] = saved
+
+        with pytest.raises(AirflowFailException, match="does not hold a registration saved by this operator"):
+            register(run(2), event_types="jobs.created")
+        assert (service.webhooks, variables[name]) == ([], saved)
+
     def test_nothing_is_registered_if_the_registration_cannot_be_saved(self, service, connect, supervisor):
         connect(service)
         name = variable_name("fsm_default", "jobs", ["jobs.created"], TARGET)

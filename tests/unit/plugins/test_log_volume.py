@@ -120,3 +120,20 @@ def test_one_message_of_each_kind_is_logged_per_minute_and_the_others_are_counte
         "it failed (59 more since the last such line)\n  here",
         "it failed otherwise",
     ]
+
+
+def test_what_is_past_a_limit_is_counted_and_the_next_minute_says_how_many(caplog):
+    now = [0.0]
+    limit = LogLimit(logging.getLogger("test"), lambda: now[0])
+    exceeding = []
+
+    for second in range(65):
+        now[0] = second
+        exceeding.append(limit.exceeds(3, "Refused deliveries for fsm_default/jobs"))
+        assert limit.exceeds(0, "Refused deliveries for -/-")
+
+    assert exceeding == [False] * 3 + [True] * 57 + [False] * 3 + [True] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "Refused deliveries for fsm_default/jobs: 60 within a minute",
+        "Refused deliveries for -/-: 60 within a minute",
+    ]

@@ -3,10 +3,11 @@
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count, islice
 
 import pytest
 
-from fsm_provider.plugins.webhooks.delivery_index import DeliveryIndex, StoredEvent
+from fsm_provider.plugins.webhooks.delivery_index import ID_BITS, DeliveryIndex, StoredEvent
 from fsm_provider.plugins.webhooks.events import DeliveryRecorder
 from fsm_provider.plugins.webhooks.signature import DeliveryIdentity
 from fsm_provider.storage.lineage import uri_for_records
@@ -193,12 +194,28 @@ class TestTime:
 
 
 class TestHashes:
-    @pytest.mark.parametrize("hash_text", [lambda text: 0, lambda text: -1, len])
-    def test_deliveries_with_the_same_hash_are_told_apart(self, hash_text):
-        recorder = DeliveryRecorder(hash_text=hash_text)
+    def test_deliveries_with_the_same_hash_are_told_apart(self):
+        pairs = list(islice(deliveries_with_the_same_hash(), 5))
+        recorder, index, now = DeliveryRecorder(), DeliveryIndex(), datetime.now(UTC)
+        one, other = pairs[0]
+        stored = [
+            StoredEvent(number, now, identity(number).key, identity(number).digest) for number in pairs[0]
+        ]
+        index.update(now, pytest.fail, lambda since: stored)
 
+        assert {*index.find(identity(one))} == {*index.find(identity(other))} == {one, other}
         for outcome in ("accepted", "repeated"):
-            assert [record(recorder, number) for number in range(5)] == [outcome] * 5
+            for pair in pairs:
+                assert [record(recorder, number) for number in pair] == [outcome] * 2
+
+
+def deliveries_with_the_same_hash():
+    """Yield pairs: the index has 24 bits of a hash, so that among some thousand deliveries two share them."""
+    by_hash = {}
+    for number in count(1):
+        other = by_hash.setdefault(hash(identity(number).key) % 2 ** (64 - ID_BITS), number)
+        if other != number:
+            yield other, number
 
 
 class TestIndex:

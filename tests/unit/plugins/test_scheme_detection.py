@@ -131,6 +131,33 @@ def test_an_unsigned_time_is_reported(run):
 
 
 @pytest.mark.parametrize(
+    "twice",
+    [
+        lines(DELIVERIES["github"][1]) * 2,
+        lines(signing.timed(SECRET, BODY, at=NOW)).replace("t=", f"t={NOW - 9},t="),
+        lines(signing.timed(SECRET, BODY, at=NOW)).replace(f"t={NOW}", f"t={NOW},t={NOW + 9}"),
+    ],
+)
+def test_no_settings_are_printed_with_which_the_receiver_refuses_the_delivery(run, twice):
+    code, output = run(twice, BODY, SECRET)
+
+    assert code == 1
+    assert output.startswith("None of the known schemes fits.")
+
+
+@pytest.mark.parametrize("identifiers", [["1", "2"], ["x" * 256]])
+def test_an_identifier_that_the_receiver_refuses_is_not_part_of_the_settings(run, identifiers):
+    headers = DELIVERIES["github"][1]
+
+    code, output = run(
+        "".join(f"X-Request-ID: {one}\n" for one in identifiers) + lines(headers), BODY, SECRET
+    )
+
+    assert code == 0
+    assert "id_header" not in settings_in(output)["signature"]
+
+
+@pytest.mark.parametrize(
     ("headers", "body", "secret"),
     [
         (lines(DELIVERIES["github"][1]), BODY, "another"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsm_provider.plugins.webhooks.settings import tokens_variable
+from fsm_provider.plugins.webhooks.names import tokens_variable
 from fsm_provider.storage.lineage import uri_for_records
 from tests.unit.plugins import signing
 from tests.unit.plugins.conftest import TOKEN

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from fsm_provider.api import FsmInputError
-from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, receiver_url
+from fsm_provider.plugins.webhooks.names import receiver_url
+from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme
 
 
 def endpoint(**fields):

@@ -20,7 +20,7 @@ def test_a_database_that_stays_away_is_waited_for_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sql_entries, "RETRY_SECONDS", 0.3)
     engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
     check_tables(engine)
-    scope = {"base_url": "http://fsm", "scope": "", "load_all": False}
+    scope = {"base_url": "http://fsm", "scope": ""}
     entries = SqlEntries(engine, task=TASK, attempt="1", **scope)
     rename(engine, "fsm_ledger", "elsewhere")
     entries.put("key", INTENT)
@@ -40,7 +40,7 @@ def test_a_database_that_stays_away_is_waited_for_once(tmp_path, monkeypatch):
 def test_what_another_task_claims_while_a_transaction_is_repeated_is_not_replaced(tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
     check_tables(engine)
-    scope = {"base_url": "http://fsm", "scope": "", "load_all": False}
+    scope = {"base_url": "http://fsm", "scope": ""}
     first, second = (SqlEntries(engine, task=TASK_OF[one], attempt=one, **scope) for one in "12")
     claim(first, "a", "1")
     first.store()
@@ -65,7 +65,7 @@ def test_what_another_task_claims_while_a_transaction_is_repeated_is_not_replace
 def test_a_claim_that_is_withdrawn_and_made_again_is_not_replaced(tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
     check_tables(engine)
-    scope = {"base_url": "http://fsm", "scope": "", "load_all": False}
+    scope = {"base_url": "http://fsm", "scope": ""}
     first, second = (SqlEntries(engine, task=TASK_OF[one], attempt=one, **scope) for one in "12")
     claim(first, "a", "1")
     first.store()

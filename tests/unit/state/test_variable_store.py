@@ -15,11 +15,12 @@ from itertools import count, product
 import pytest
 
 from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
-from fsm_provider.state import variable_store
+from fsm_provider.state import ledger_retention, variable_store
 from fsm_provider.state.entries import SupersededError
 from fsm_provider.state.task import Task
 from fsm_provider.state.task_store import TaskEntries
-from fsm_provider.state.variable_store import LedgerDamagedError, VariableStateStore
+from fsm_provider.state.task_variables import LedgerDamagedError
+from fsm_provider.state.variable_store import VariableStateStore
 from fsm_provider.state.variables import VariableUnreadableError
 from fsm_provider.writes.ledger import Ledger
 from fsm_provider.writes.write import Write
@@ -242,7 +243,8 @@ class Today(datetime):
 def test_old_ledgers_are_deleted_by_later_runs_and_others_stay(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variable_store, "datetime", Today)
+    for module in (variable_store, ledger_retention):
+        monkeypatch.setattr(module, "datetime", Today)
     for day, run, try_number in (
         (0, "old", 1),
         (1, "cleared", 1),

@@ -42,9 +42,8 @@ def test_without_renames_a_file_is_uploaded_once_it_is_complete(tmp_path, monkey
     folder = ObjectStoragePath("abfs://container/folder")
     with AtomicFiles(folder, CONTEXT) as files:
         for content in (b"old", b"new"):
-            with files.create("a/b.csv") as file:
-                file.write(content)
-                assert content not in contents(folder).values()
+            files.store("a/b.csv", not_yet_there(folder, content))
+            assert contents(folder) == {"a/b.csv": content}
         for name in ("a/b.csv", "c.csv"):
             with pytest.raises(KeyError):
                 write_and_fail(files, name, LARGE)
@@ -55,26 +54,31 @@ def test_without_renames_a_file_is_uploaded_once_it_is_complete(tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_there_once_the_block_has_ended(storage):
+def test_a_file_is_there_once_it_is_complete(storage):
     with AtomicFiles(storage, CONTEXT) as files:
-        with files.create("property=7/a.pdf") as file:
-            file.write(b"complete")
-            assert "property=7/a.pdf" not in contents(storage)
+        files.store("property=7/a.pdf", not_yet_there(storage, b"complete"))
 
         assert contents(storage) == {"property=7/a.pdf": b"complete"}
 
 
+def not_yet_there(folder, content):
+    """Yield a file's content, and check that no file has it meanwhile."""
+    yield content
+    assert content not in contents(folder).values()
+
+
 def write_and_fail(files, name, size):
-    with files.create(name) as file:
-        file.write(b"x" * size)
+    def chunks():
+        yield b"x" * size
         raise KeyError
+
+    files.store(name, chunks())
 
 
 @pytest.mark.parametrize("size", [1, LARGE])
-def test_a_block_that_fails_leaves_what_was_there(storage, size):
+def test_a_write_that_fails_leaves_what_was_there(storage, size):
     with AtomicFiles(storage, CONTEXT) as files:
-        with files.create("a.csv") as file:
-            file.write(b"old")
+        files.store("a.csv", [b"old"])
         for name in ("a.csv", "b.csv"):
             with pytest.raises(KeyError):
                 write_and_fail(files, name, size)
@@ -85,8 +89,7 @@ def test_a_block_that_fails_leaves_what_was_there(storage, size):
 def test_a_large_file_replaces_an_older_one(storage):
     with AtomicFiles(storage, CONTEXT) as files:
         for content in (b"old", b"x" * LARGE):
-            with files.create("a.csv") as file:
-                file.write(content)
+            files.store("a.csv", [content])
 
     assert contents(storage) == {"a.csv": b"x" * LARGE}
 
@@ -99,9 +102,11 @@ def test_what_a_killed_try_left_goes_with_the_next(tmp_path):
         from tests.unit.state_store import context_for
 
         with AtomicFiles(ObjectStoragePath({str(tmp_path)!r}), context_for(None)) as files:
-            with files.create("deep/a.csv") as file:
-                file.write(b"x" * {LARGE})
+            def chunks():
+                yield b"x" * {LARGE}
                 os.kill(os.getpid(), 9)
+
+            files.store("deep/a.csv", chunks())
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
     assert list(tmp_path.glob(".partial-*/*"))

@@ -30,8 +30,8 @@ def uris(assets):
 
 
 def test_a_file_is_reported_under_the_name_that_it_keeps(storage, collector):
-    with AtomicFiles(storage, context_for(None)) as files, files.create("a/b.csv") as file:
-        file.write(b"x")
+    with AtomicFiles(storage, context_for(None)) as files:
+        files.store("a/b.csv", [b"x"])
 
     collected = collector.collected_assets
     assert uris(collected.inputs) == []
@@ -39,8 +39,12 @@ def test_a_file_is_reported_under_the_name_that_it_keeps(storage, collector):
 
 
 def test_a_file_that_failed_is_not_reported(storage, collector):
-    with AtomicFiles(storage, context_for(None)) as files, pytest.raises(KeyError), files.create("b.csv"):
+    def chunks():
+        yield b"x"
         raise KeyError
+
+    with AtomicFiles(storage, context_for(None)) as files, pytest.raises(KeyError):
+        files.store("b.csv", chunks())
 
     assert uris(collector.collected_assets.outputs) == []
 

@@ -132,6 +132,65 @@ def test_references_are_listed_once_with_the_narrowest_filter(service, on_disk, 
     }
 
 
+ODD = [["x"], [[1]], True, 1.5, {"jobID": {"a": 1}}, "x y", "\ud800", "0001-01-01T00:00:00+14:00", "9999"]
+"""Values that no service should send: a record keeps them as they came."""
+
+
+@pytest.mark.parametrize("value", ODD, ids=ascii)
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("lastUpdatedOnDateTime", "createdOnDateTime", "propertyID", "jobID"),
+        *("jobDetails", "formName", "formPDFURL"),
+    ],
+)
+def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field, value):
+    odd, other = service.add_form(created=NOON), service.add_form(created=NOON)
+
+    result, error = on_disk.bring([{"id": odd["id"], field: value}, {"id": other["id"]}])
+
+    assert error is None
+    assert result["stored"] == 2
+    assert sorted(on_disk.files.values()) == sorted(service.pdf(form["id"]) for form in (odd, other))
+    assert [line["newer"] for line in on_disk.manifest] == [False, False]
+
+
+@pytest.mark.parametrize("value", [["x"], True, {"a": 1}, "x y", "\ud800", ""], ids=ascii)
+@pytest.mark.parametrize("field", ["propertyID", "jobID"])
+def test_the_listing_is_not_narrowed_to_what_is_no_identifier(service, on_disk, field, value):
+    form = service.add_form()
+
+    result, error = on_disk.bring([{"id": form["id"], field: value}])
+
+    assert (error, result["stored"]) == (None, 1)
+
+
+@pytest.mark.parametrize("value", ODD, ids=ascii)
+def test_an_odd_record_that_is_not_in_the_listing_is_reported_as_it_came(service, on_disk, value):
+    other = service.add_form()
+
+    result, error = on_disk.bring(
+        [{"id": 999_999, "lastUpdatedOnDateTime": value, "propertyID": value}, {"id": other["id"]}]
+    )
+
+    assert "form 999999 is not in the listing (all forms)" in str(error)
+    assert (result["failed"], result["stored"]) == (1, 1)
+    assert ends(on_disk) == ["failed", "stored"]
+    shown = "0001-01-01T00:00:00+14:00" if value == ODD[-2] else value
+    assert on_disk.manifest[0]["lastUpdatedOnDateTime"] == shown
+
+
+def test_a_full_record_with_odd_values_is_stored_without_the_listing(service, on_disk, references):
+    service.add_form()
+    (form,) = references("full")
+
+    result, error = on_disk.bring([{**form, "propertyID": "\ud800", "jobDetails": [1]}])
+
+    assert (error, result["stored"]) == (None, 1)
+    assert [name.split("/")[:2] for name in on_disk.files] == [["property=%5Cud800", "job=unknown"]]
+    assert service.requests_to("GET", "/forms") == []
+
+
 def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
     service.seed_forms(30)
 

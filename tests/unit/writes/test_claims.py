@@ -95,7 +95,7 @@ class Attempt:
         sqlalchemy.event.listen(engine, "commit", self._die_at_commit)
         try:
             entries = SqlEntries(
-                engine, base_url="http://service", scope="", task=self.task, attempt=self.name, load_all=False
+                engine, base_url="http://service", scope="", task=self.task, attempt=self.name
             )
             with Ledger(
                 entries,

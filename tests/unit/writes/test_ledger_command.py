@@ -401,6 +401,96 @@ def test_the_list_as_json_has_all_that_is_known(service, store, run):
     assert found["run_id"] == "run"
 
 
+def test_the_list_says_which_task_is_sending_and_which_has_recorded_no_response(service, store, run):
+    leave_sent(service, store, create_job(), run_id="one")
+
+    def error():
+        (found,) = json.loads(run("list", "--json")[1])
+        return found["under_way"], found["error"]
+
+    under_way, says = error()
+    assert (under_way, "task task of run one of DAG dag is sending it" in says) == (True, True)
+    make_older(store, seconds=150)
+    under_way, says = error()
+    assert (under_way, "task task of run one of DAG dag has recorded no response" in says) == (False, True)
+
+
+EDITED = [
+    *("no JSON", "[]", "{}", '"text"', "[" * 30_000, '{"key": {}}'),
+    '{"key": "PM-7", "sent": []}',
+]
+"""What somebody has made of an entry."""
+CHANGES = {
+    "sent": ["POST", "/x", "2026-01-01T00:00:00", {}],
+    "by": {"dag_id": "dag"},
+    "error": {"type": "Nonsense"},
+    "before": {"sent": 1},
+}
+
+
+def edit(store, key, text, table=LEDGER):
+    with store.engine.begin() as connection:
+        connection.execute(table.update().where(table.c.key == key).values(entry=text))
+
+
+@pytest.mark.parametrize("change", [*EDITED, *CHANGES])
+def test_an_entry_that_was_edited_is_named_and_left(service, store, run, change):
+    leave_uncertain(service, store, create_job("PM-7"), run_id="one")
+    create_job("PM-8").execute(context_for(store, run_id="two"))
+    entry = json.loads(rows(store)[0].entry)
+    edit(store, "PM-7", json.dumps({**entry, change: CHANGES[change]}) if change in CHANGES else change)
+    before = rows(store)
+    says = "the entry of 'PM-7' was changed and cannot be read"
+
+    code, output, _ = run("list")
+    lines = output.splitlines()
+    assert (code, len(lines)) == (0, 3)
+    assert any(line.startswith("PM-7  uncertain") and "run one" in line for line in lines)
+    assert any("was changed, and cannot be read" in line for line in lines)
+    assert any(line.startswith("PM-8  done") and "propertyID 7" in line for line in lines)
+    found = {one["key"]: one for one in json.loads(run("export")[1])}
+    assert says in found["PM-7"]["error"]
+    assert (found["PM-7"]["run_id"], found["PM-7"]["state"]) == ("one", "uncertain")
+    assert found["PM-8"]["error"] is None
+    assert len(list(csv.DictReader(io.StringIO(run("export", "--format", "csv")[1])))) == 2
+    for command in (
+        ("settle", "PM-7", "--not-created", *WHY),
+        ("settle", "PM-7", "--job-id", "4711", "--force", *WHY),
+        ("forget", "PM-8", "PM-7", *WHY),
+    ):
+        code, output, error = run(*command)
+        assert (code, output) == (1, "")
+        assert says in error
+        assert "look in the service, and restore or delete the row" in error
+    assert rows(store) == before
+
+
+def test_an_old_entry_that_was_edited_is_named_when_it_is_pruned(service, store, run):
+    create_job("PM-7").execute(context_for(store))
+    make_older(store, days=30)
+    edit(store, "PM-7", "no JSON")
+
+    code, output, _ = run("prune", "--older-than", "29", "--by", "jo")
+
+    assert (code, rows(store)) == (0, [])
+    assert output.startswith("'PM-7', which cannot be read, by task task of run run of DAG dag\n1 entries")
+
+
+def test_what_was_edited_in_the_history_is_named(service, store, run):
+    for key in ("PM-7", "PM-8"):
+        create_job(key).execute(context_for(store, run_id=key))
+    run("forget", "PM-7", "PM-8", *WHY)
+    for text in ("no JSON", "[]", "{}", '{"key": "PM-7", "by": 1}'):
+        edit(store, "PM-7", text, HISTORY)
+
+        code, output, _ = run("list", "--settled")
+        assert (code, [line.split()[2] for line in output.splitlines()]) == (0, ["key", "PM-7", "PM-8"])
+        first, second = json.loads(run("list", "--settled", "--json")[1])
+        assert (first["action"], first["before"]) == ("forgotten", None)
+        assert second["before"]["key"] == "PM-8"
+        assert json.loads(run("list", "--settled", "--json", "--task", "task")[1]) == [second]
+
+
 def test_what_is_done_is_forgotten_by_its_key_and_sent_again(service, store, run):
     for key in ("PM-7", "PM-8", "PM-9"):
         create_job(key).execute(context_for(store, run_id=key))

@@ -149,6 +149,8 @@ class Listing(BaseHTTPRequestHandler):
             {"id": 4, "customerReference": "PO-1", "propertyID": "7"},
             {"id": 5, "customerReference": "twice"},
             {"id": 6},
+            {"id": 7, "customerReference": "PO-3", "propertyID": None},
+            {"id": 8, "customerReference": "PO-4", "propertyID": ""},
         ],
     )
 
@@ -167,7 +169,10 @@ class Listing(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("reference", "found"), [("PO-1", 4), ("PO-2", 2), ("PO-9", None), (None, None)])
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [("PO-1", 4), ("PO-2", 2), ("PO-3", 7), ("PO-4", 8), ("PO-9", None), (None, None)],
+)
 def test_a_listing_of_jobs_is_searched_by_reference_and_property(monkeypatch, reference, found):
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Listing)) as server:
         connection = {

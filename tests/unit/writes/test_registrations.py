@@ -82,7 +82,7 @@ def test_two_tasks_never_register_at_once_in_any_order_of_steps(supervisor, task
 
         def enter(name, inside=inside, sizes=sizes):
             holder = Task("dag", str(name), "task", -1)
-            with Registrations("fsm_default", holder, max_wait=0, sleep=lambda _: None).exclusive():
+            with Registrations("fsm_default", holder, max_wait=0).exclusive():
                 inside.add(name)
                 sizes.append(len(inside))
                 for _ in range(3):
@@ -104,7 +104,7 @@ def test_the_error_names_the_claim_of_a_dead_task(supervisor):
     dead = Registrations("fsm_default", Task("dag", "run-9", "task", -1)).exclusive()
     dead.__enter__()
 
-    waiting = Registrations("fsm_default", Task("dag", "run-1", "task", -1), max_wait=0, sleep=lambda _: None)
+    waiting = Registrations("fsm_default", Task("dag", "run-1", "task", -1), max_wait=0)
     with (
         pytest.raises(AirflowException, match=r"run run-9 of DAG dag is registering.*delete Variable"),
         waiting.exclusive(),

@@ -76,7 +76,7 @@ class Entries:
     def ledger(self, attempt, run_id="run", **options):
         task = Task("dag", run_id, "task", -1)
         entries = sql_entries.SqlEntries(
-            self.engine, base_url="http://x", scope="", task=task, attempt=attempt, load_all=False
+            self.engine, base_url="http://x", scope="", task=task, attempt=attempt
         )
         ledger = Ledger(entries, task=task, once_per_key=True, max_flight=60, **options)
         ledger.load([WRITE])
@@ -118,7 +118,8 @@ def test_both_operators_find_what_the_other_has_created(service):
     (first,) = jobs("PO-1").execute(run_of("1"))
     alone = job("PO-2").execute(run_of("2"))
 
-    assert job("PO-1").execute(run_of("3"))["id"] == first["jobID"]
+    kept = {"id": first["jobID"], "links": {"self": first["link"]}}
+    assert job("PO-1").execute(run_of("3")) == kept
     (found,) = jobs("PO-2").execute(run_of("4"))
 
     assert (found["outcome"], found["jobID"], found["link"]) == (
@@ -275,7 +276,7 @@ def test_what_another_run_is_sending_is_no_existing_job(service, entries):
 def test_a_refusal_does_not_hide_what_another_run_has_made_meanwhile(entries, refusal):
     def send():
         other = entries.ledger("b1", "other", repeat_uncertain=True)
-        other._max_flight *= 0
+        other.max_flight = 0.0
         with other:
             other.run_once(WRITE, lambda: {"id": 2})
         raise refusal
@@ -293,12 +294,14 @@ def test_the_wait_for_another_task_has_an_end_even_if_its_clock_is_ahead(entries
         connection.execute(sql_tables.LEDGER.update().values(entry=json.dumps(entry)))
 
     ledger = entries.ledger("b1", "other")
-    ledger._max_flight = timedelta(seconds=1)
+    ledger.max_flight = 1.0
     with pytest.raises(FsmUncertainWriteError, match="has recorded no response"):
         ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"key": "PO-2"}', '{"key": "PO-1", "sent": []}'])
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[]", '"text"', "{}", '{"key": "PO-2"}', '{"key": {}}', '{"key": "PO-1", "sent": []}']
+)
 def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database, text):
     job().execute(run_of("first"))
     with database.engine.begin() as connection:
@@ -311,6 +314,17 @@ def test_an_entry_that_was_edited_is_named_and_nothing_is_sent(service, database
     assert len(service.jobs) == 1
 
 
+def test_an_entry_that_was_edited_after_a_task_had_read_it_is_named(entries, database):
+    ledger = entries.ledger("b1", "second")
+    with entries.ledger("a1", "first") as first:
+        first.run_once(WRITE, lambda: {"id": 1})
+    with database.engine.begin() as connection:
+        connection.execute(sql_tables.LEDGER.update().values(entry="no JSON"))
+
+    with pytest.raises(FsmInputError, match="the entry of 'PO-1' was changed and cannot be read"):
+        ledger.run_once(WRITE, lambda: pytest.fail("it was sent"))
+
+
 def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, database):
     def write(number):
         return Write("POST", f"/properties/{number}/jobs", {}, {"propertyID": number}, f"PO-{number}")
@@ -320,10 +334,10 @@ def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, da
     sqlalchemy.event.listen(entries.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     for first in range(0, 240, 120):
         for number in range(first, first + 120):
-            ledger._entries.put(write(number).key, ledger._intent(write(number)))
+            ledger.entries.put(write(number).key, ledger._intent(write(number)))
         for number in range(first - 120, first):
             if number >= 0:
-                ledger._entries.put(
+                ledger.entries.put(
                     write(number).key, {**ledger._intent(write(number)), "result": {"id": number}}
                 )
         statements.clear()
@@ -340,7 +354,7 @@ def test_a_row_names_the_task_that_has_written_its_entry(entries, database):
     with pytest.raises(KeyboardInterrupt):
         entries.ledger("a1").run_once(WRITE, interrupted)
     ledger = entries.ledger("b1", "other", repeat_uncertain=True)
-    ledger._max_flight *= 0
+    ledger.max_flight = 0.0
 
     def refused():
         assert run_ids() == ["other"]
@@ -363,7 +377,7 @@ def test_another_tasks_row_is_not_deleted_by_a_claim_that_was_given_up(entries, 
         other.run_once(WRITE, lambda: {"id": 2})
     monkeypatch.setattr(sql_entries, "RETRY_SECONDS", 0)
     first.load([WRITE])
-    first._entries.put(WRITE.key, None)
+    first.entries.put(WRITE.key, None)
 
     first.store()
 
@@ -395,7 +409,7 @@ def test_what_may_be_under_way_is_uncertain_in_time(entries):
 
     ledger = entries.ledger("b1", "other")
     assert ledger.get(WRITE).under_way
-    ledger._max_flight *= 0
+    ledger.max_flight = 0.0
     with pytest.raises(FsmUncertainWriteError, match="of run run of DAG dag has recorded no response"):
         ledger.run_once(WRITE, interrupted)
 
@@ -427,7 +441,7 @@ def test_an_entry_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(e
     with pytest.raises(KeyboardInterrupt):
         entries.ledger("a1").run_once(WRITE, interrupted)
     waiting = entries.ledger("b1", "other", repeat_uncertain=True)
-    waiting._max_flight *= 0
+    waiting.max_flight = 0.0
     database.execute("DELETE FROM fsm_ledger")
     with entries.ledger("c1", "third") as ledger:
         ledger.record(WRITE, {"id": 1})
