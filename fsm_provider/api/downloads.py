@@ -28,11 +28,12 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
+from fsm_provider.api.excerpts import request_id_in
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
-from fsm_provider.api.transport import USER_AGENT, ResultT, Transport, request_id_in, seconds_to_wait
+from fsm_provider.api.transport import USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 MAX_REDIRECTS = 5
@@ -136,7 +137,7 @@ class Downloads:
                 target = SessionRedirectMixin().get_redirect_target(response)
                 if target is None:
                     if response.status_code != 200:
-                        raise _refusal(response, download, ours)
+                        raise _refusal(response, download, token, ours)
                     yield response
                     return
             url = urljoin(str(request.url), target)
@@ -229,7 +230,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
 
 
-def _refusal(response: requests.Response, download: PdfRequest, ours: bool) -> FsmApiError:
+def _refusal(response: requests.Response, download: PdfRequest, token: SecretStr, ours: bool) -> FsmApiError:
     """Make the error for a failed response; its body is not quoted, since it may repeat the URL.
 
     The 4xx classes give advice about the connection, which does not apply to another host's response.
@@ -241,5 +242,5 @@ def _refusal(response: requests.Response, download: PdfRequest, ours: bool) -> F
         method="GET",
         path=download.what,
         retry_after=seconds_to_wait(response.headers),
-        request_id=request_id_in(response.headers),
+        request_id=request_id_in(response.headers, token.get_secret_value()),
     )

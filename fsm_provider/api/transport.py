@@ -7,7 +7,6 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from json import dumps
 from typing import Any, TypeVar, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import requests
 from pydantic import SecretStr
@@ -35,6 +34,7 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
+from fsm_provider.api.excerpts import excerpt, request_id_in
 from fsm_provider.api.log_filter import suppress_url_logging
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.settings import Settings
@@ -42,7 +42,6 @@ from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
 ResultT = TypeVar("ResultT")
 
-EXCERPT_LENGTH = 300
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _HEADERS = {
     "Accept": "application/json",
@@ -53,7 +52,6 @@ MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
 """Seconds; a longer Retry-After is cut to this."""
-_REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +151,9 @@ class Transport:
                 status=response.status_code,
                 method=call.method,
                 path=call.path,
-                body_excerpt=_excerpt(body, (token.get_secret_value(), *call.confidential)),
+                body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
                 retry_after=seconds_to_wait(response.headers),
-                request_id=request_id_in(response.headers),
+                request_id=request_id_in(response.headers, token.get_secret_value()),
             )
             if isinstance(failure, FsmNotFoundError):
                 failure.url = f"{self._settings.base_url}{call.path}"
@@ -247,20 +245,6 @@ def _check_characters(body: Any, json: Any) -> None:
     parts = {f"json.{name}": value for name, value in json.items()} if isinstance(json, Mapping) else {}
     for name, part in {**parts, "json": json}.items():
         refuse_half_characters(name, dumps(part, ensure_ascii=False))
-
-
-def _excerpt(body: bytes, confidential: tuple[str, ...]) -> str:
-    text = " ".join(body.decode(errors="replace").split())
-    for secret in confidential:
-        for written in (secret, secret.replace("/", "\\/"), quote(secret, safe="")):
-            text = text.replace(written, "***")
-    return text[:EXCERPT_LENGTH]
-
-
-def request_id_in(headers: Mapping[str, str]) -> str | None:
-    """Return the first header that is named like a request identifier, such as ``X-Request-ID``."""
-    found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
-    return next(found, "")[:EXCERPT_LENGTH] or None
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:

@@ -1,0 +1,115 @@
+"""What errors quote of a response: never the token, nor a value whose key ends in ``secret``."""
+
+import json
+import time
+
+import pytest
+
+from fsm_provider.api import (
+    FsmApiError,
+    FsmBadRequestError,
+    FsmClient,
+    FsmError,
+    Settings,
+)
+from fsm_provider.api.excerpts import EXCERPT_LENGTH
+from tests.unit.api.raw import RawServer, http
+from tests.unit.conftest import TOKEN
+
+SECRET = "whsec_Zz9YyXx8WwVv7UuTt6"
+WEBHOOK = {"id": 1, "targetURL": "https://h.example/", "signingSecret": SECRET}
+AS_JSON = json.dumps({**WEBHOOK, "error": "is taken"})
+
+
+def refusal(status, body, send, *headers):
+    """Return the error of a request that is answered so."""
+    content = body.encode() if isinstance(body, str) else body
+    with RawServer(lambda connection, *_: connection.sendall(http(status, content, *headers))) as server:
+        settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 0})
+        with FsmClient(settings) as client, pytest.raises(FsmError) as raised:
+            send(client)
+    return raised.value
+
+
+def register(client):
+    client.register_webhook(
+        {"object": "jobs", "event_types": "jobs.created", "target_url": WEBHOOK["targetURL"]}
+    )
+
+
+def request(client):
+    client.request("POST", "/anything")
+
+
+@pytest.mark.parametrize("status", [303, 400, 408, 409, 500])
+@pytest.mark.parametrize(
+    "body",
+    [
+        AS_JSON,
+        AS_JSON.replace("signingSecret", "SIGNING_SECRET"),
+        json.dumps({"request": AS_JSON, "error": "is taken"}),
+        json.dumps({"was": json.dumps({"request": AS_JSON}), "error": "is taken"}),
+        json.dumps({"signingSecret": [SECRET, SECRET]}),
+        json.dumps({"signingSecret": {"value": SECRET}}),
+        json.dumps({"signingSecret": f'a"b{SECRET}', "error": "is taken"}),
+        json.dumps(WEBHOOK)[:-4],
+        str(WEBHOOK),
+        f"id=1&signingSecret={SECRET}&error=is+taken",
+        f"id=1&signingSecret[]={SECRET}&error=is+taken",
+        f"<webhook><signingSecret>{SECRET}</signingSecret><error>is taken</error></webhook>",
+        f"<signingSecret type='text'>\n<![CDATA[a<b {SECRET}]]></signingSecret>",
+        f'<webhook signingSecret="{SECRET}" error="is taken"/>',
+        "x" * (EXCERPT_LENGTH - 40) + json.dumps(WEBHOOK),
+    ],
+)
+def test_the_value_of_a_key_that_ends_in_secret_is_not_quoted(status, body):
+    for send in (register, request):
+        error = refusal(status, body, send)
+
+        shown = str(error) + repr(error) + str(error.as_dict())
+        assert SECRET[:12] not in shown
+        assert SECRET[-6:] not in shown
+        assert ("is taken" in body) == ("is taken" in shown)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<html>{SECRET}",
+        f"your secret is {SECRET}",
+        f"%22signingSecret%22%3A%22{SECRET}%22",
+        f"&quot;signingSecret&quot;:&quot;{SECRET}&quot;",
+    ],
+)
+def test_of_a_registration_nothing_is_quoted_that_may_still_hold_a_secret(body):
+    error = refusal(400, body, register)
+
+    assert isinstance(error, FsmBadRequestError)
+    assert error.body_excerpt == ""
+
+
+def test_a_secret_in_another_encoding_is_not_quoted():
+    error = refusal(400, AS_JSON.encode("utf-16"), request)
+
+    assert '"signingSecret": ***, "error": "is taken"}' in error.body_excerpt
+
+
+def test_other_errors_may_speak_of_secrets():
+    error = refusal(400, "the client secret has expired", request)
+
+    assert error.body_excerpt == "the client secret has expired"
+
+
+def test_the_excerpt_of_a_large_body_takes_no_time():
+    for part in ("secret ", 'secret="', "secret><![CDATA[", "secret" + "\\" * 40, "secret='\\'"):
+        started = time.monotonic()
+        refusal(400, part * (2**21 // len(part)), request)
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("send", [request, register])
+def test_a_token_in_a_request_identifier_is_removed(send):
+    error = refusal(400, "", send, f"X-Request-ID: for {TOKEN}")
+
+    assert isinstance(error, FsmApiError)
+    assert error.request_id == "for ***"
