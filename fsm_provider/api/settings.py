@@ -123,8 +123,9 @@ class Settings(BaseModel):
         text = value.get_secret_value()
         if not text:
             raise ValueError("is empty: it should be the API token")
-        if not (text.isascii() and text.isprintable()) or " " in text:
-            raise ValueError("should be the bare token: printable ASCII without blanks")
+        quoted = text[0] == text[-1] and text[0] in "\"'`"
+        if quoted or " " in text or not (text.isascii() and text.isprintable()):
+            raise ValueError("should be the bare token: printable ASCII without blanks, not in quotes")
         return value
 
     @field_validator("api_version")

@@ -47,7 +47,7 @@ BAD = [
         ("base_url", f"https://host{rest}")
         for rest in ("?a=b", "/v1?a", "#a", "/v1#a", "?", "/v1#", " ", "\n", "/a b", "\\a", ":x")
     ],
-    *[("token", value) for value in (None, 5, "", "a b", "a\n", "é", "\x7f")],
+    *[("token", value) for value in (None, 5, "", "a b", "a\n", "é", "\x7f", '"a"', "'a'")],
     *[("api_version", value) for value in (None, 2.0, "2.0\n", "é")],
     *[("cursor_param", value) for value in (None, 5, "", "a b", "a\n")],
     *[("page_size_param", value) for value in (5, "", "a b")],
@@ -188,7 +188,7 @@ def test_a_ca_bundle_that_would_have_no_effect_is_refused(tmp_path):
         settings(ca_bundle=str(tmp_path), verify_ssl=False)
 
 
-@pytest.mark.parametrize("token", [TOKEN, f"{TOKEN} {TOKEN}", f"{TOKEN}\n", f"Bearer {TOKEN}"])
+@pytest.mark.parametrize("token", [TOKEN, f"{TOKEN} {TOKEN}", f"{TOKEN}\n", f"Bearer {TOKEN}", f'"{TOKEN}"'])
 @pytest.mark.parametrize("make", [Settings.checked, Settings.model_validate])
 def test_the_token_is_in_no_message(make, token):
     values = {"base_url": "http://api.example.com", "token": token, "timeout": "x", "nope": 1}
