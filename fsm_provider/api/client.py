@@ -20,6 +20,7 @@ from fsm_provider.api.echoes import check_event_types, check_id, check_job
 from fsm_provider.api.endpoints import Endpoint
 from fsm_provider.api.errors import (
     FsmApiError,
+    FsmConnectionError,
     FsmError,
     FsmInputError,
     FsmResponseError,
@@ -55,8 +56,8 @@ class FsmClient:
     """The service's operations, over kept-alive connections.
 
     :param settings: the connection to the service and its options.
-    :param reload_token: returns the current token. It is called after a 401, once for all requests then in
-        progress; each is repeated once, and only if the token has changed.
+    :param reload_settings: returns the current settings. It is called after a 401, once for all requests then
+        in progress; each is repeated once, and only if the token has changed, and ``base_url`` has not.
     :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
     :param metrics: counts requests and measures delays.
@@ -66,15 +67,15 @@ class FsmClient:
         self,
         settings: Settings,
         *,
-        reload_token: Callable[[], SecretStr] | None = None,
+        reload_settings: Callable[[], Settings] | None = None,
         retry_policy: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
         metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
-        self._token = settings.token
-        self._reload_token = reload_token
-        self._reloads = 0
+        self._token = settings.token, 0
+        """The token, and how often it was reloaded."""
+        self._reload_settings = reload_settings
         self._reloading = Lock()
         self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
@@ -314,7 +315,7 @@ class FsmClient:
     def _with_retries(self, attempt: Callable[[SecretStr], ResultT]) -> ResultT:
         attempts, repeated = Attempts(self._retry_policy), False
         while True:
-            token, reloads = self._token, self._reloads
+            token, reloads = self._token
             try:
                 return attempt(token)
             except FsmUnauthorisedError as error:
@@ -330,14 +331,24 @@ class FsmClient:
     def _token_has_changed(self, refused: SecretStr, reloads: int, error: FsmUnauthorisedError) -> bool:
         """Reload the token, unless another thread has done so since the request got its own."""
         with self._reloading:
-            if self._reload_token is not None and self._reloads == reloads:
-                self._reloads += 1
+            token, latest = self._token
+            if self._reload_settings is not None and latest == reloads:
                 try:
-                    self._token = self._reload_token()
+                    settings = self._reload_settings()
                 except Exception as failure:
-                    error.reload_error = type(failure).__name__
+                    self._token = token, latest + 1
+                    error.reload_error = (
+                        str(failure) if isinstance(failure, FsmError) else type(failure).__name__
+                    )
                     raise error from failure
-            return self._token != refused
+                if settings.base_url != self.settings.base_url:
+                    raise FsmConnectionError(
+                        f"the connection's host has changed from {self.settings.base_url} to "
+                        f"{settings.base_url} since it was read: another attempt uses the new one"
+                    ) from error
+                token = settings.token
+                self._token = token, latest + 1
+            return token != refused
 
     def _throttle(self) -> None:
         per_second = self.settings.max_requests_per_second

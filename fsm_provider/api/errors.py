@@ -52,7 +52,7 @@ class FsmInputError(_DescribedError, ValueError):
 
 
 class FsmConnectionError(_DescribedError):
-    """The service was not reached: refused, no such host, TLS failed. Nothing was sent."""
+    """The service was not reached: refused, no such host, TLS failed, or its host has changed."""
 
 
 class FsmResponseError(_DescribedError):
@@ -200,7 +200,7 @@ class FsmBadRequestError(FsmApiError):
 class FsmUnauthorisedError(FsmApiError):
     """401 Unauthorised.
 
-    :param reload_error: name of the exception that prevented reading the connection again for a new token.
+    :param reload_error: what prevented reading the connection again for a new token.
     """
 
     permanent = True

@@ -82,7 +82,7 @@ class FsmHook(BaseHook):
             logger.info("%s", ASSUMED_HTTPS)
         return FsmClient(
             settings_from(self._connection),
-            reload_token=lambda: settings_from(self._read_connection()).token,
+            reload_settings=lambda: settings_from(self._read_connection()),
             sleep=lambda seconds: self.sleep(seconds),
             metrics=self.metrics,
         )

@@ -5,10 +5,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pydantic import SecretStr
 
-from fsm_provider.api import FsmClient, FsmUnauthorisedError, Settings
-from fsm_provider.testing import faults
+from fsm_provider.api import FsmClient, FsmConnectionError, FsmUnauthorisedError, Settings
+from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.conftest import TOKEN
 
 OLD = "the-old-token"
@@ -17,26 +16,27 @@ OLD = "the-old-token"
 class Connection:
     """The connection that a client is made of, and its token by now."""
 
-    def __init__(self, token=TOKEN):
+    def __init__(self, base_url, token=TOKEN):
         self.reads = 0
+        self.base_url = base_url
         self.token = token
 
     def read(self):
         self.reads += 1
         if isinstance(self.token, Exception):
             raise self.token
-        return SecretStr(self.token)
+        return Settings.checked({"base_url": self.base_url, "token": self.token, "max_retries": 0})
 
 
 @pytest.fixture
-def connection():
-    return Connection()
+def connection(service):
+    return Connection(service.base_url)
 
 
 @pytest.fixture
 def client(service, connection):
     settings = Settings.checked({"base_url": service.base_url, "token": OLD, "max_retries": 0})
-    with FsmClient(settings, reload_token=connection.read) as made:
+    with FsmClient(settings, reload_settings=connection.read) as made:
         yield made
 
 
@@ -131,3 +131,56 @@ def test_a_connection_that_cannot_be_read_leaves_the_refusal_as_it_is(service, c
     assert raised.value.__cause__ is connection.token
     assert not raised.value.may_have_written
     assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("token", ["", "a-new-token\n", "a-new-t\u00f6ken", '"a-new-token"'])
+def test_an_invalid_token_is_not_sent(service, client, connection, token, caplog):
+    connection.token = token
+
+    with pytest.raises(FsmUnauthorisedError, match=r"could not be read again.*password: ") as raised:
+        client.create_job(7, {})
+    assert "a-new" not in f"{raised.value} {raised.value!r} {caplog.text}"
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_token_for_another_host_is_not_sent_to_this_one(service, client, connection, threads):
+    service.fail("*", "*", RefusedTogether(threads), every=True)
+    with FakeFieldService(token=TOKEN) as moved, ThreadPoolExecutor(threads) as pool:
+        connection.base_url = moved.base_url
+        refused = [pool.submit(client.create_job, 7, {}) for _ in range(threads)]
+        errors = [one.exception() for one in refused]
+        assert moved.requests == []
+
+    changed = f"the connection's host has changed from {service.base_url} to {moved.base_url}"
+    for error in errors:
+        assert isinstance(error, FsmConnectionError)
+        assert changed in str(error)
+        assert not error.permanent
+    assert len(service.requests) == threads
+
+
+def test_a_request_that_begins_while_the_token_is_reloaded_reloads_nothing(service, connection):
+    """It is refused with the old token, and waits for the new one."""
+    reloading, refused_again = threading.Event(), threading.Event()
+
+    def read():
+        reloading.set()
+        refused_again.wait(10)
+        return connection.read()
+
+    class RefusedAgain:
+        async def play(self, exchange):
+            await faults.Status(401).play(exchange)
+            refused_again.set()
+
+    service.fail("POST", "/properties/8/jobs", RefusedAgain(), call=1)
+    settings = Settings.checked({"base_url": service.base_url, "token": OLD, "max_retries": 0})
+    with FsmClient(settings, reload_settings=read) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(client.create_job, 7, {})
+        assert reloading.wait(10)
+        second = pool.submit(client.create_job, 8, {})
+        assert first.result(20).id
+        assert second.result(20).id
+
+    assert connection.reads == 1
