@@ -28,6 +28,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     is_refusal,
 )
+from fsm_provider.api.excerpts import hide
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.listing import Listing
@@ -156,7 +157,7 @@ class FsmClient:
         """Create the job of a validated request; see :meth:`create_job`."""
         return self._create(
             endpoints.CREATE_JOB,
-            partial(check_job, request=request),
+            partial(check_job, request=request, hide=self._hide),
             path=request.path,
             headers=headers,
             json=request.job.body(),
@@ -196,7 +197,7 @@ class FsmClient:
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            check_event_types(registration, requested=part.event_types)
+            check_event_types(registration, requested=part.event_types, hide=self._hide)
         return registered
 
     def paginate(
@@ -349,6 +350,10 @@ class FsmClient:
                 token = settings.token
                 self._token = token, latest + 1
             return token != refused
+
+    def _hide(self, text: str) -> str:
+        token, _ = self._token
+        return hide(text, token.get_secret_value())
 
     def _throttle(self) -> None:
         per_second = self.settings.max_requests_per_second

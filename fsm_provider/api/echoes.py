@@ -1,8 +1,12 @@
-"""Check that the service's response to a write matches what was sent."""
+"""Check that the service's response to a write matches what was sent.
+
+A response may repeat the token in any field: ``hide`` removes it from what is quoted.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -22,7 +26,7 @@ def check_id(record: Job | Webhook) -> None:
         raise FsmResponseError(f"the body has no usable 'id': {record.id}")
 
 
-def check_job(job: Job, *, request: JobRequest) -> None:
+def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> None:
     """Check that a job is the requested one. Another customer reference is only logged: it may be normalised.
 
     :raises FsmResponseError: if it is on another property, or its identifier is not positive.
@@ -30,11 +34,13 @@ def check_job(job: Job, *, request: JobRequest) -> None:
     check_id(job)
     echoed: Any = job.property_id  # unconverted if it is not an integer
     if echoed not in (None, "") and not _same_number(echoed, request.property_id):
-        raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {echoed!r:.60}")
+        shown = hide(repr(echoed))[:60]
+        raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {shown}")
     sent = request.job.customer_reference
     if None not in (sent, job.customer_reference) and job.customer_reference != sent:
         logger.warning(
-            "job %s has the customerReference %r, but %r was sent", job.id, job.customer_reference, sent
+            "job %s has the customerReference %s, but %r was sent",
+            *(job.id, hide(repr(job.customer_reference)), sent),
         )
 
 
@@ -45,7 +51,7 @@ def _same_number(echoed: Any, sent: int | str) -> bool:
         return str(echoed) == str(sent)
 
 
-def check_event_types(registration: Webhook, *, requested: list[str]) -> None:
+def check_event_types(registration: Webhook, *, requested: list[str], hide: Callable[[str], str]) -> None:
     """Check that a webhook was registered for the requested event types.
 
     :raises FsmRegistrationMismatchError: if it was not.
@@ -57,7 +63,7 @@ def check_event_types(registration: Webhook, *, requested: list[str]) -> None:
         )
     elif not isinstance(echoed, list) or set(map(str, echoed)) != set(requested):
         raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {echoed} instead of {requested}: "
+            f"webhook {registration.id} was registered for {hide(str(echoed))} instead of {requested}: "
             "set event_types_style on the connection to what the service understands, "
             "and delete this webhook in the service",
             webhook_id=registration.id,

@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
@@ -22,7 +23,7 @@ from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies
 from urllib3 import Timeout
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader
 
 from fsm_provider import __version__
 from fsm_provider.api.adapter import Adapter, causes, release_connection, request_has_begun
@@ -35,7 +36,7 @@ from fsm_provider.api.errors import (
     error_class_for,
 )
 from fsm_provider.api.excerpts import excerpt, request_id_in
-from fsm_provider.api.log_filter import suppress_url_logging
+from fsm_provider.api.log_filter import filter_log
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import parse_headers, refuse_half_characters
@@ -48,6 +49,8 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": USER_AGENT,
 }
+_QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
+"""Errors whose text quotes the response."""
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
@@ -183,7 +186,7 @@ class Transport:
             adapter = self._public_adapter
         status = "none"
         try:
-            with suppress_url_logging(confidential):
+            with filter_log(confidential=confidential):
                 response = adapter.send(
                     request,
                     stream=True,
@@ -231,11 +234,13 @@ class Transport:
         return request
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
-        """Make the error for a response that is missing or incomplete."""
+        """Make the error for a response that is missing or incomplete, quoting nothing of it."""
         *_, origin = causes(error)
+        what = type(origin).__name__
+        if isinstance(origin, RemoteDisconnected) or not isinstance(origin, _QUOTING):
+            what += f": {origin}"
         return FsmResponseError(
-            f"no complete response arrived: {type(origin).__name__}: {origin} "
-            f"(timeout {self._settings.timeout:g} s)"
+            f"no complete response arrived: {what} (timeout {self._settings.timeout:g} s)"
         )
 
 

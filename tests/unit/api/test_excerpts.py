@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import pytest
 
@@ -113,3 +114,58 @@ def test_a_token_in_a_request_identifier_is_removed(send):
 
     assert isinstance(error, FsmApiError)
     assert error.request_id == "for ***"
+
+
+def job(**fields):
+    return http(201, {"id": 5, "propertyID": 7, "customerReference": "PO-1", **fields})
+
+
+def error_of(send):
+    try:
+        send()
+    except FsmError as error:
+        return error
+
+
+ECHOES = {
+    "no status line": f"Authorization: Bearer {TOKEN}\r\n\r\n".encode(),
+    "a protocol": f"HTTP/{TOKEN} 200 OK\r\n\r\n".encode(),
+    "a chunk's size": f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{TOKEN}\r\n".encode(),
+    "a header without colon": f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{TOKEN}\r\n\r\n{{}}".encode(),
+    "propertyID": job(propertyID=TOKEN),
+    "customerReference": job(customerReference=TOKEN),
+    "eventTypes": http(200, {"id": 1, "eventTypes": [TOKEN]}),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+def test_a_token_that_the_service_sends_back_is_in_no_error_and_no_log(echo, caplog):
+    caplog.set_level("DEBUG")
+
+    def respond(connection, *_):
+        connection.sendall(echo)
+        connection.close()
+
+    with RawServer(respond) as server:
+        settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 1})
+        for send in (register, lambda client: client.create_job(7, {"customerReference": "PO-1"}), request):
+            with FsmClient(settings, sleep=lambda _: None) as client:
+                error = error_of(partial(send, client))
+            assert TOKEN not in f"{error} {error!r}"
+        assert len(server.requests) >= 3
+    assert TOKEN not in caplog.text
+
+
+def test_a_malformed_head_is_logged(caplog):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nno header\r\n\r\n{}"
+    with RawServer(lambda connection, *_: connection.sendall(answer)) as server:
+        settings = Settings.checked({"base_url": server.base_url, "token": TOKEN})
+        with FsmClient(settings) as client:
+            register_with = "https://h.example/unguessable"
+            with pytest.raises(FsmError):
+                client.register_webhook(
+                    {"object": "jobs", "event_types": "jobs.created", "target_url": register_with}
+                )
+
+    assert "The head of a response is malformed" in caplog.messages
+    assert "unguessable" not in caplog.text
