@@ -7,7 +7,7 @@ be on a private network. Redirects are followed here, each step under the same r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypedDict
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -212,12 +212,11 @@ def _request(url: str) -> requests.PreparedRequest:
     request = requests.PreparedRequest()
     request.method = "GET"
     request.headers = CaseInsensitiveDict(_HEADERS)
-    try:
+    with suppress(requests.RequestException, ValueError):
         request.prepare_url(url, None)
         _parts(str(request.url))
-    except (requests.RequestException, ValueError):
-        raise FsmPdfUrlError("its URL is not valid") from None
-    return request
+        return request
+    raise FsmPdfUrlError("its URL is not valid")
 
 
 def _parts(url: str) -> SplitResult:

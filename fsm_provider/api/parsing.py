@@ -69,18 +69,19 @@ def parse_json(body: bytes) -> Any:
     try:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
-        try:
-            value = _parse_leniently(body)
-        except (ValueError, RecursionError):
-            raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {error}") from None
+        problem = str(error)
+    with suppress(ValueError, RecursionError):
+        value = _parse_leniently(body)
         warn_once(
             logger,
             "invalid JSON",
             "the service sent invalid JSON (%s): invalid text was replaced by U+FFFD, NaN and infinite "
             "numbers by null",
-            error,
+            problem,
         )
         return value
+    # Not inside except: the error before it holds the body.
+    raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
 
 
 def _parse_leniently(body: bytes) -> Any:
@@ -108,8 +109,9 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
             break
         except ValidationError as error:
             outermost_first = sorted(error.errors(), key=lambda detail: len(detail["loc"]))
-            for detail in outermost_first:
-                _amend(raw, detail, model, timezone, where, set_aside)
+        # Not inside except: the error holds the record.
+        for detail in outermost_first:
+            _amend(raw, detail, model, timezone, where, set_aside)
     for path, value in set_aside.items():
         _put_back(record, path, value)
     return record

@@ -238,7 +238,7 @@ def check(
         return model.model_validate(payload)
     except ValidationError as error:
         described = describe_invalid_fields(error, model, name_for=name_for, messages=_MESSAGES)
-        raise FsmInputError(described) from None
+    raise FsmInputError(described)  # not inside except: pydantic's error holds the values
 
 
 def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:

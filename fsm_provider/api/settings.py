@@ -167,7 +167,7 @@ class Settings(BaseModel):
             names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
             messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
             described = describe_invalid_fields(error, cls, name_for=_shown_name, messages=messages)
-            raise FsmInputError(described) from None
+        raise FsmInputError(described)  # not inside except: pydantic's error holds the token
 
 
 def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:

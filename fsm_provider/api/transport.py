@@ -30,6 +30,7 @@ from fsm_provider.api.adapter import Adapter, causes, release_connection, reques
 from fsm_provider.api.errors import (
     READS,
     FsmConnectionError,
+    FsmError,
     FsmInputError,
     FsmNotFoundError,
     FsmResponseError,
@@ -197,18 +198,19 @@ class Transport:
             status = str(response.status_code)
             return response
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-            *_, origin = causes(error)
-            if request_has_begun():
-                raise self.incomplete_response(error) from None
-            if isinstance(origin, UnicodeError):  # its text quotes the input
-                raise FsmInputError(
-                    "the request, or the proxy's user or password, is not valid HTTP"
-                ) from None
-            parts = urlsplit(url)
-            host = f"{parts.scheme}://{parts.netloc}" if elsewhere else self._settings.base_url
-            raise FsmConnectionError(f"{host} was not reached: {origin}") from None
+            failure = self._failure(error, url if elsewhere else None)
         finally:
             self._metrics.incr("requests", method=str(request.method), status=status)
+        raise failure  # not inside except: requests' error holds the token and the URL
+
+    def _failure(self, error: BaseException, other_url: str | None) -> FsmError:
+        *_, origin = causes(error)
+        if request_has_begun():
+            return self.incomplete_response(error)
+        if isinstance(origin, UnicodeError):  # its text quotes the input
+            return FsmInputError("the request, or the proxy's user or password, is not valid HTTP")
+        host = "{0.scheme}://{0.netloc}".format(urlsplit(other_url)) if other_url else self._settings.base_url
+        return FsmConnectionError(f"{host} was not reached: {origin}")
 
     def prepared(self, call: ApiRequest) -> ApiRequest:
         """Prepare a request once, for all pages of a listing."""

@@ -224,9 +224,10 @@ class ReceiverSettings(_Model):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise FsmInputError(
-                f"Variable {CONFIGURATION}: {describe_invalid_fields(error, cls, name_for=_name)}"
-            ) from None
+            described = describe_invalid_fields(error, cls, name_for=_name)
+        raise FsmInputError(
+            f"Variable {CONFIGURATION}: {described}"
+        )  # not inside except: it holds the values
 
 
 def _name(location: tuple[int | str, ...]) -> str:
