@@ -1,11 +1,12 @@
 """Connections that record whether anything was sent; some refuse to connect to a private network.
 
 A response is never mistaken for that of another request: a connection is dropped if more bytes follow the
-response, and after a write, unless its response was the expected one.
+response, and after a write, unless its response was the expected one; and a forked process opens its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -48,10 +49,12 @@ class Adapter(HTTPAdapter):
         self._connection_class = _PublicConnection if public_only else _Connection
         self._pool_class = _WritePool if for_writes else _Pool
         self._latest: tuple[Any, Any] = None, None
+        self._process = os.getpid()
         super().__init__(**kwargs)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """Make connections through our pools."""
+        self._pool_arguments = args, kwargs
         super().init_poolmanager(*args, **kwargs)
         self._adapt(self.poolmanager, self._connection_class)
 
@@ -63,6 +66,8 @@ class Adapter(HTTPAdapter):
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         """Send; afterwards :func:`request_has_begun` returns whether anything may have been sent."""
+        if self._process != os.getpid():
+            self._leave_connections_to_parent()
         _begun.set(False)
         return super().send(request, *args, **kwargs)
 
@@ -92,6 +97,14 @@ class Adapter(HTTPAdapter):
         response = Response()
         response.status_code, response.headers, response.raw = resp.status, resp.headers, resp
         return response
+
+    def _leave_connections_to_parent(self) -> None:
+        """Open connections of this process's own after a fork; those of the parent stay open there."""
+        self._latest = None, None
+        self.proxy_manager = {}
+        args, kwargs = self._pool_arguments
+        self.init_poolmanager(*args, **kwargs)
+        self._process = os.getpid()
 
     def _adapt(self, manager: PoolManager, connection_class: type[_Connection]) -> None:
         manager.pool_classes_by_scheme = {
