@@ -39,7 +39,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.excerpts import excerpt, request_id_in
 from fsm_provider.api.log_filter import filter_log
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.settings import Settings
+from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
 ResultT = TypeVar("ResultT")
@@ -115,7 +115,7 @@ class Transport:
                 verify=settings.ca_bundle or settings.verify_ssl,
                 cert=None,
             )
-        self._proxies = environment["proxies"]
+        self._proxies = _environment_proxies(settings.base_url)
         self._verify = cast(bool | str, environment["verify"])
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Transport:
                     stream=True,
                     timeout=self._timeout,
                     verify=self._verify,
-                    proxies=get_environ_proxies(url) if elsewhere else self._proxies,
+                    proxies=_environment_proxies(url) if elsewhere else self._proxies,
                 )
             status = str(response.status_code)
             return response
@@ -244,6 +244,14 @@ class Transport:
         return FsmResponseError(
             f"no complete response arrived: {what} (timeout {self._settings.timeout:g} s)"
         )
+
+
+def _environment_proxies(url: str) -> dict[str, str]:
+    """Return the environment's proxies; none for http to this machine, which would leave it in the clear."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and is_loopback(parts.hostname):
+        return {}
+    return dict(get_environ_proxies(url))
 
 
 def _check_characters(body: Any, json: Any) -> None:

@@ -119,11 +119,23 @@ def connections_to(server):
     return [one for one in mine if one.status == psutil.CONN_ESTABLISHED]
 
 
-def test_no_proxy_is_heeded(server, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+def test_no_proxy_is_heeded(server, certificate, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
-    assert list_forms(f"http://127.0.0.1:{server.server_port}") == []
+    assert list_forms(https(server), ca_bundle=str(certificate)) == []
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("settings", [{}, {"allow_http": True}], ids=str)
+def test_http_to_this_machine_goes_through_no_proxy(server, monkeypatch, name, host, settings):
+    with serving(Server()) as proxy:
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
+
+        assert list_forms(f"http://{host}:{server.server_port}", **settings) == []
+        assert proxy.seen == []
+    assert server.seen == [("/forms", f"Bearer {TOKEN}")]
 
 
 def test_a_proxy_that_is_down_is_a_connection_error(monkeypatch):
