@@ -8,6 +8,7 @@ from typing import Any
 
 from fsm_provider.api.errors import (
     FsmError,
+    FsmInputError,
     FsmRepeatableWriteError,
     FsmUncertainWriteError,
     describe,
@@ -37,8 +38,16 @@ class Write:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of method, path and content."""
-        return digest_for([self.method, self.path, self.content], 32)
+        """The digest of method, path and content.
+
+        :raises FsmInputError: if the content cannot be written as JSON.
+        """
+        try:
+            return digest_for([self.method, self.path, self.content], 32)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FsmInputError(
+                f"{self.method} {self.path}: its content cannot be written as JSON: {error}"
+            ) from None
 
     @property
     def key(self) -> str:

@@ -223,3 +223,17 @@ class TestModelsAreRendered:
         given = JobCreate(notes="{{ conn.fsm_default.password }}")
 
         assert operator.render_template(given, {}, None, {id(given)}) is given
+
+
+@pytest.mark.parametrize(
+    "body",
+    [10**5000, {"n": 10**5000}, {(1, 2): 3}, {"a": 1, 2: 3}],
+    ids=["number", "a number inside", "a name", "names of two types"],
+)
+def test_a_body_that_is_no_json_is_refused_before_anything_is_recorded(service, connect, store, body):
+    connect(service)
+    operator = FsmRequestOperator(task_id="write", method="POST", path="/x", json=body)
+
+    with pytest.raises(AirflowFailException, match=r"^POST /x: its content cannot be written as JSON: "):
+        operator.execute(context_for(store))
+    assert service.requests == []
