@@ -44,14 +44,16 @@ _CONN_FIELDS = {
     "timeout": _field(
         "number",
         "Timeout (s)",
-        "Seconds to wait for a connection, and for each chunk of a response. Default: 30.",
+        "Seconds to wait for a connection, until a request is sent, and for each chunk of a response. "
+        "Default: 30.",
         exclusiveMinimum=0,
         default=30,
     ),
     "max_retries": _field(
         "integer",
         "Retries",
-        "Repeats of one request after a failure that is safe to repeat. Default: 4.",
+        "Repeats of one request after a failure that is safe to repeat, within two minutes of waiting. "
+        "Default: 4.",
         minimum=0,
         default=4,
     ),

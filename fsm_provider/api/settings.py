@@ -61,8 +61,10 @@ class Settings(BaseModel):
     :param page_size: records per page; needs ``page_size_param``.
     :param event_types_style: how a webhook registration passes several event types.
     :param server_timezone: the zone of date-times that carry none.
-    :param timeout: seconds to wait for a connection, and for each chunk of a response.
-    :param max_retries: repeats of one request after failures that are safe to repeat.
+    :param timeout: seconds to wait for a connection, until a request is sent, and for each chunk of a
+        response.
+    :param max_retries: repeats of one request after failures that are safe to repeat, as long as its waits
+        add up to at most two minutes.
     :param max_requests_per_second: limit of this process for one ``base_url``.
     :param verify_ssl: whether the service's certificate is checked.
     :param ca_bundle: path of a file or folder of certificates to check it against.
