@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from tests.pages import blocks
 from tests.system.local_airflow import kill_session
 
 COMMAND_SECONDS = 600.0
-STOP_SECONDS = 180.0
+STOP_SECONDS = 60.0
+"""After which one who waits presses Ctrl-C again."""
+PRESSES = 3
 
 
 class CommandError(AssertionError):
@@ -58,13 +61,20 @@ class StaysUp:
                 raise CommandError(f"not so: {what}:\n{self.output}")
             time.sleep(0.5)
 
-    def interrupt(self) -> None:
-        """Press Ctrl-C, which each process in the foreground gets, and wait until all have ended."""
-        os.killpg(self.process.pid, signal.SIGINT)
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise CommandError(f"it does not end:\n{self.output}") from None
+    def interrupt(self) -> int:
+        """Press Ctrl-C, which each process in the foreground gets, and wait until all have ended.
+
+        Now and then a part of Airflow hangs at the first, and the page says to press it again.
+
+        :return: how often it was pressed.
+        :raises CommandError: if they do not end.
+        """
+        for press in range(1, PRESSES + 1):
+            os.killpg(self.process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS)
+                return press
+        raise CommandError(f"it does not end:\n{self.output}")
 
     def kill(self) -> None:
         """End it, and all that it has started."""
