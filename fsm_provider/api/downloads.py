@@ -16,7 +16,6 @@ import requests
 from pydantic import SecretStr
 from requests.sessions import SessionRedirectMixin
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import HTTPError
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -33,7 +32,7 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
-from fsm_provider.api.transport import USER_AGENT, ResultT, Transport, seconds_to_wait
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 MAX_REDIRECTS = 5
@@ -179,7 +178,7 @@ class Downloads:
     def _next_chunk(self, response: requests.Response, time_limit: TimeLimit) -> bytes:
         try:
             chunk: bytes = response.raw.read(CHUNK_SIZE, decode_content=True)
-        except (HTTPError, OSError) as error:
+        except UNREADABLE as error:
             raise self._transport.incomplete_response(error) from None
         if response.raw.connection is None:  # back in its pool: the response is complete
             time_limit.watch(None)

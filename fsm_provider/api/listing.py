@@ -124,7 +124,7 @@ def _collect_young_objects() -> None:
 
 
 def _total(page: Page[Any]) -> int | None:
-    text = str(page.meta.total_records) if page.meta else ""
+    text = str(getattr(page.meta, "total_records", ""))  # meta may be anything
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 

@@ -85,9 +85,11 @@ class JobCreate(_Payload):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body: the given fields, under the service's names."""
-        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
-        sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
-        return {**sent, **self.extra_fields}
+        as_given = {"skills", "extra_fields"}
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=as_given)
+        sent = {name: value for name, value in given.items() if value is not None}
+        skills = {"skills": self.skills} if "skills" in self.model_fields_set else {}
+        return {**sent, **skills, **self.extra_fields}
 
 
 def _as_path_parameter(value: Any) -> Any:

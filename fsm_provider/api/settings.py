@@ -27,7 +27,13 @@ from pydantic import (
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EventTypesStyle
-from fsm_provider.api.validation import HEADER_NAME, OWN_HEADERS, describe_invalid_fields, dotted_name
+from fsm_provider.api.validation import (
+    HEADER_NAME,
+    OWN_HEADERS,
+    STRAY_PERCENT,
+    describe_invalid_fields,
+    dotted_name,
+)
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
@@ -102,6 +108,8 @@ class Settings(BaseModel):
         needs_https = _needs_https(value, example=EXAMPLE_URL)
         if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
+        if STRAY_PERCENT.search(value):
+            raise ValueError("has a % that begins no encoded character: write it as %25")
         if needs_https and not info.data.get("allow_http", True):
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")

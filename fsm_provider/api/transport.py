@@ -52,6 +52,8 @@ _HEADERS = {
 }
 _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
+UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
+"""Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
@@ -146,7 +148,7 @@ class Transport:
         with response:
             try:
                 body: bytes = response.raw.read(decode_content=True)
-            except (HTTPError, OSError) as error:
+            except UNREADABLE as error:
                 if succeeded:
                     raise self.incomplete_response(error) from None
                 body = b""

@@ -31,6 +31,8 @@ OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"}
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Half a character."""
 
+STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+"""A % that begins no encoded character: what is sent in its place depends on what sends it."""
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
@@ -320,6 +322,8 @@ def parse_path(path: Any) -> str:
     plain = unquote(path)
     if not plain.isprintable() or " " in path or "\\" in plain or {".", ".."} & set(plain.split("/")):
         raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
+    if STRAY_PERCENT.search(path):
+        raise FsmInputError(f"path: {path!r} has a % that begins no encoded character: write it as %25")
     return path
 
 

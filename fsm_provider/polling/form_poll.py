@@ -113,7 +113,7 @@ def _content_from(value: Any) -> Any:
 
 def _start_time(client: FsmClient, page: Page[Any], requested: datetime, duration: timedelta) -> datetime:
     """Return the time at which the service began to send its first page."""
-    served = page.meta.server_time if page.meta else None
+    served = getattr(page.meta, "server_time", None)
     if not isinstance(served, datetime) or not served.tzinfo:
         return requested
     started = served - duration

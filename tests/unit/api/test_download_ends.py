@@ -69,12 +69,19 @@ def test_a_file_with_its_end_marker_or_its_length_is_accepted(fetch, response, c
         length(PDF) + PDF[:-1],
         CHUNKED + chunks(LARGE, last=b""),
         CHUNKED + chunks(LARGE, last=b"\r\n"),
+        CHUNKED + chunks(LARGE, last=b"-5\r\n"),
         head("Content-Encoding: gzip") + gzip.compress(LARGE)[:-50],
         head("Content-Encoding: gzip", f"Content-Length: {len(GZIPPED) - 40}") + GZIPPED[:-40],
     ],
     ids=[
         *("half", "no end", "large", "padded by more than a kilobyte", "unreadable length", "short"),
-        *("no last chunk", "odd last chunk", "gzip cut off", "gzip cut off, with its length"),
+        *(
+            "no last chunk",
+            "odd last chunk",
+            "a chunk of less than nothing",
+            "gzip cut off",
+            "gzip cut off, with its length",
+        ),
     ],
 )
 def test_a_file_without_its_end_is_refused_and_may_be_retried(fetch, response):

@@ -205,6 +205,18 @@ def test_the_records_of_a_filter_that_the_service_ignores_are_counted(service, c
     assert not [message for message in warnings(caplog) if "distinct" in message]
 
 
+@pytest.mark.parametrize("meta", ["x", [1], 5, True])
+def test_a_listing_whose_meta_is_no_object_is_read(service, client, meta):
+    def rewrite(page):
+        return {**page, "meta": meta}
+
+    service.fail("GET", "/forms", faults.Rewrite(rewrite))
+
+    ids = [form["id"] for form in service.forms]
+    assert [form.id for form in client.list_forms()] == ids
+    assert [form["id"] for form in client.paginate("/forms")] == ids
+
+
 def read_all(ids, *, model=Form, total=None, size=100):
     """List what a service would send that counts ``total``."""
 

@@ -45,7 +45,21 @@ BAD = [
     ],
     *[
         ("base_url", f"https://host{rest}")
-        for rest in ("?a=b", "/v1?a", "#a", "/v1#a", "?", "/v1#", " ", "\n", "/a b", "\\a", ":x")
+        for rest in (
+            "?a=b",
+            "/v1?a",
+            "#a",
+            "/v1#a",
+            "?",
+            "/v1#",
+            " ",
+            "\n",
+            "/a b",
+            "\\a",
+            ":x",
+            "/50%",
+            "/%zz",
+        )
     ],
     *[("token", value) for value in (None, 5, "", "a b", "a\n", "é", "\x7f", '"a"', "'a'")],
     *[("api_version", value) for value in (None, 2.0, "2.0\n", "é")],

@@ -48,6 +48,12 @@ def test_half_a_character_in_a_job(client, field):
         client.create_job(7, {field: value})
 
 
+@pytest.mark.parametrize("skills", [{HALF: 1}, [{"level": {HALF: "high"}}], [HALF]])
+def test_half_a_character_in_the_skills_of_a_job(client, skills):
+    with pytest.raises(FsmInputError, match=r"^json\.skills: .*character"):
+        client.create_job(7, {"skills": skills})
+
+
 def test_a_complete_character_is_sent(service, make_client):
     assert make_client(service).create_job(7, {"notes": "\U0001f600 \\ud83d"}).notes == "\U0001f600 \\ud83d"
 

@@ -197,6 +197,9 @@ FRAMINGS = {
     "length too long": http(201, {"id": 1, "propertyID": 7}).replace(b"Length: 26", b"Length: 30"),
     "two lengths": b'HTTP/1.1 201 C\r\nContent-Length: 8\r\nContent-Length: 9\r\n\r\n{"id":1} ',
     "chunks without an end": b'HTTP/1.1 201 C\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n{"id":1}\r\n',
+    "a length beyond any memory": b'HTTP/1.1 201 C\r\nContent-Length: 99999999999999999999\r\n\r\n{"id":1}',
+    "a chunk of 256 TiB": b'HTTP/1.1 201 C\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\n{"id":1}',
+    "a chunk of less than nothing": b'HTTP/1.1 201 C\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n{"id":1}',
     "a chunk of no length": b'HTTP/1.1 201 C\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n{"id":1}\r\n0\r\n\r\n',
 }
 

@@ -478,6 +478,15 @@ def test_a_service_clock_that_is_hours_off_is_ignored_and_logged_once(service, c
     assert abs(served - ours - timedelta(hours=hours)) < timedelta(seconds=5)
 
 
+@pytest.mark.parametrize("meta", ["x", [1]])
+def test_forms_are_polled_from_a_listing_whose_meta_is_no_object(service, meta):
+    service.fail("GET", "/forms", faults.Rewrite(lambda page: {**page, "meta": meta}), every=True)
+
+    result = asyncio.run(FormPoller("fsm_default").read(EVERYTHING))
+
+    assert abs(result.started - datetime.now(UTC)) < timedelta(seconds=5)
+
+
 @pytest.mark.parametrize("minutes", [-4.9, 0, 4.9])
 def test_a_service_clock_that_is_minutes_off_is_used(service, caplog, minutes):
     service.fail("GET", "/forms", serving(timedelta(minutes=minutes)), every=True)
