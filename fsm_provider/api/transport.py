@@ -274,9 +274,14 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
         if value.removeprefix("-").isdecimal():
             seconds = float(value)
         else:
-            until = parsedate_to_datetime(value)
-            now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
+            until = _http_date(value)
+            now = _http_date(headers["Date"]) if "Date" in headers else datetime.now(UTC)
             seconds = (until - now).total_seconds()
     except (ValueError, TypeError, OverflowError):
         return None
     return min(max(0.0, seconds), MAX_RETRY_AFTER)
+
+
+def _http_date(text: str) -> datetime:
+    date = parsedate_to_datetime(text)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)  # the form of asctime has no zone

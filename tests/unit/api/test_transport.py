@@ -177,6 +177,7 @@ def test_a_compressed_response_is_read(service, make_client):
         ({"Retry-After": " 0 "}, 0),
         ({"Retry-After": "-3"}, 0),
         ({"Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"}, 30),
+        ({"Retry-After": "Fri Nov 20 10:00:30 2026", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"}, 30),
         ({"Retry-After": "Fri, 20 Nov 2026 09:00:00 GMT", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"}, 0),
         ({"Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT", "Date": "today"}, None),
         ({"Retry-After": "in a while"}, None),
