@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from json import dumps
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,13 +25,20 @@ from pydantic import (
 from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError, describe
 from fsm_provider.api.models import Integer, wire_name
-from fsm_provider.api.validation import describe_invalid_fields, dotted_name
+from fsm_provider.api.validation import HALF_A_CHARACTER, SURROGATE, describe_invalid_fields, dotted_name
 
 
 class _Payload(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
     )
+
+    @field_validator("*")
+    @classmethod
+    def _has_complete_characters(cls, value: Any) -> Any:
+        if SURROGATE.search(dumps(value, ensure_ascii=False, default=str)):
+            raise ValueError(HALF_A_CHARACTER)
+        return value
 
 
 def _integer_to_text(value: Any) -> Any:
@@ -85,11 +93,9 @@ class JobCreate(_Payload):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body: the given fields, under the service's names."""
-        as_given = {"skills", "extra_fields"}
-        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=as_given)
-        sent = {name: value for name, value in given.items() if value is not None}
-        skills = {"skills": self.skills} if "skills" in self.model_fields_set else {}
-        return {**sent, **skills, **self.extra_fields}
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
+        sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
+        return {**sent, **self.extra_fields}
 
 
 def _as_path_parameter(value: Any) -> Any:
@@ -216,6 +222,7 @@ PayloadT = TypeVar("PayloadT", bound=_Payload)
 _MESSAGES = {
     "extra_forbidden": "is not a field of it; a field that is not specified goes under extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
+    "string_unicode": HALF_A_CHARACTER,
 }
 
 

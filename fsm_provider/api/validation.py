@@ -30,6 +30,7 @@ OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"}
 """Headers that the client alone sets, in lower case."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Half a character."""
+HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 """A % that begins no encoded character: what is sent in its place depends on what sends it."""
@@ -141,7 +142,7 @@ def refuse_half_characters(name: str, text: str) -> None:
     """
     if SURROGATE.search(text):
         name = SURROGATE.sub("?", name)
-        raise FsmInputError(f"{name}: contains half a character (an unpaired surrogate)")
+        raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:

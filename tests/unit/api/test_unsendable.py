@@ -5,6 +5,7 @@ import datetime
 import pytest
 
 from fsm_provider.api import FsmClient, FsmInputError, Settings
+from fsm_provider.api.payloads import check_job_requests
 
 HALF = "\ud83d"
 SELF: list = []
@@ -40,18 +41,45 @@ def test_a_body_that_is_no_json(client, json, named):
     assert HALF not in str(raised.value)
 
 
-@pytest.mark.parametrize("field", ["notes", "customerReference", "extra_fields"])
-def test_half_a_character_in_a_job(client, field):
-    value = {"site": HALF} if field == "extra_fields" else HALF
+HALVES_IN_JOBS = [
+    {"notes": HALF},
+    {"customerReference": f"a{HALF}"},
+    {"skills": HALF},
+    {"skills": [{"skill": HALF}]},
+    {"skills": {HALF: 1}},
+    {"skills": [{"a": {f"b{HALF}": [1]}}]},
+    {"extra_fields": {"site": HALF}},
+    {"extra_fields": {HALF: 1}},
+    {"extra_fields": {"site": {HALF: 1}}},
+]
 
-    with pytest.raises(FsmInputError, match=r"^json\.(notes|customerReference|site): .*character"):
-        client.create_job(7, {field: value})
+
+@pytest.mark.parametrize("job", HALVES_IN_JOBS, ids=ascii)
+def test_half_a_character_in_a_job(client, job):
+    (field,) = job
+
+    with pytest.raises(FsmInputError, match=rf"^job\.{field}: contains half a character"):
+        client.create_job(7, job)
 
 
-@pytest.mark.parametrize("skills", [{HALF: 1}, [{"level": {HALF: "high"}}], [HALF]])
-def test_half_a_character_in_the_skills_of_a_job(client, skills):
-    with pytest.raises(FsmInputError, match=r"^json\.skills: .*character"):
-        client.create_job(7, {"skills": skills})
+@pytest.mark.parametrize("job", HALVES_IN_JOBS, ids=ascii)
+def test_half_a_character_in_many_jobs(job):
+    (field,) = job
+
+    with pytest.raises(FsmInputError, match=rf"^jobs\[1\]\.job\.{field}: contains half a character"):
+        check_job_requests([{"property_id": 7, "job": one} for one in ({}, job)])
+
+
+def test_half_a_character_in_a_key():
+    with pytest.raises(FsmInputError, match=r"^jobs\[0\]\.key: contains half a character"):
+        check_job_requests([{"property_id": 7, "job": {}, "key": HALF}])
+
+
+def test_half_a_character_in_a_webhook(client):
+    webhook = {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
+
+    with pytest.raises(FsmInputError, match=r"^webhook\.description: contains half a character"):
+        client.register_webhook({**webhook, "description": HALF})
 
 
 def test_a_complete_character_is_sent(service, make_client):
