@@ -60,8 +60,8 @@ class FsmJobOperator(FsmWriteOnceOperator):
         ``create`` another (templated). A retry always reuses it.
     :param find_existing: a function that looks for a job whose creation is uncertain, after the request and
         in later attempts: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
-        the id of the job, or None. Without a job, ``if_uncertain`` decides. :func:`find_by` makes one for
-        services that list jobs.
+        the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
+        :func:`find_by` makes one for services that list jobs.
     :param headers: further headers of each request (templated).
     """
 

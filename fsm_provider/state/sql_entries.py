@@ -240,7 +240,9 @@ class SqlEntries(LedgerEntries):
                 self._replace(connection, key, entry)
             else:
                 if entry is not None and not is_intent(entry):
-                    logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, task_in(row))
+                    by = task_in(row)
+                    who = "a settlement or a later attempt of this task" if by == self._task else by
+                    logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, who)
                 others[key] = row
         if new:
             connection.execute(_INSERT, new)

@@ -37,22 +37,25 @@ class Idempotency:
         remembered = timedelta(hours=settings.idempotency_hours)
         return cls(settings.idempotency_header, service, remembered, RetryPolicy(settings.max_retries))
 
-    def for_intent(self, before: Entry | None) -> dict[str, str]:
+    def for_intent(self, digest: str, before: Entry | None) -> dict[str, str]:
         """Return what the entry of a write keeps that is about to be sent.
 
-        A write whose outcome is uncertain keeps its key, however it has changed since. Any other gets one of
+        A write whose outcome is uncertain keeps its key, unless it has changed since. Any other gets one of
         its own: the service may remember that it has done the one before, or refused it.
 
+        :param digest: that of the write.
         :param before: its entry so far.
         """
-        if before and "result" not in before and self.recognises(before):
+        if before and "result" not in before and self.recognises(digest, before):
             return dict(before["idempotency"])
         since = datetime.now(UTC).isoformat(timespec="seconds")
         return {"header": self.header, "service": self.service, "key": uuid4().hex, "since": since}
 
-    def recognises(self, entry: Entry) -> bool:
-        """Return whether the service recognises what an entry says was sent, if it is sent again."""
+    def recognises(self, digest: str, entry: Entry) -> bool:
+        """Return whether the service recognises a write as what an entry says was sent."""
         sent: dict[str, Any] | None = entry.get("idempotency")
-        if sent is None or sent["service"] != self.service or sent["header"].lower() != self.header.lower():
+        if sent is None or entry["digest"] != digest:
+            return False
+        if sent["service"] != self.service or sent["header"].lower() != self.header.lower():
             return False
         return datetime.now(UTC) - datetime.fromisoformat(sent["since"]) < self.remembered

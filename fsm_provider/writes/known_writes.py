@@ -65,7 +65,7 @@ class KnownWrites:
             return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
         under_way = not waited and self._is_under_way(entry)
         error = error_from(entry, self.task, under_way=under_way)
-        is_recognised = self.idempotency is not None and self.idempotency.recognises(entry)
+        is_recognised = self.idempotency is not None and self.idempotency.recognises(write.digest, entry)
         if is_recognised and isinstance(error, FsmUncertainWriteError):
             error, repeat = repeatable(error), True
         return WriteOutcome(error=error, repeat=repeat, under_way=under_way, by=by)

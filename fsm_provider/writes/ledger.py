@@ -24,6 +24,7 @@ from fsm_provider.api.errors import (
     FsmApiError,
     FsmConflictError,
     FsmError,
+    FsmRepeatableWriteError,
     FsmUncertainWriteError,
 )
 from fsm_provider.api.retry import Attempts
@@ -122,7 +123,7 @@ class Ledger(KnownWrites):
         while True:
             known = self._known_at_rest(write, stopping)
             is_uncertain = known is not None and isinstance(known.error, FsmUncertainWriteError)
-            if is_uncertain and (found := self._find(write, prepare, find)) is not None:
+            if is_uncertain and (found := self._find(write, prepare, find, known.error)) is not None:
                 return found
             if known is None or known.repeat:
                 prepare()
@@ -157,8 +158,17 @@ class Ledger(KnownWrites):
         if stopping.wait(attempts.delay_after(repeatable(error))):
             raise repeatable(error)
 
-    def _find(self, write: Write, prepare: Callable[[], Any], find: Callable[[], Any] | None) -> Any:
-        """Look for what a write has written; a failure leaves it uncertain."""
+    def _find(
+        self,
+        write: Write,
+        prepare: Callable[[], Any],
+        find: Callable[[], Any] | None,
+        uncertain: FsmError | None = None,
+    ) -> Any:
+        """Look for what a write has written; a failure leaves it uncertain.
+
+        :param uncertain: raised after a failure, unless the service recognises the write.
+        """
         if find is None:
             return None
         try:
@@ -166,7 +176,9 @@ class Ledger(KnownWrites):
             found = find()
         except Exception as error:  # noqa: BLE001 - it is the user's function
             logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
-            return None
+            found = None
+            if uncertain and not isinstance(uncertain, FsmRepeatableWriteError):
+                raise uncertain from None
         if found is not None:
             logger.info("%s was found in the service", write)
             self.record(write, found)
@@ -225,7 +237,7 @@ class Ledger(KnownWrites):
         uncertain: FsmError | None,
     ) -> Any:
         before = self.entries.get(write.key)
-        sent = self.idempotency.for_intent(before) if self.idempotency else None
+        sent = self.idempotency.for_intent(write.digest, before) if self.idempotency else None
         self._store_intent(write, before, sent)
         self._sending.write = write, before, sent
         try:
@@ -233,35 +245,35 @@ class Ledger(KnownWrites):
         except FsmError as error:
             if error.may_have_written:
                 entry = {**self._sent(write), "error": error.as_dict()}
-                self.entries.put(write.key, entry)
+                self._put_now(write, entry)
                 if before:
                     raise error_from(entry, self.task) from error
                 raise
             if isinstance(error, FsmConflictError) and (before is None or is_conflict(before)):
                 before = {**self._intent(write), "error": error.as_dict()}
-            self._withdraw(write, before)
+            self._put_now(write, before)
             if isinstance(uncertain, FsmUncertainWriteError) and error.permanent:
                 raise still_uncertain(write, uncertain, error) from error
             raise
         except _ClaimedError:
             raise
         except NothingSentError:
-            self._withdraw(write, before)
+            self._put_now(write, before)
             raise
         finally:
             self._sending.write = None
         self.entries.put(write.key, {**self._sent(write), "result": keep(result)})
         return result
 
-    def _withdraw(self, write: Write, before: Entry | None) -> None:
-        """Restore what was known before.
+    def _put_now(self, write: Write, entry: Entry | None) -> None:
+        """Put an entry that tells nothing final; store it, where others write too.
 
-        :raises _ClaimedError: if another task knows more by now.
+        :raises _ClaimedError: if another task, or a settlement, knows more by now.
         """
-        self.entries.put(write.key, before)
+        self.entries.put(write.key, entry)
         if self.task:
             self.store()
-            if self.entries.get(write.key) is not before:
+            if self.entries.get(write.key) is not entry:
                 raise _ClaimedError
 
     def _store_intent(self, write: Write, before: Entry | None, sent: Entry | None) -> None:

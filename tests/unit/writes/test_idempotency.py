@@ -227,15 +227,31 @@ def test_a_draft_that_was_changed_after_a_refusal_has_another_key(service, conne
     assert len(set(keys(service))) == 2
 
 
-def test_a_draft_that_was_changed_while_it_is_uncertain_keeps_its_key(service, connect, store, attempt):
+def test_a_draft_that_was_changed_while_it_is_uncertain_is_not_sent(service, connect, store, attempt):
+    """With its key, the service may take it for another write, and both are done."""
     connect(service, max_retries=0)
     service.fail("POST", PATH, faults.Reset(after_handling=True))
     with pytest.raises((FsmError, AirflowException), match="may be repeated"):
         attempt(key="one")
 
-    with pytest.raises(AirflowFailException, match="HTTP 422"):
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
         attempt(job={"customerReference": "PO-2"}, key="one")
+    assert len(keys(service)) == len(service.jobs) == 1
+
+    attempt(key="one")
     assert len(set(keys(service))) == len(service.jobs) == 1
+
+
+def test_a_draft_that_was_changed_is_sent_with_another_key_at_its_author_s_risk(
+    service, connect, store, attempt
+):
+    connect(service, max_retries=0)
+    service.fail("POST", PATH, faults.Reset(after_handling=True))
+    with pytest.raises((FsmError, AirflowException), match="may be repeated"):
+        attempt(key="one")
+
+    attempt(job={"customerReference": "PO-2"}, key="one", if_uncertain="create")
+    assert len(set(keys(service))) == len(service.jobs) == 2
 
 
 def test_the_time_that_counts_is_that_of_the_first_request(service, connect, store, attempt, monkeypatch):

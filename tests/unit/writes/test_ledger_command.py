@@ -248,6 +248,23 @@ def test_what_was_sent_a_while_ago_is_settled(service, store, connect, run):
 
 @JOB_OPERATORS
 @pytest.mark.parametrize("before", ["nothing", "uncertain"])
+def test_a_settlement_is_the_outcome_where_no_response_comes(service, store, run, caplog, write, before):
+    if before == "uncertain":
+        leave_uncertain(service, store, write())
+
+    def settle():
+        assert run("settle", "PM-7", "--job-id", "4711", "--force", *WHY)[0] == 0
+
+    service.fail("POST", "/properties/7/jobs", faults.Before(settle, faults.Status(500)))
+    result = write(if_uncertain="create").execute(context_for(store))
+
+    (outcome,) = result if isinstance(result, list) else [{"jobID": result["id"]}]
+    assert (outcome["jobID"], store.entries["PM-7"]["result"]["id"]) == (4711, 4711)
+    assert "a settlement or a later attempt of this task has replaced it" in caplog.text
+
+
+@JOB_OPERATORS
+@pytest.mark.parametrize("before", ["nothing", "uncertain"])
 def test_a_late_response_does_not_replace_a_settlement(service, store, run, caplog, write, before):
     if before == "uncertain":
         leave_uncertain(service, store, write())

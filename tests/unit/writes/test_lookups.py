@@ -95,9 +95,9 @@ def test_what_cannot_be_looked_up_stays_uncertain(
 ):
     connect(service)
     lose_the_response(service)
-    for _ in range(2):
+    for options in ({}, {}, {"if_uncertain": "create"}):
         with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
-            attempt(find_existing=find_existing)
+            attempt(find_existing=find_existing, **options)
     assert len(service.jobs) == 1
     assert "could not be looked up" in caplog.text
     assert caplog.text.count(says.partition(":")[0]) >= 2
