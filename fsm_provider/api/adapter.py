@@ -162,7 +162,7 @@ class _Response(HTTPResponse):
 
     def _read_status(self) -> Any:
         self._status_lines += 1
-        if self._status_lines > MAX_INTERIM_RESPONSES:
+        if self._status_lines > MAX_INTERIM_RESPONSES + 1:
             raise HTTPException(f"more than {MAX_INTERIM_RESPONSES} interim responses")
         return super()._read_status()  # type: ignore[misc]
 
