@@ -122,8 +122,8 @@ class Ledger(KnownWrites):
         attempts = Attempts(self.idempotency.policy) if self.idempotency else None
         while True:
             known = self._known_at_rest(write, stopping)
-            is_uncertain = known is not None and isinstance(known.error, FsmUncertainWriteError)
-            if is_uncertain and (found := self._find(write, prepare, find, known.error)) is not None:
+            uncertain = known.error if known and isinstance(known.error, FsmUncertainWriteError) else None
+            if uncertain and (found := self._find(write, prepare, find, uncertain)) is not None:
                 return found
             if known is None or known.repeat:
                 prepare()
