@@ -234,6 +234,7 @@ class BulkJobCreator:
         with self._slots:
             if self._stopping.is_set():
                 raise NothingSentError
+            ledger.renew()
             key_headers = ledger.headers()
             try:
                 created = self._hook.client.send_job(job.request, {**self._headers, **key_headers})

@@ -24,6 +24,7 @@ from fsm_provider.api.errors import (
     FsmApiError,
     FsmConflictError,
     FsmError,
+    FsmInputError,
     FsmRepeatableWriteError,
     FsmUncertainWriteError,
 )
@@ -42,6 +43,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LONG_WAIT = 1.0
 """Seconds. Before a wait this long the withdrawal of an intent is stored, so that a kill leaves no doubt."""
+INTENT_LIFETIME = 1.0
+"""Seconds. An intent that waited longer is stored anew before it is sent: others may have taken it over."""
 LOOK_INTERVAL = 0.5
 """Seconds between two looks at what another task is sending."""
 
@@ -173,7 +176,8 @@ class Ledger(KnownWrites):
             return None
         try:
             prepare()
-            found = find()
+            if (found := find()) is not None:
+                self._check_unknown(write, found)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
             found = None
@@ -183,6 +187,19 @@ class Ledger(KnownWrites):
             logger.info("%s was found in the service", write)
             self.record(write, found)
         return found
+
+    def _check_unknown(self, write: Write, found: Any) -> None:
+        """Check that what was found is not known as what another write, or an earlier one of this key, wrote.
+
+        :raises FsmInputError: if it is.
+        """
+        known = [(key, entry) for key, entry in self.entries if key != write.key]
+        entry = self.entries.get(write.key)
+        while entry and (entry := entry.get("before")):
+            known.append((write.key, entry))
+        for key, entry in known:
+            if "result" in entry and entry["result"] and entry["result"].get("id") == found["id"]:
+                raise FsmInputError(f"{found['id']} is known as what was written before with key '{key}'")
 
     def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
         """Return what is known of a write once no other task is sending it.
@@ -209,6 +226,14 @@ class Ledger(KnownWrites):
         """Return the headers by which the service recognises the write, inside ``send``."""
         _, _, sent = self._sending.write
         return {sent["header"]: sent["key"]} if sent else {}
+
+    def renew(self) -> None:
+        """Store the intent anew, inside ``send``, if it has waited for long to be sent.
+
+        :raises NothingSentError: if another task has taken it over meanwhile.
+        """
+        if time.monotonic() - self._sending.stored_at >= INTENT_LIFETIME:
+            self._store_intent(*self._sending.write)
 
     def wait(self, seconds: float, stopping: Event) -> None:
         """Wait before a request, inside ``send``. The intent is withdrawn meanwhile, as nothing is in flight.
@@ -280,6 +305,7 @@ class Ledger(KnownWrites):
         further = {"before": before, "idempotency": sent}
         intent = {**self._intent(write), **{name: value for name, value in further.items() if value}}
         self.entries.put(write.key, intent)
+        self._sending.stored_at = time.monotonic()
         try:
             self.store()
         except BaseException:

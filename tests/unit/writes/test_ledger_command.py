@@ -7,7 +7,10 @@ import logging
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Event
 
 import pytest
 import sqlalchemy
@@ -233,6 +236,25 @@ def test_what_may_be_under_way_is_settled_only_by_force(service, store, run):
 
     assert run(*settle, "--force")[0] == 0
     assert rows(store)[0].state == "done"
+
+
+def test_what_waited_to_be_sent_is_not_sent_after_others_took_it_over(service, store, run, monkeypatch):
+    monkeypatch.setattr("fsm_provider.writes.ledger.INTENT_LIFETIME", 0.2)
+    held, pool = Event(), ThreadPoolExecutor()
+    waiting = service.fail("POST", "/properties/7/jobs", faults.Before(held.wait), calls=(1, 2))
+    jobs = [{"property_id": 7, "job": {"customerReference": key}, "key": key} for key in ("A", "B", "PM-7")]
+    operator = FsmCreateJobsOperator(task_id="create", jobs=jobs, max_concurrency=2, once_per="key")
+    first = pool.submit(operator.execute, context_for(store))
+    service.wait_for(lambda: waiting.hits == 2 and len(rows(store)) == 3, timeout=10)
+
+    assert run("settle", "PM-7", "--not-created", "--force", *WHY)[0] == 0
+    job = create_job(once_per="key").execute(context_for(store, run_id="another"))
+    time.sleep(0.3)
+    held.set()
+
+    outcomes = {one["key"]: (one["outcome"], one["jobID"]) for one in first.result()}
+    assert outcomes["PM-7"] == ("existing", job["id"])
+    assert len(service.jobs) == 3
 
 
 def test_what_was_sent_a_while_ago_is_settled(service, store, connect, run):

@@ -35,12 +35,12 @@ def find(service):
 def attempt(request, store):
     """Runs an attempt of either operator; returns the job's id."""
 
-    def run(**options):
+    def run(*, cleared=0, **options):
         if request.param == "one":
             operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB, **options)
-            return operator.execute(context_for(store))["id"]
+            return operator.execute(context_for(store, cleared=cleared))["id"]
         operator = FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": JOB}], **options)
-        return operator.execute(context_for(store))[0]["jobID"]
+        return operator.execute(context_for(store, cleared=cleared))[0]["jobID"]
 
     return run
 
@@ -101,6 +101,30 @@ def test_what_cannot_be_looked_up_stays_uncertain(
     assert len(service.jobs) == 1
     assert "could not be looked up" in caplog.text
     assert caplog.text.count(says.partition(":")[0]) >= 2
+
+
+def test_a_job_that_was_created_before_is_not_found_in_place_of_another(
+    service, connect, store, attempt, find, caplog
+):
+    connect(service)
+    attempt()
+    lose_the_response(service, handled=False)
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        attempt(cleared=1, if_already_done="create", find_existing=find)
+    assert "is known as what was written before" in caplog.text
+
+
+def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
+    connect(service)
+    service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(2,))
+    lose_the_response(service)
+    jobs = [{"property_id": 7, "job": JOB, "key": key} for key in ("A", "B")]
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1, find_existing=find)
+
+    with pytest.raises(AirflowFailException, match="1 existing, 1 uncertain"):
+        operator.execute(context_for(store))
+    assert "is known as what was written before with key 'A'" in caplog.text
 
 
 def test_the_entry_stays_while_the_lookup_waits(service, connect, store, attempt):
