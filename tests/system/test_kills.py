@@ -91,8 +91,8 @@ def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
         reports |= zip(not_retried, again, strict=True)
     after = {key: Aftermath(runs[key], report) for key, report in reports.items()}
 
-    failed = [key for key in range(RUNS) if after[key].retried.state == "failed"]
-    again = [key for key in runs if key not in range(RUNS)] + failed[:CLEARED_BULK_RUNS]
+    failed_first = sorted(range(RUNS), key=lambda number: after[number].retried.state != "failed")
+    again = [key for key in runs if key not in range(RUNS)] + failed_first[:CLEARED_BULK_RUNS]
     with stage.quiet():
         stage.clear([runs[key] for key in again])
     for key, report in zip(again, stage.finish([runs[key] for key in again]), strict=True):
