@@ -22,7 +22,7 @@ from fsm_provider.state.sql_tables import ATTEMPTS, HISTORY, LEDGER
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.ledger_command import main
 from fsm_provider.writes.ledger_table import JOB
-from tests.capabilities import IS_AIRFLOW_3
+from tests.capabilities import IS_AIRFLOW_3, THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_for
 
@@ -238,6 +238,7 @@ def test_what_may_be_under_way_is_settled_only_by_force(service, store, run):
     assert rows(store)[0].state == "done"
 
 
+@THREADS.needed
 def test_what_waited_to_be_sent_is_not_sent_after_others_took_it_over(service, store, run, monkeypatch):
     monkeypatch.setattr("fsm_provider.writes.ledger.INTENT_LIFETIME", 0.2)
     held, pool = Event(), ThreadPoolExecutor()
