@@ -180,9 +180,9 @@ class Ledger(KnownWrites):
                 self._check_unknown(write, found)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
-            found = None
-            if uncertain and not isinstance(uncertain, FsmRepeatableWriteError):
-                raise uncertain from None
+            if uncertain is None or isinstance(uncertain, FsmRepeatableWriteError):
+                return None
+            raise uncertain from None
         if found is not None:
             logger.info("%s was found in the service", write)
             self.record(write, found)
@@ -198,7 +198,7 @@ class Ledger(KnownWrites):
         while entry and (entry := entry.get("before")):
             known.append((write.key, entry))
         for key, entry in known:
-            if "result" in entry and entry["result"] and entry["result"].get("id") == found["id"]:
+            if entry.get("result", {}).get("id") == found["id"]:
                 raise FsmInputError(f"{found['id']} is known as what was written before with key '{key}'")
 
     def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
