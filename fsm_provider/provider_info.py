@@ -127,6 +127,14 @@ def get_provider_info() -> dict[str, Any]:
             "fsm": {
                 "description": "The field-service management provider.",
                 "options": {
+                    "airflow_name": {
+                        "description": "A name of this Airflow, the same on all workers. Needed if several "
+                        "Airflows have DAGs with the same ids and share the database of a ledger.",
+                        "version_added": None,
+                        "type": "string",
+                        "example": "north",
+                        "default": "",
+                    },
                     "ledger_retention_days": {
                         "description": "Before Airflow 3.3, how many days after a task's last attempt its "
                         "ledger is deleted from Airflow's Variables, by a later run of the task.",

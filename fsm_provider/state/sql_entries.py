@@ -33,7 +33,7 @@ from fsm_provider.api.errors import FsmInputError, error_from_dict
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, is_intent, superseded
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
-from fsm_provider.state.task import Task
+from fsm_provider.state.task import Task, began_after
 
 if TYPE_CHECKING:
     from sqlalchemy import Case, Column, Update
@@ -97,7 +97,7 @@ class SqlEntries(LedgerEntries):
     :param base_url: identifies the service.
     :param scope: what shares entries: those of one run, or "" for those of all.
     :param task: whose attempt this is.
-    :param attempt: sorts after all attempts of the task that were begun before.
+    :param attempt: as :func:`~fsm_provider.state.task.attempt_id` returns it.
     :raises SupersededError: if a later attempt has begun.
     """
 
@@ -162,7 +162,9 @@ class SqlEntries(LedgerEntries):
         if not connection.execute(ATTEMPTS.update().where(mine).values(stored_at=utc_now())).rowcount:
             values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": utc_now()}
             connection.execute(ATTEMPTS.insert().values(**values))
-        elif connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one() > self._attempt:
+        elif began_after(
+            connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one(), self._attempt
+        ):
             raise superseded("this one")
         else:
             connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))

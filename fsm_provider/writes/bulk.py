@@ -117,8 +117,11 @@ class BulkJobCreator:
                 self._stop("on_error is fail_fast")
 
     def _take_existing(self, ledger: Ledger) -> None:
+        keys = {job.outcome["jobID"]: key for key, job in self._jobs.items()}
         for key, job_id in self._existing_jobs.items():
             _, write, outcome = self._jobs[key]
+            if outcome["jobID"] is None and (other := keys.setdefault(job_id, key)) != key:
+                raise FsmInputError(f"existing_jobs.{key}: job {job_id} is that of '{other}'")
             known = ledger.get(write)
             if known and known.under_way:
                 raise FsmInputError(f"existing_jobs.{key}: may not be created yet: {known.error}")

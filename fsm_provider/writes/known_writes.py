@@ -37,7 +37,7 @@ class KnownWrites:
         sent, if ``once_per_key``. A retry never does.
     :param task: the running task, where other tasks write to the same entries.
     :param once_per_key: whether tasks of all runs do.
-    :param max_flight: seconds after which what another task has sent and not recorded is uncertain.
+    :param max_flight: seconds after which what another task or attempt has sent has arrived, or never will.
     :param idempotency: the keys by which the service recognises a write; None if it does not.
     """
 
@@ -63,7 +63,7 @@ class KnownWrites:
         by, repeat = task_of(entry), self._repeats(entry)
         if "result" in entry:
             return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
-        under_way = not waited and self._is_under_way(entry)
+        under_way = not waited and task_of(entry) != self.task and self.may_arrive(entry)
         error = error_from(entry, self.task, under_way=under_way)
         is_recognised = self.idempotency is not None and self.idempotency.recognises(write.digest, entry)
         if is_recognised and isinstance(error, FsmUncertainWriteError):
@@ -166,8 +166,9 @@ class KnownWrites:
             entry = entry.get("before")
         return False
 
-    def _is_under_way(self, entry: Entry) -> bool:
-        if not is_intent(entry) or task_of(entry) == self.task:
+    def may_arrive(self, entry: Entry) -> bool:
+        """Return whether the request of an intent, sent by another task or attempt, may be on its way."""
+        if not is_intent(entry):
             return False
         age = datetime.now(UTC) - datetime.fromisoformat(entry["sent"][2])
         return age.total_seconds() < self.max_flight

@@ -124,7 +124,7 @@ class Ledger(KnownWrites):
         stopping = stopping or Event()
         attempts = Attempts(self.idempotency.policy) if self.idempotency else None
         while True:
-            known = self._known_at_rest(write, stopping)
+            known = self._known_at_rest(write, stopping, looks_up=find is not None)
             uncertain = known.error if known and isinstance(known.error, FsmUncertainWriteError) else None
             if uncertain and (found := self._find(write, prepare, find, uncertain)) is not None:
                 return found
@@ -201,15 +201,21 @@ class Ledger(KnownWrites):
             if entry.get("result", {}).get("id") == found["id"]:
                 raise FsmInputError(f"{found['id']} is known as what was written before with key '{key}'")
 
-    def _known_at_rest(self, write: Write, stopping: Event) -> WriteOutcome | None:
+    def _known_at_rest(self, write: Write, stopping: Event, *, looks_up: bool) -> WriteOutcome | None:
         """Return what is known of a write once no other task is sending it.
 
-        The wait has an end even if the clock of the other one is ahead.
+        Before it is looked up or sent again, the request of an earlier attempt has to arrive, too. The wait
+        has an end even if the clock of the other one is ahead.
         """
         seen, since = None, 0.0
-        while (known := self.get(write)) and known.under_way:
-            if (entry := self.entries.get(write.key)) != seen:
-                logger.info("Waiting for another task: %s", known.error)
+        while known := self.get(write):
+            entry = self.entries.get(write.key)
+            asks_again = (looks_up or known.repeat) and not isinstance(known.error, FsmRepeatableWriteError)
+            if not known.under_way and not (asks_again and entry and self.may_arrive(entry)):
+                break
+            if entry != seen:
+                what = "another task" if known.under_way else "a request that may be on its way"
+                logger.info("Waiting for %s: %s", what, known.error)
                 seen, since = entry, time.monotonic()
             elif time.monotonic() - since >= self.max_flight:
                 return self.get(write, waited=True)

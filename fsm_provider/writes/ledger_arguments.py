@@ -47,13 +47,15 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
         help="who you are; default: the user of this process",
     )
     why = argparse.ArgumentParser(add_help=False)
-    why.add_argument("--why", metavar="TEXT", required=True, help="kept in the history")
+    why.add_argument("--why", type=_text, metavar="TEXT", required=True, help="kept in the history")
 
     one = parser.subcommand("list", "show entries, or what people have changed", task)
-    one.add_argument("--key", help="only of this key")
+    one.add_argument("--key", type=_text, help="only of this key")
     which = one.add_mutually_exclusive_group()
     which.add_argument(
-        "--uncertain", action="store_true", help="only what may exist or not, as no response was recorded"
+        "--uncertain",
+        action="store_true",
+        help="only what may exist or not: no response, or a conflict",
     )
     which.add_argument(
         "--settled", action="store_true", help="what was settled, forgotten and pruned, when, by whom and why"
@@ -62,7 +64,7 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
 
     text = "record what became of a write whose outcome is uncertain, after a look into the service"
     one = parser.subcommand("settle", text, task, who, why)
-    one.add_argument("key", metavar="KEY")
+    one.add_argument("key", type=_text, metavar="KEY")
     outcome = one.add_mutually_exclusive_group(required=True)
     outcome.add_argument("--job-id", type=_positive, metavar="N", help="the job exists: tasks return it")
     outcome.add_argument(
@@ -75,11 +77,15 @@ def make_parser(prog: str) -> argparse.ArgumentParser:
         help="the response to the request of an FsmRequestOperator, which tasks then return",
     )
     one.add_argument(
-        "--force", action="store_true", help="settle it though a task may be sending it at this moment"
+        "--force",
+        action="store_true",
+        help="settle it though a task may be sending it now, or another key has the job",
     )
 
     text = "delete entries that are done, each by its key, so that they may be sent again"
-    parser.subcommand("forget", text, task, who, why).add_argument("key", metavar="KEY", nargs="+")
+    parser.subcommand("forget", text, task, who, why).add_argument(
+        "key", type=_text, metavar="KEY", nargs="+"
+    )
 
     text = (
         "delete entries that are done and were last written some days ago. A task that is cleared afterwards "
@@ -110,6 +116,12 @@ def _user() -> str | None:
         return getuser()
     except (ImportError, KeyError, OSError):  # a container's user may have no name
         return None
+
+
+def _text(text: str) -> str:
+    if not (stripped := text.strip()):  # as the operators strip keys
+        raise argparse.ArgumentTypeError("is empty")
+    return stripped
 
 
 def _positive(text: str) -> int:

@@ -80,7 +80,7 @@ def _list(table: LedgerTable, options: argparse.Namespace) -> int:
         found = table.history(**_filters(options))
         columns = ("at", "action", "key", "who", "why")
     else:
-        states = ("sent", "uncertain") if options.uncertain else ()
+        states = ("sent", "uncertain", "conflict") if options.uncertain else ()
         entries = table.find(**_filters(options), states=states)
         found = [entry.as_json() for entry in entries]
     if options.json:

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -174,7 +174,7 @@ class LedgerTable:
         """Record what a person has found out of a write whose outcome is unknown, or was a conflict.
 
         :param result: ``{"id": …}`` of a job, ``{"answer": …}`` of a request; None if nothing was written.
-        :param force: settle it even if a task may be sending it at this moment.
+        :param force: settle it even if a task may be sending it at this moment, or another key has the job.
         :return: what is recorded now.
         :raises RefusedError: if the outcome is known, or the result is not that of such a write.
         """
@@ -185,9 +185,10 @@ class LedgerTable:
             known = "its response" if stored.job_id is None else f"job {stored.job_id}"
             raise RefusedError(f"{stored}: is done: {known} is recorded; see forget")
         if stored.under_way and not force:
+            until = stored.sent_at + timedelta(seconds=self._max_flight)
             raise RefusedError(
-                f"{stored}: was sent at {stored.sent_at:%H:%M:%S} UTC and may be under way: wait until "
-                f"{self._max_flight:.0f} s have passed, or add --force if the task has ended"
+                f"{stored}: was sent at {stored.sent_at:%F %T} UTC and may be under way: wait until "
+                f"{until:%F %T} UTC (it is {datetime.now(UTC):%T}), or add --force if the task has ended"
             )
         if result is None:
             earlier = stored.entry.get("before")
@@ -198,11 +199,23 @@ class LedgerTable:
                 return f"{stored}: was not created; what was sent before it is recorded again"
             return f"{stored}: was not created; the next attempt may send it"
         if "id" in result:
+            if not force and (other := self._find_job(result["id"])):
+                raise RefusedError(
+                    f"{stored}: job {result['id']} is that of '{other.key}'; add --force if it does both"
+                )
             result = {**stored.entry["sent"][3], **result}
         action = f"job {result['id']}" if "id" in result else "answer"
         kept = {name: stored.entry[name] for name in KEPT}
         self._change(stored, {**kept, "result": result}, action=action, who=who, why=why)
         return f"{stored}: {action} is recorded; nothing sends it again"
+
+    def _find_job(self, job_id: int) -> Stored | None:
+        """Return an entry that holds a job, None if there is none."""
+        mentions = LEDGER.c.entry.contains(f'"id": {job_id}')
+        query = select(LEDGER).where(LEDGER.c.service == self._service, LEDGER.c.state == "done", mentions)
+        with self._engine.connect() as connection:
+            found = [Stored(row, self._max_flight) for row in connection.execute(query)]
+        return next((stored for stored in found if stored.job_id == job_id), None)
 
     @staticmethod
     def _check_result(stored: Stored, result: dict[str, Any] | None) -> None:

@@ -110,12 +110,8 @@ def error_from(entry: Entry, task: Task | None = None, *, under_way: bool = Fals
     else:
         method, path, attempted_at, subject = entry["sent"]
         by = task_of(entry)
-        if by == task:
-            reason = "an earlier attempt of this task ended before a response was recorded"
-        elif under_way:
-            reason = f"{by} is sending it"
-        else:
-            reason = f"{by} has recorded no response"
+        who = "an earlier attempt of this task" if by == task else by
+        reason = f"{who} {'may be sending it' if under_way else 'has recorded no response'}"
         error = FsmUncertainWriteError(method, path, reason, attempted_at, subject)
     if "before" in entry and isinstance(error, FsmUncertainWriteError):
         sent_at, result = entry["before"]["sent"][2], entry["before"].get("result")

@@ -36,8 +36,6 @@ def main() -> int:
         except BenchmarkError as error:
             print(error, file=sys.stderr)
             return 1
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(outcome, indent=1) + "\n")
     report.print_table(outcome)
     written = [] if options.results else [options.json]
     picture = options.docs.with_suffix(".svg") if options.docs else options.json.with_suffix(".png")
@@ -65,6 +63,9 @@ def _measure(options: argparse.Namespace) -> report.Report:
             measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)
             outcome["rows"] += [row.as_json() for row in case.rows(extent, measured)]
             outcome["costs"] += case.costs(extent, measured)
+            # What was measured is kept if a later benchmark fails.
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(outcome, indent=1) + "\n")
             if fingerprint() != outcome["source"]:
                 raise BenchmarkError(
                     f"{name}: fsm_provider or the benchmarks changed while they were measured"

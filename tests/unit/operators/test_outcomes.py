@@ -1,6 +1,7 @@
 """The outcomes of jobs, wherever an attempt ends: no less and no more than the ledger knows."""
 
 import json
+import re
 import threading
 
 import pytest
@@ -459,6 +460,18 @@ def test_fail_fast_sends_nothing_if_a_job_is_uncertain_from_the_start(service, s
     outcomes, _ = attempt(store, cleared=1, on_error="fail_fast", max_concurrency=4)
 
     assert statuses(outcomes) == ["existing", "uncertain", "not_created"]
+    assert len(service.requests) == requests
+
+
+@pytest.mark.parametrize("existing", [{"PM-2": 4711, "PM-3": 4711}, {"PM-2": "that of PM-1"}])
+def test_two_existing_jobs_are_not_one(service, store, half_done, existing):
+    requests, known = len(service.requests), half_done[0]["jobID"]
+    existing = {key: 4711 if job_id == 4711 else known for key, job_id in existing.items()}
+
+    outcomes, error = attempt(store, cleared=1, existing_jobs=existing)
+
+    assert re.search(r"existing_jobs\.PM-[23]: job \d+ is that of 'PM-[12]'", str(error))
+    assert statuses(outcomes)[0] == "existing"
     assert len(service.requests) == requests
 
 

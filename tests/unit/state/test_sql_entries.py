@@ -1,12 +1,14 @@
 """The entries of a ledger in a database."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from fsm_provider.state import sql_entries
+from fsm_provider.state.entries import SupersededError
 from fsm_provider.state.sql_entries import SqlEntries
 from fsm_provider.state.sql_tables import check_tables
 from fsm_provider.state.task import Task
@@ -80,6 +82,26 @@ def test_a_claim_that_is_withdrawn_and_made_again_is_not_replaced(tmp_path):
     second.store()
 
     assert second.get("a")["by"] == TASK_OF["1"].as_dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        ("b.000001", "c.000002", False),
+        ("b.000001", "a.000002", False),  # begun by a scheduler whose clock is behind
+        ("b.000003", "c.000001", False),  # the run was deleted and triggered again
+        ("b.000002", "a.000001", True),
+        ("b", "c.000001", False),  # of an earlier version of this provider
+    ],
+)
+def test_only_an_attempt_that_began_before_the_latest_is_refused(tmp_path, before, after, is_refused):
+    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
+    check_tables(engine)
+    scope = {"base_url": "http://fsm", "scope": ""}
+    SqlEntries(engine, task=TASK, attempt=before, **scope)
+
+    with pytest.raises(SupersededError) if is_refused else nullcontext():
+        SqlEntries(engine, task=TASK, attempt=after, **scope)
 
 
 TASK_OF = {run: Task("dag", run, "task", -1) for run in "12"}

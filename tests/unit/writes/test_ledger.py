@@ -35,8 +35,10 @@ def connected(service, connect, store):
     connect(service)
 
 
-def ledger_in(store, *, cleared=0, map_index=-1, **options):
-    return open_ledger(context_for(store, cleared=cleared, map_index=map_index), FsmHook(), **options)
+def ledger_in(store, *, cleared=0, map_index=-1, max_flight=0.0, **options):
+    ledger = open_ledger(context_for(store, cleared=cleared, map_index=map_index), FsmHook(), **options)
+    ledger.max_flight = max_flight
+    return ledger
 
 
 class Killed(BaseException):
@@ -87,6 +89,26 @@ def test_an_intent_without_a_result_is_uncertain(store):
             attempt(store, Sender(), write(), cleared=cleared)
         assert caught.value.attempted_at.startswith("20")
     assert attempt(store, Sender(), write(), repeat_uncertain=True) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("asks_again", ["find", "repeat"])
+def test_a_request_has_the_time_to_arrive_before_it_is_looked_up_or_sent_again(store, asks_again, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(Killed):
+        attempt(store, Sender(Killed()), write())
+    killed_at = time.monotonic()
+    with pytest.raises(FsmUncertainWriteError):
+        attempt(store, Sender(), write(), max_flight=60)
+    assert time.monotonic() - killed_at < 5
+
+    def look():
+        return {"id": 2} if time.monotonic() - killed_at > 1 else None
+
+    with ledger_in(store, max_flight=2.5, repeat_uncertain=asks_again == "repeat") as ledger:
+        result = ledger.run_once(write(), look, find=look if asks_again == "find" else None)
+
+    assert result == {"id": 2}
+    assert caplog.text.count("Waiting for a request that may be on its way") == 1
 
 
 def test_the_intent_is_stored_before_anything_is_sent(store):

@@ -246,12 +246,37 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
         assert arrived.wait(10)
         second = pool.submit(lambda: jobs("PO-1").execute(run_of("second")))
         service.wait_for(lambda: "Waiting for another task" in caplog.text, 10)
-        assert "task task of run first of DAG dag is sending it" in caplog.text
+        assert "task task of run first of DAG dag may be sending it" in caplog.text
         go_on.set()
 
     (outcome,) = second.result()
     assert (outcome["outcome"], outcome["jobID"]) == ("existing", first.result()["id"])
     assert len(service.jobs) == 1
+
+
+@THREADS.needed
+def test_the_same_run_of_another_airflow_is_another_task(service, monkeypatch):
+    """Both have a name; otherwise the second would be taken for a later attempt of the first."""
+    arrived = threading.Event()
+
+    class Slow:
+        async def play(self, exchange):
+            arrived.set()
+            await asyncio.sleep(1)
+            await exchange.respond(await exchange.handle())
+
+    service.fail("POST", "/properties/*/jobs", Slow())
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setenv("AIRFLOW__FSM__AIRFLOW_NAME", "north")
+        north = pool.submit(lambda: jobs("PO-1", "PO-2", max_concurrency=1).execute(run_of("monday")))
+        assert arrived.wait(10)
+        monkeypatch.setenv("AIRFLOW__FSM__AIRFLOW_NAME", "south")
+        south = jobs("PO-1", "PO-2").execute(run_of("monday"))
+
+    both = [*north.result(), *south]
+    assert sorted(made["customerReference"] for made in service.jobs) == ["PO-1", "PO-2"]
+    assert sorted(one["outcome"] for one in both) == ["created", "created", "existing", "existing"]
+    assert south[0]["by"]["airflow"] == "north"
 
 
 def test_what_another_run_is_sending_is_no_existing_job(service, entries):
