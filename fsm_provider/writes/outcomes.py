@@ -17,8 +17,9 @@ class JobOutcome(TypedDict):
     may create it. ``unknown``: what earlier attempts did could not be read, or concerns other
     input, so that this input was refused. ``valid``: in a dry run.
 
-    ``by`` is the task that has sent it before, as ``dag_id``, ``run_id``, ``task_id`` and ``map_index``, if
-    the ledger is in a database; else None, as only an earlier attempt of the same task can have.
+    ``by`` is the task that has sent it before, as ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` (and
+    ``airflow``, if it has a name), if the ledger is in a database; else None, as only an earlier attempt of
+    the same task can have.
     """
 
     index: int
