@@ -29,9 +29,15 @@ class EmittedForms:
     def __getitem__(self, identifier: str) -> Any:
         return self._chunks[self._hour_by_id[identifier]][identifier]
 
-    def restore(self, key: str, versions: Mapping[str, Any]) -> None:
-        """Restore a chunk of :meth:`to_store` by its key and its value."""
+    def restore(self, key: str, versions: Mapping[str, Any], *, is_own: bool = True) -> None:
+        """Restore a chunk of :meth:`to_store` by its key and its value.
+
+        :param is_own: whether it is stored below the key of this configuration. What is not has to be stored
+            there: the other configuration may be forgotten.
+        """
         hour = key.removeprefix(SEEN)
+        if not is_own:
+            self._unsaved.add(hour)
         for identifier, version in versions.items():
             if self._hour_by_id.get(identifier, "") <= hour:
                 self._put(identifier, version, hour)

@@ -118,9 +118,9 @@ class NewFormTracker:
         if from_other_filter:
             self._history_ends = parse_reference_time(stored.get("oldest_pending")) or timestamp
 
-    def restore_emitted(self, key: str, emitted: Mapping[str, Any]) -> None:
-        """Restore a chunk of :meth:`to_store` by its key and its value."""
-        self._emitted.restore(key, emitted)
+    def restore_emitted(self, key: str, emitted: Mapping[str, Any], *, is_own: bool = True) -> None:
+        """Restore a chunk of :meth:`to_store` by its key and its value; see :meth:`EmittedForms.restore`."""
+        self._emitted.restore(key, emitted, is_own=is_own)
 
     def replay(self, replay: Replay) -> None:
         """Make the forms that are requested new again.

@@ -22,6 +22,8 @@ from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
     FsmError,
+    FsmRateLimitedError,
+    FsmServerError,
     FsmUnauthorisedError,
 )
 from fsm_provider.api.log_once import warn_once
@@ -95,8 +97,8 @@ class FormPoller:
 
         After an error that a repeat may not meet, the next call resumes at the page that failed. Any other
         error of a resumed poll may be due to the pause, for example an expired cursor: the poll restarts at
-        once. After a permanent error the next poll reads the connection again. A refused token is read again
-        at once, and the poll resumes with the new one.
+        once. Unless the service is down or asks to wait, the next call reads the connection again. A refused
+        token is read again at once, and the poll resumes with the new one.
 
         :raises FsmError: if the poll did not reach its end.
         """
@@ -114,6 +116,8 @@ class FormPoller:
                     raise
                 refused = error
             except FsmError as error:
+                if not isinstance(error, FsmRateLimitedError | FsmServerError):
+                    self.close()  # the connection may have been corrected
                 if is_repeatable(error):
                     has_retry_after = isinstance(error, FsmApiError) and error.retry_after is not None
                     if not has_retry_after and clock() - self._last_page_at > MAX_PAGE_GAP:
@@ -121,8 +125,6 @@ class FormPoller:
                     self._is_resumed = True
                     raise
                 restarts, self._poll = self._is_resumed and self.pages_read > 0, None
-                if error.permanent:
-                    self.close()
                 if not restarts:
                     raise
                 logger.info("The poll for forms of '%s' restarts: %s", self.fsm_conn_id, error)
@@ -144,7 +146,7 @@ class FormPoller:
         from fsm_provider.polling.form_poll import FormPoll
 
         client = await self._connected(refused)
-        if self._poll is None or self._poll.wanted != query.wanted:
+        if self._poll is None or not self.pages_read or self._poll.wanted != query.wanted:
             self._poll = FormPoll(query.wanted, self._query_params, max_pages=query.max_pages)
             self._is_resumed = False
         result = None

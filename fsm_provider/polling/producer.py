@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
@@ -22,6 +23,7 @@ from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
 from fsm_provider.polling.watch import event_for, filter_from
 from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
+from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -96,9 +98,14 @@ class FormEventProducer(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
         """Yield events: new forms, at most ``max_forms_per_event``, and their question."""
-        await until_stored(self._asset_name, "The beginning", self._note_beginning)
+        self._opened_at = datetime.now(UTC)
+        self._failing_since: float | None = None
+        self._error_shown_at = 0.0
+        self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         while True:
-            self._configure(await self._next_configuration())
+            watch = await self._next_configuration()
+            await until_stored(self._asset_name, "The beginning", partial(self._note_beginning, watch))
+            self._configure(watch)
             await until_stored(self._asset_name, "The watermark", self._restore)
             try:
                 async with self._polling(), aclosing(self._events()) as events:
@@ -110,10 +117,13 @@ class FormEventProducer(SharedStreamProducer):
                     "read again",
                     self._asset_name,
                 )
+                self._opened_at = datetime.now(UTC)
 
-    async def _note_beginning(self) -> None:
-        if (began := await self._store.aget(BEGAN)) is None:
-            await self._store.aset(BEGAN, began := datetime.now(UTC).isoformat())
+    async def _note_beginning(self, watch: FormWatch) -> None:
+        """Note when the asset's first poll of a connection was due."""
+        key = f"{BEGAN}/{digest_for(watch['fsm_conn_id'], 12)}"
+        if (began := await self._store.aget(key)) is None:
+            await self._store.aset(key, began := self._opened_at.isoformat())
         since = datetime.now(UTC) - datetime.fromisoformat(began)
         self._began = asyncio.get_running_loop().time() - since.total_seconds()
 
@@ -121,9 +131,6 @@ class FormEventProducer(SharedStreamProducer):
         self._watch = watch
         self._prefix = prefix_for(watch)
         self._saved_at: float | None = None
-        self._failing_since: float | None = None
-        self._error_shown_at = 0.0
-        self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=self._asset_name)
         self._tracker = tracker_for(watch, self._began)
 

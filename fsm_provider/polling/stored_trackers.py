@@ -67,7 +67,8 @@ async def restore(tracker: NewFormTracker, watch: FormWatch, store: AssetReader)
     watermarks = await stored_watermarks(watch, store)
     for prefix, watermark in watermarks.items():
         for key in watermark["pieces"]:
-            tracker.restore_emitted(key, await store.aget(prefix + key) or {})
+            emitted = await store.aget(prefix + key) or {}
+            tracker.restore_emitted(key, emitted, is_own=prefix == prefix_for(watch))
     if newest := newest_of(watermarks):
         own = watermarks.get(prefix_for(watch))
         if own and _polled_until(newest) - _polled_until(own) <= CONFLICT_WINDOW:

@@ -161,6 +161,7 @@ async def _emit_again(options: argparse.Namespace, since: datetime, until: datet
 
 async def _find(options: argparse.Namespace) -> list[DagWatermark | WatchedAsset]:
     """Return the watermarks that are asked for; a Variable only by its name, and if nothing else has it."""
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
     from airflow.utils.session import create_session
 
@@ -169,7 +170,12 @@ async def _find(options: argparse.Namespace) -> list[DagWatermark | WatchedAsset
 
     found: list[DagWatermark | WatchedAsset] = []
     if options.place in (None, "database"):
-        stored = watermarks_in_database(options.conn_id)
+        try:
+            stored = watermarks_in_database(options.conn_id)
+        except AirflowNotFoundException:
+            if options.place or options.conn_id != "fsm_default":
+                raise
+            stored = []  # nobody has asked for the default
         found += [one for one in stored if options.name in (None, one.name)]
     if options.place == "asset" or (options.place is None and AIRFLOW_V_3_0_PLUS):
         with create_session() as session:

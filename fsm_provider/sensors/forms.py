@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import (
+    AirflowException,
     AirflowSensorTimeout,
     AirflowSkipException,
     PokeReturnValue,
@@ -169,6 +171,11 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         if not isinstance(event, dict) or not event.keys() & {"forms", "error", "timed_out"}:
             raise RuntimeError(f"the task resumed with an event that FsmFormTrigger does not emit: {event!r}")
         if "timed_out" in event:
+            with suppress(
+                FsmError, AirflowException
+            ):  # once more, as the other modes poll after the deadline
+                if (records := self._poll(context)[1]) is not None:
+                    return records
             raise AirflowSensorTimeout(event["timed_out"])
         if "error" in event:
             self._handle_error(context, error_from_dict(event["error"]), datetime.fromisoformat(deadline))
@@ -184,9 +191,11 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
 
     def _full_records(self, context: Context, deadline: datetime) -> list[Any]:
         """Return the records of the forms that the trigger found, or wait on."""
+        failure: FsmError | None = None
         try:
             _, records = self._poll(context)
         except FsmError as error:
+            failure = error
             if not self._is_tolerated(error, context):
                 self._handle_error(context, error, deadline)
         else:
@@ -195,7 +204,7 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
             self._failing_since = None
             self.log.warning("Some of the forms found have moved or are gone; waiting for others")
         # Alone: the shared forms have just turned out to be outdated.
-        return self._wait_on(context, deadline, shared=False)
+        return self._wait_on(context, deadline, failure, shared=False)
 
     def _handle_error(self, context: Context, error: FsmError, deadline: datetime) -> NoReturn:
         if self.silent_fail and not error.permanent:

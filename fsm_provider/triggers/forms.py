@@ -41,7 +41,7 @@ class FsmFormTrigger(BaseTrigger):
     (:meth:`fsm_provider.api.FsmError.as_dict`), or ``{"timed_out": "..."}``, the message of the timeout.
 
     :param fsm_conn_id: the Airflow connection.
-    :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
+    :param filters: as returned by :meth:`fsm_provider.api.form_filter.FormFilter.as_dict`.
     :param minimum_forms: number of forms that are enough.
     :param form_names: names of which each needs a form; empty: any form counts.
     :param query_params: query parameters that the specification does not document.

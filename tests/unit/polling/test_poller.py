@@ -13,7 +13,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.api.errors import FsmNotFoundError
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmNotFoundError,
+    FsmPaginationError,
+    FsmRedirectError,
+    FsmResponseError,
+    FsmServerError,
+)
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.poller import MAX_PAGE_GAP, FormPoller, PollFailure, poll_forever
 from fsm_provider.polling.polls import PollQuery
@@ -260,6 +267,50 @@ def test_a_connection_that_leads_elsewhere_restarts_the_poll_there(service, form
 
         assert ids(seen[-1]) == [form["id"] for form in other.forms]
         assert statuses(other) == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (None, FsmConnectionError),
+        (faults.Reset(), FsmResponseError),
+        (faults.Body(b"<html>"), FsmResponseError),
+        (faults.Redirect("/maintenance"), FsmRedirectError),
+        (faults.pagination(hasMore=True, nextCursor=None), FsmPaginationError),
+        (faults.Status(404), FsmNotFoundError),
+    ],
+)
+def test_a_connection_that_is_corrected_after_an_error_is_used(service, connect, monkeypatch, fault, error):
+    if fault:
+        service.fail("GET", "/forms", fault, every=True)
+    else:
+        unreachable = {**service.connection(), "host": "http://127.0.0.1:1", "extra": {"max_retries": 0}}
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(unreachable))
+    with FakeFieldService(token="another") as other:
+        form = other.add_form()
+
+        async def run():
+            poller = FormPoller("fsm_default")
+            with pytest.raises(error):
+                await poller.read(EVERYTHING)
+            connect(other, max_retries=0)
+            return await poller.read(EVERYTHING)
+
+        result = asyncio.run(run())
+
+    assert ids(result) == [form["id"]]
+
+
+def test_a_poll_that_has_read_no_page_reads_as_many_as_the_next_query_allows(service, forms):
+    service.fail("GET", "/forms", faults.Status(503))
+
+    async def run():
+        poller = FormPoller("fsm_default")
+        with pytest.raises(FsmServerError):
+            await poller.read(PollQuery(wanted=FormFilter(), max_pages=1))
+        return await poller.read(EVERYTHING)
+
+    assert len(run_hurried(run()).references) == len(forms)
 
 
 def test_a_secrets_backend_that_fails_in_the_middle_loses_no_page(service, forms, connect, monkeypatch):

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+from collections import defaultdict
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime, timedelta
 
@@ -17,10 +18,13 @@ SHARED_STREAMS.require()
 from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
+from fsm_provider.polling import new_forms  # noqa: E402
 from fsm_provider.polling.configurations import CONFIGURATIONS, announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
+    BEGAN,
     CHECK_INTERVAL,
     CONFIRMATION_DELAY,
+    ERROR_INTERVAL,
     EVENT_INTERVAL,
     SAVE_INTERVAL,
     FormEventProducer,
@@ -242,7 +246,7 @@ async def events_by_hand(watch, *outcomes):
 
 
 def configuration(**settings):
-    asset = completed_forms(NAME, start_from="beginning", **settings)
+    asset = completed_forms(NAME, **{"start_from": "beginning", **settings})
     return json.loads(asset.watchers[1].trigger.serialize()[1]["watch"])
 
 
@@ -449,6 +453,32 @@ def test_of_versions_that_several_configurations_emitted_the_current_one_counts(
     assert run_hurried(run()) == [[[form]], [[form]], [[form]], []]
 
 
+def test_what_a_forgotten_configuration_emitted_is_not_emitted_again(service, supervisor):
+    forms = [service.add_form(property_id=1)["id"] for _ in range(5)]
+    edits = [
+        {},
+        {"property_id": [1, 2]},
+        {"look_back": timedelta(hours=2)},
+        {"max_forms_per_event": 50},
+        {"reconcile_every": timedelta(minutes=30)},
+    ]
+
+    async def run():
+        settings, events = {"start_from": "beginning", "property_id": 1}, []
+        for edit in edits:
+            settings |= edit
+            async with watching(**settings) as watcher:
+                seen = polls(service)
+                await watcher.until(lambda seen=seen: polls(service) > seen + 3)
+                await asyncio.sleep(CONFIRMATION_DELAY + 1)
+                events.append(watcher.events)
+        return events
+
+    assert run_hurried(run(), hurry=60.0) == [[forms], [], [], [], []]
+    stored = supervisor.asset_state[NAME, CONFIGURATIONS]
+    assert "1" not in [one["watch"]["filters"].get("property_id") for one in stored]
+
+
 def test_another_connection_begins_anew(service, supervisor, monkeypatch):
     async def run(other):
         async with watching() as watcher:
@@ -461,6 +491,46 @@ def test_another_connection_begins_anew(service, supervisor, monkeypatch):
 
     with FakeFieldService() as other:
         assert run_hurried(run(other)) == []
+
+
+def test_another_connection_of_an_asset_that_was_long_watched_begins_anew(service, supervisor, monkeypatch):
+    """Where the store is the asset's name's, and so survives the connection."""
+
+    async def run(other):
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+        for name, key in supervisor.asset_state:
+            if key.startswith(BEGAN):
+                month_ago = datetime.now(UTC) - timedelta(days=30)
+                supervisor.asset_state[name, key] = month_ago.isoformat()
+        for days in (1, 6):
+            other.add_form(created=datetime.now(UTC) - timedelta(days=days))
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(other.connection()))
+        async with watching(fsm_conn_id="fsm_other") as watcher:
+            await watcher.until(lambda: polls(other) > 3)
+            return watcher.events
+
+    with FakeFieldService() as other:
+        assert run_hurried(run(other)) == []
+
+
+def test_forms_that_come_before_the_configuration_are_new(service, supervisor, monkeypatch):
+    monkeypatch.setattr(new_forms, "MAX_START", 0.5)
+    service.add_form(created=datetime.now(UTC) - timedelta(hours=3))
+    watch = configuration(start_from="now")
+
+    async def run():
+        async with asyncio.timeout(10), aclosing(FormEventProducer(NAME).open_stream()) as events:
+            event = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.2)
+            form = service.add_form()["id"]
+            await announce_interval(NAME, 1.0)
+            await announce(watch)
+            return (await event)[0]["forms"], form
+
+    forms, form = asyncio.run(run())
+
+    assert [one["id"] for one in forms] == [form]
 
 
 def test_two_configurations_that_alternate_log_an_error_that_names_both(service, supervisor, caplog):
@@ -570,6 +640,51 @@ def test_a_watcher_that_cannot_poll_says_so_again_and_again(service, supervisor,
         "No form of the asset 'records' is emitted, as polls have failed for 0:" in one for one in errors
     )
     assert all("HTTP 503" in one for one in errors)
+
+
+@pytest.fixture
+def gauges():
+    """All values of each of Airflow's gauges."""
+    import airflow.sdk.serde  # noqa: F401 - it would initialise them later
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk.observability import stats
+
+    values = defaultdict(list)
+
+    class Recording(NoStatsLogger):
+        @classmethod
+        def gauge(cls, stat, value, rate=1, delta=False, *, tags=None):
+            values[stat].append(value)
+
+    stats.initialize(factory=Recording, export_legacy_names=False)
+    yield values
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+
+
+def test_an_edit_during_an_outage_does_not_hide_it(service, supervisor, caplog, gauges):
+    async def run():
+        async with watching() as watcher:
+            await watcher.until(lambda: supervisor.watermark)
+            service.fail("GET", "/forms", faults.Status(503), every=True)
+            await watcher.until(lambda: service.requests[-1].status == 503)
+            gauges.clear()
+            await asyncio.sleep(2 / 3 * ERROR_INTERVAL)
+            edited = completed_forms(NAME, poll_interval=1, property_id=7)
+            watcher.others.append(asyncio.create_task(anext(edited.watchers[1].trigger.run())))
+            await watcher.until(lambda: ("propertyID", "7") in service.requests[-1].query)
+            await asyncio.sleep(2 / 3 * ERROR_INTERVAL)
+
+    run_hurried(run(), hurry=600.0)
+
+    for name in ("poll_age", "failures"):
+        measured = gauges[f"fsm.watcher.{name}"]
+        assert len(measured) > 5
+        assert measured == sorted(measured)
+    shown = [message for message in caplog.messages if "the asset 'records'" in message]
+    assert [message.split(":")[0] for message in shown] == [
+        "Polling for the asset 'records' failed, and goes on",
+        "No form of the asset 'records' is emitted, as polls have failed for 0",
+    ]
 
 
 def test_a_watcher_whose_token_is_refused_says_so_as_an_error(service, supervisor, caplog):

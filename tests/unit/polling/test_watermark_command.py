@@ -177,6 +177,15 @@ class TestInAVariable:
         assert f"my_dag: from {AT} to {EARLIER}" in out
         assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
 
+    def test_the_default_connection_need_not_be_defined(self, run, monkeypatch):
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+        shown, rewound = run("show", "my_dag"), run("rewind", "my_dag", "--to", EARLIER)
+
+        assert shown[1].splitlines()[1].split() == ["my_dag", "variable", AT]
+        assert f"my_dag: from {AT} to {EARLIER}" in rewound[1]
+        assert (shown[0], rewound[0]) == (0, 0)
+
     def test_a_time_without_a_zone_is_utc(self, run):
         assert run("rewind", "my_dag", "--to", "2026-01-04T08:00:00")[0] == 0
         assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
@@ -318,6 +327,15 @@ class TestOfAnAsset:
         assert "records: forms updated since" in out
         assert sorted(watch(5002, 5003)) == [5002, 5003]
         assert "to emit again" not in run("show")[1]
+
+    def test_the_default_connection_need_not_be_defined(self, run, watch, monkeypatch):
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+        shown, rewound = run("show"), run("rewind", "records", "--to", self.ago(4))
+
+        assert shown[1].splitlines()[1].split()[:2] == ["records", "asset"]
+        assert "records: forms updated since" in rewound[1]
+        assert (shown[0], rewound[0]) == (0, 0)
 
     def test_replay_has_those_of_a_period_emitted_again(self, run, watch):
         code, _, _ = run(*self.replay(4, 2.5))
@@ -491,6 +509,16 @@ def test_a_connection_that_is_not_defined_is_named(run, arguments):
 
     assert (code, out) == (2, "")
     assert "nowhere" in error
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("rewind", "my_dag", "--to", EARLIER)], ids=" ".join)
+def test_the_default_connection_is_needed_where_the_database_is_asked_for(run, monkeypatch, arguments):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+    code, out, error = run(*arguments, "--in", "database")
+
+    assert (code, out) == (2, "")
+    assert "fsm_default" in error
 
 
 @ASSETS.needed

@@ -145,6 +145,56 @@ def test_a_timeout_fails_the_sensor(run):
         run(job_id=11, timeout=1)
 
 
+def resume(event, **arguments):
+    """Resume a sensor whose deadline is past."""
+    resumed_with = {"event": event, "deadline": datetime.now(UTC).isoformat()}
+    sensor = FsmFormSensor(task_id="wait", job_id=11, **arguments)
+    return sensor.resume_execution("execute_complete", resumed_with, {"data_interval_start": START})
+
+
+TIMED_OUT = {"timed_out": "Sensor has timed out: waited for a form"}
+
+
+@pytest.mark.parametrize(
+    ("xcom", "expected"),
+    [
+        ("references", {"propertyID": "2", "jobID": 11}),
+        ("ids", 900),
+        ("full", {"formPDFURL": "https://files.example.com/900"}),
+    ],
+)
+def test_a_form_that_came_since_the_triggers_last_poll_is_returned_at_the_timeout(service, xcom, expected):
+    service.add_form(job_id=11, property_id=2, id=900, formPDFURL="https://files.example.com/900")
+
+    (form,) = resume(TIMED_OUT, xcom=xcom)
+
+    assert form == (expected if xcom == "ids" else {**form, **expected, "id": 900})
+
+
+@pytest.mark.parametrize("xcom", ["references", "ids", "full"])
+@pytest.mark.parametrize(
+    "fault",
+    [None, faults.Status(503), faults.Reset(), faults.Status(401), faults.Body(b"<html>")],
+    ids=["none", "503", "reset", "401", "no JSON"],
+)
+def test_without_such_a_form_the_sensor_times_out_with_the_triggers_message(service, xcom, fault):
+    if fault:
+        service.add_form(job_id=11)
+        service.fail("GET", "/forms", fault, every=True)
+
+    with pytest.raises(AirflowSensorTimeout) as timeout:
+        resume(TIMED_OUT, xcom=xcom)
+    assert str(timeout.value) == TIMED_OUT["timed_out"]
+    assert len(service.requests) == 1
+
+
+def test_without_its_connection_the_sensor_times_out_with_the_triggers_message(monkeypatch):
+    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
+
+    with pytest.raises(AirflowSensorTimeout, match=TIMED_OUT["timed_out"]):
+        resume(TIMED_OUT)
+
+
 def test_a_timeout_skips_under_soft_fail(run):
     with pytest.raises(AirflowSkipException):
         run(job_id=11, timeout=1, soft_fail=True)
@@ -263,12 +313,10 @@ def test_silent_fail_does_not_prolong_the_timeout(service, deferred_run, soon):
 
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_silent_fail_ends_at_the_deadline_also_where_the_error_comes_before_the_timeout(soft_fail, end):
-    sensor = FsmFormSensor(task_id="wait", job_id=11, silent_fail=True, soft_fail=soft_fail)
     error = FsmServerError(status=503, method="GET", path="/forms").as_dict()
-    resumed_with = {"event": {"error": error}, "deadline": datetime.now(UTC).isoformat()}
 
     with pytest.raises(end):
-        sensor.resume_execution("execute_complete", resumed_with, {"data_interval_start": START})
+        resume({"error": error}, silent_fail=True, soft_fail=soft_fail)
 
 
 def test_the_triggerer_reads_a_changed_token(service, connect, deferred_run, soon):
@@ -476,6 +524,14 @@ def test_a_failure_to_read_full_records_is_tolerated(service, each_deferred_run,
 
     assert [form["id"] for form in run(job_id=11, xcom="full")] == [900]
     assert len(run.deferrals) == 2
+
+
+def test_a_timeout_after_a_failure_to_read_full_records_names_the_failure(service):
+    form = service.add_form(job_id=11)
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+
+    with pytest.raises(AirflowSensorTimeout, match="GET /forms returned HTTP 503"):
+        resume({"forms": [{"id": form["id"]}]}, xcom="full")
 
 
 def test_failures_to_read_full_records_are_tolerated_only_for_a_time(service, each_deferred_run, soon):
