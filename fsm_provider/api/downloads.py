@@ -133,13 +133,13 @@ class Downloads:
                     request, confidential=True, elsewhere=not ours, public_only=public_only
                 ) as response,
             ):
-                target = SessionRedirectMixin().get_redirect_target(response)
+                target = _redirect_target(str(request.url), response)
                 if target is None:
                     if response.status_code != 200:
                         raise _refusal(response, download, token, ours)
                     yield response
                     return
-            url = urljoin(str(request.url), target)
+            url = target
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult, download: PdfRequest) -> None:
@@ -226,6 +226,13 @@ def _parts(url: str) -> SplitResult:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
+
+
+def _redirect_target(url: str, response: requests.Response) -> str | None:
+    with suppress(ValueError):  # also of bytes that are not UTF-8
+        target = SessionRedirectMixin().get_redirect_target(response)
+        return None if target is None else urljoin(url, target)
+    raise FsmPdfUrlError("it redirects to a URL that is not valid")
 
 
 def _refusal(response: requests.Response, download: PdfRequest, token: SecretStr, ours: bool) -> FsmApiError:

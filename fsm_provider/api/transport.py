@@ -23,7 +23,7 @@ from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies
 from urllib3 import Timeout
-from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader
+from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
 from fsm_provider.api.adapter import Adapter, causes, release_connection, request_has_begun
@@ -209,8 +209,8 @@ class Transport:
         *_, origin = causes(error)
         if request_has_begun():
             return self.incomplete_response(error)
-        if isinstance(origin, UnicodeError):  # its text quotes the input
-            return FsmInputError("the request, or the proxy's user or password, is not valid HTTP")
+        if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
+            return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
         host = "{0.scheme}://{0.netloc}".format(urlsplit(other_url)) if other_url else self._settings.base_url
         return FsmConnectionError(f"{host} was not reached: {origin}")
 

@@ -191,7 +191,8 @@ class FsmHook(BaseHook):
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.
         :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`.
-        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does, and if it cannot be stored.
+        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
+        :raises OSError: if it cannot be stored, or what the storage's library raises.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 

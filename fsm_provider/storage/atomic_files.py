@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple
 from functools import partial
 from io import RawIOBase
@@ -110,9 +110,11 @@ class AtomicFiles:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        each = ExitStack()  # also after one that fails
+        each.callback(self._clear)
         for discard in self._uncommitted:
-            discard()
-        self._clear()
+            each.callback(discard)
+        each.__exit__(exc_type, exc, traceback)
 
     def store(self, name: str, chunks: Iterable[bytes], *, internal: bool = False) -> StoredFile:
         """Write a file from chunks; it appears, or replaces an older one, once all are written.
@@ -198,7 +200,7 @@ class AtomicFiles:
         return cast("BinaryIO", file), move, partial(local.unlink, missing_ok=True)
 
     def _partial_file(self, path: ObjectStoragePath) -> Target:
-        partial_name = digest_for(str(path), 24)  # flat: no folders to make and remove
+        partial_name = uuid4().hex  # not that of another attempt, which may still write
         for folder in (self._partial, path.parent):
             folder.mkdir(parents=True, exist_ok=True)
 

@@ -119,7 +119,7 @@ class ExportFolder:
         return Totals(len(written), rows, size)
 
     def _staged(self, name: str, files: Iterable[bytes], **content: Any) -> StagedFile:
-        with self._files.stage(name) as file:
+        with self._files.stage(name, internal=name == WRITING) as file:
             for chunk in _object_with_files({"listing": self._listing, **content}, files):
                 file.write(chunk)
         return file

@@ -36,9 +36,8 @@ def write_manifest(files: AtomicFiles, name: str, outcomes: Sequence[PdfOutcome]
     :param latest: the name of a copy, for the next run.
     """
     for path in (name, latest):
-        lines = (json.dumps(outcome, ensure_ascii=False) + "\n" for outcome in outcomes)
-        # What UTF-8 cannot hold, half a character in an odd record, becomes its escape in JSON.
-        files.store(path, (line.encode(errors="backslashreplace") for line in lines), internal=path == latest)
+        lines = (json.dumps(outcome).encode() + b"\n" for outcome in outcomes)  # ASCII: no odd line breaks
+        files.store(path, lines, internal=path == latest)
 
 
 class KnownPdfs:
@@ -98,7 +97,7 @@ def _read(files: AtomicFiles, name: str) -> dict[str, KnownFile]:
         return {}
     known = {}
     try:
-        for line in path.fs.read_text(path.path).splitlines():
+        for line in filter(None, path.fs.read_text(path.path).split("\n")):
             outcome = json.loads(line)
             if outcome["sha256"]:
                 file = StoredFile(outcome["sha256"], outcome["bytes"])

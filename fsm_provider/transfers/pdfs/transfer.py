@@ -225,8 +225,9 @@ class PdfTransfer:
         except FsmError as error:
             item.record("failed", None, None, error)
             self._stop_after_failures(error)
-        except OSError as error:
-            reason = f"form {item.form.id}: {self._template.path_for(item.form)}: {error}"
+        except Exception as error:  # noqa: BLE001 - each storage's library has errors of its own
+            path = self._template.path_for(item.form)
+            reason = f"form {item.form.id}: {path}: {type(error).__name__}: {error}"
             item.record("failed", None, None, FsmStorageError(reason))
         except BaseException:
             self.interrupt()

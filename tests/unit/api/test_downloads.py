@@ -24,9 +24,16 @@ from fsm_provider.api import (
 from fsm_provider.api.downloads import MAX_REDIRECTS
 from fsm_provider.testing import FakeFileHost, faults
 from tests.http_server import serving
+from tests.unit.api.test_error_chains import SECRET, assert_holds_no_secret
 from tests.unit.conftest import TOKEN
 
 PDFS = ("GET", "/forms/*/pdf")
+NO_URLS = [
+    f"https://files.example.com/caf\xe9.pdf?signature={SECRET}",
+    f"https://[oops/{SECRET}",
+    f"https://files\u2100.example.com/{SECRET}".encode().decode("latin-1"),
+]
+"""Locations as their bytes in Latin-1: not UTF-8, no IPv6 address, and a host that contains ``a/c``."""
 
 
 @pytest.fixture
@@ -162,6 +169,19 @@ def test_so_many_redirects_are_followed(service, client, form, redirects, follow
             download(client, form["formPDFURL"])
 
     assert len(service.requests) == MAX_REDIRECTS + 1
+
+
+@pytest.mark.parametrize("url", NO_URLS, ids=ascii)
+def test_a_redirect_to_what_is_no_url_is_refused_without_showing_it(service, client, form, url):
+    service.fail(*PDFS, faults.Redirect(url))
+
+    with pytest.raises(
+        FsmPdfUrlError, match=r"^the PDF of form 5001: it redirects to a URL that is not valid$"
+    ) as raised:
+        download(client, form["formPDFURL"])
+
+    assert_holds_no_secret(raised.value)
+    assert len(service.requests) == 1
 
 
 def test_a_relative_redirect_stays_on_its_host(service, client, form):

@@ -94,6 +94,23 @@ def test_of_a_host_that_is_not_reached():
             assert_holds_no_secret(raised.value)
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        f"http://user:{SECRET}@127.0.0.1:99999",
+        f"http://user:{SECRET}#@127.0.0.1:3128",
+    ],
+)
+def test_of_a_proxy_whose_url_is_not_valid(monkeypatch, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
+    settings = {"base_url": "https://api.example.test", "token": TOKEN, "max_retries": 0}
+    with FsmClient(Settings.checked(settings)) as client:
+        for send in requests(client):
+            with pytest.raises(FsmError) as raised:
+                send()
+            assert_holds_no_secret(raised.value)
+
+
 def test_of_bad_input():
     for make in (
         lambda: Settings.checked({"token": TOKEN}),

@@ -124,6 +124,21 @@ def test_parameters_that_cannot_be_written(client, params):
         client.request("POST", "/jobs", params)
 
 
+@pytest.mark.parametrize("params", ["a=b", "{'a': 'b'}", "", [1, 2], 5], ids=ascii)
+@pytest.mark.parametrize(
+    "list_records",
+    [
+        FsmClient.list_forms,
+        FsmClient.list_asset_dynamic_fields,
+        lambda client, params: client.paginate("/forms", params),
+    ],
+    ids=["list_forms", "list_asset_dynamic_fields", "paginate"],
+)
+def test_parameters_of_a_listing_that_are_no_mapping(client, list_records, params):
+    with pytest.raises(FsmInputError, match=r"^params: should map names to values, not "):
+        list(list_records(client, params=params))
+
+
 @pytest.mark.parametrize("path", [f"/jobs/{HALF}", "/jobs/a b", "/jobs\n", "jobs", 7], ids=ascii)
 def test_a_path_that_cannot_be_written(client, path):
     with pytest.raises(FsmInputError, match=r"^path: "):

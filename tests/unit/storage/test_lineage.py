@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStor
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.storage.atomic_files import AtomicFiles
 from fsm_provider.storage.lineage import uri_for
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.unit.state_store import context_for
 
 ON_DISK = Path("/srv/x").as_uri()
@@ -63,6 +63,21 @@ def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, 
     [line] = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
     assert uris(collected.outputs) == [f"file://{tmp_path}/m.jsonl", line["path"]]
+
+
+def test_an_export_reports_what_stays(service, connect, tmp_path, collector):
+    connect(service)
+    service.add_form()
+    operator = FsmFormsToObjectStorageOperator(task_id="export", destination=str(tmp_path))
+
+    operator.execute(context_for(None))
+    operator.execute(context_for(None))
+
+    collected = collector.collected_assets
+    assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
+    assert uris(collected.outputs) == [
+        f"file://{tmp_path}/{name}" for name in ("_manifest.json", "forms.jsonl")
+    ]
 
 
 def test_the_hook_reports_too(service, connect, tmp_path, collector):

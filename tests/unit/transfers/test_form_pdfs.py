@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, ObjectStoragePath
+from botocore.exceptions import EndpointConnectionError
+from s3fs.core import S3File
 
+from fsm_provider.api.errors import FsmStorageError
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.testing import FakeFileHost, faults
@@ -252,6 +256,29 @@ def test_something_else_in_the_place_of_a_file_does_not_stop_the_others(service,
     assert sorted(on_disk.files.keys() - {"second.jsonl"}) == others
 
 
+def test_what_a_storages_library_raises_does_not_stop_the_others(service, stored, references, monkeypatch):
+    def unless_5002(commit):
+        def guarded(*args):
+            if any("form=5002" in str(getattr(one, "path", one)) for one in args):
+                raise EndpointConnectionError(endpoint_url="https://s3.example.com")
+            return commit(*args)
+
+        return guarded
+
+    for owner, name in ((os, "rename"), (S3File, "commit")):
+        monkeypatch.setattr(owner, name, unless_5002(getattr(owner, name)))
+    service.seed_forms(3)
+
+    result, error = stored.bring(references())
+
+    assert isinstance(error.__cause__, FsmStorageError)
+    assert "form 5002: " in str(error)
+    assert "EndpointConnectionError" in str(error)
+    assert (result["stored"], result["failed"]) == (2, 1)
+    assert ends(stored) == ["stored", "failed", "stored"]
+    assert len(stored.files) == 2
+
+
 @pytest.mark.parametrize("content", ["no manifest", "[" * 100_000, "{}"])
 def test_a_copy_of_a_manifest_that_cannot_be_read_is_done_without(service, on_disk, references, content):
     service.seed_forms(2)
@@ -295,6 +322,8 @@ def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
         (faults.Status(404), "returned HTTP 404", False),
         (faults.Status(503), "returned HTTP 503", True),
         (faults.Redirect("http://10.0.0.1/a.pdf"), "http://10.0.0.1 is not encrypted", False),
+        (faults.Redirect("https://x/caf\xe9.pdf"), "it redirects to a URL that is not valid", False),
+        (faults.Redirect("https://[oops/"), "it redirects to a URL that is not valid", False),
         (faults.Truncated(), "no complete response arrived", True),
         (faults.Trickle(30, chunks=300), "did not arrive within 1 s", True),
     ],

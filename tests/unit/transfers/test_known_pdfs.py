@@ -183,6 +183,19 @@ def test_a_file_whose_length_came_is_not_fetched_again_though_it_has_no_end(serv
     assert service.requests == []
 
 
+@pytest.mark.parametrize("line_break", ["\u2028", "\u2029", "\x85"], ids=ascii)
+def test_a_manifest_with_odd_line_breaks_in_a_record_is_read(service, on_disk, references, line_break):
+    service.add_form()
+    forms = [*references(), {"id": 999_999, "lastUpdatedOnDateTime": f"odd{line_break}"}]
+
+    for end in ("stored", "skipped"):
+        _, error = on_disk.bring(forms)
+        assert "form 999999 is not in the listing" in str(error)
+        assert ends(on_disk) == [end, "failed"]
+
+    assert on_disk.manifest[1]["lastUpdatedOnDateTime"] == f"odd{line_break}"
+
+
 def test_tasks_and_mapped_tasks_know_their_own_files(service, on_disk, references):
     service.add_form()
     on_disk.bring(references())
