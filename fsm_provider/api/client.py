@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -41,7 +42,7 @@ from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
-from fsm_provider.api.validation import parse_path
+from fsm_provider.api.validation import parse_params, parse_path
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class FsmClient:
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
         """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = endpoints.LIST_FORMS, {**(params or {}), **wanted.params()}
+        listing, sent = endpoints.LIST_FORMS, {**parse_params(params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
@@ -275,7 +276,7 @@ class FsmClient:
         mismatches with the service's totals.
         """
         settings = self.settings
-        sent = dict(params or {})
+        sent = parse_params(params)
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
         paginator = CursorPaginator(
@@ -367,15 +368,15 @@ class FsmClient:
 
     def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
         self._throttle()
-        attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
+        attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
         try:
             return self._transport.request(call, token, read)
         except FsmApiError as error:
             if not call.writes or is_refusal(error.status):
                 raise
-            reason = str(error)
+            reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
         except FsmResponseError as error:
             if not call.writes:
                 raise FsmResponseError(f"{call}: {error}") from None
             reason = str(error)
-        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject)
+        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)

@@ -36,6 +36,10 @@ class FsmError(Exception):
         """Return the class name as ``type``, and the fields; the inverse is ``error_from_dict``."""
         return {"type": type(self).__name__, **asdict(self)}
 
+    def as_entry(self) -> dict[str, Any]:
+        """Return it as a ledger keeps it: without what the service said, which may name people."""
+        return {name: value for name, value in self.as_dict().items() if name != "body_excerpt"}
+
 
 @dataclass(eq=False)
 class _DescribedError(FsmError):
@@ -122,6 +126,7 @@ class FsmUncertainWriteError(FsmError):
     :param attempted_at: the time of the last attempt, ISO 8601.
     :param subject: what was written, under the service's names, e.g. ``{"propertyID": 7,
         "customerReference": "PO-1"}``.
+    :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
     """
 
     permanent = True
@@ -133,11 +138,13 @@ class FsmUncertainWriteError(FsmError):
     reason: str
     attempted_at: str
     subject: dict[str, Any]
+    body_excerpt: str = ""
 
     def __str__(self) -> str:
         subject = describe(self.subject)
+        said = f"; it said: {self.body_excerpt}" if self.body_excerpt else ""
         return (
-            f"{self.method} {self.path} may or may not have taken effect: {self.reason}. "
+            f"{self.method} {self.path} may or may not have taken effect: {self.reason}{said}. "
             f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
             f"{self.advice}."
         )

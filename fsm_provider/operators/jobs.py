@@ -160,7 +160,8 @@ class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
         job = result.copy()
         if web_url := self.hook.web_url:
             page = job_page_url(web_url, job["id"], request.property_id)
-            job["links"] = {**(job.get("links") or {}), "web": page}
+            links = job.get("links")
+            job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
         return job
 
     def _create(self, request: JobRequest, hook: FsmHook, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -274,6 +275,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     def _attempt(self, context: Context, creator: BulkJobCreator, options: dict[str, Any]) -> bool:
         """Send what is missing, and return whether nothing is left to do; otherwise push the outcomes."""
+        from fsm_provider.state.entries import SupersededError
+
         ledger, complete, outcomes = None, False, creator.outcomes
         try:
             with self.ledger(context) as ledger:
@@ -290,6 +293,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 else:
                     creator.run(ledger)
             complete = outcomes.complete
+        except SupersededError:
+            complete = True  # in another attempt, whose outcomes stay
+            raise
         finally:
             if not complete:
                 if ledger:

@@ -144,7 +144,13 @@ class FsmRegisterWebhookOperator(FsmOptionsOperator):
                 ledger.expect(writes)
                 secrets = self._open_secret_store()
                 return [
-                    one.run(ledger, secrets, if_uncertain=options["if_uncertain"], is_shared=is_shared)
+                    one.run(
+                        ledger,
+                        secrets,
+                        if_uncertain=options["if_uncertain"],
+                        is_shared=is_shared,
+                        is_retry=context["ti"].try_number > 1,
+                    )
                     for one in pending
                 ]
 

@@ -106,6 +106,9 @@ class BulkJobCreator:
         self._take_existing(ledger)
         try:
             ledger.expect(writes, settled=self._existing_jobs)
+            for key, job in self._jobs.items():
+                if key not in self._existing_jobs:
+                    ledger.refuse_equal_of_another_index(job.write)
         except FsmInputError as error:
             self._stop(str(error))
             raise
@@ -227,6 +230,8 @@ class BulkJobCreator:
                 self._may_be_repeated.add(write.key)
         finally:
             self.outcomes.update(job, ledger.get(write), failure)
+        if failure is None:
+            self._uncertain_in_a_row = 0
         if failure is None and write.key in self._created:
             outcome["outcome"], outcome["by"] = "created", None
         self._report(job)
@@ -244,7 +249,7 @@ class BulkJobCreator:
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
                 # Before another job takes this slot.
-                may_be_repeated = bool(key_headers) and error.may_have_written
+                may_be_repeated = bool(key_headers or self._find_existing) and error.may_have_written
                 self._stop_if_others_would_fail(error, may_be_repeated=may_be_repeated)
                 raise
         self._uncertain_in_a_row = 0

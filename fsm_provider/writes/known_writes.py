@@ -142,7 +142,7 @@ class KnownWrites:
         After a clear, it may have moved to this index, and is the same.
         """
         entry = self.entries.get(write.key)
-        if entry and not write.given_key and entry["generation"] == self.generation:
+        if entry and "result" in entry and not write.given_key and entry["generation"] == self.generation:
             by = task_of(entry)
             if by and self.task and by.map_index != self.task.map_index:
                 raise FsmInputError(

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Event, local
+from threading import Event, Lock, local
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.retry import Attempts
-from fsm_provider.state.entries import Entry, is_conflict
+from fsm_provider.state.entries import Entry, is_conflict, is_intent
 from fsm_provider.writes.known_writes import KnownWrites
 from fsm_provider.writes.write import (
     Write,
@@ -66,6 +66,7 @@ class Ledger(KnownWrites):
 
     def __post_init__(self) -> None:
         self._sending = local()
+        self._recording = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -129,6 +130,8 @@ class Ledger(KnownWrites):
             if uncertain and (found := self._find(write, prepare, find, uncertain)) is not None:
                 return found
             if known is None or known.repeat:
+                if stopping.is_set():
+                    raise NothingSentError("stopped before anything was sent")
                 prepare()
                 try:
                     return self._send(write, send, keep, known.error if known else None)
@@ -177,7 +180,9 @@ class Ledger(KnownWrites):
         try:
             prepare()
             if (found := find()) is not None:
-                self._check_unknown(write, found)
+                with self._recording:
+                    self._check_unknown(write, found)
+                    self.record(write, found)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
             if uncertain is None or isinstance(uncertain, FsmRepeatableWriteError):
@@ -185,11 +190,10 @@ class Ledger(KnownWrites):
             raise uncertain from None
         if found is not None:
             logger.info("%s was found in the service", write)
-            self.record(write, found)
         return found
 
     def _check_unknown(self, write: Write, found: Any) -> None:
-        """Check that what was found is not known as what another write, or an earlier one of this key, wrote.
+        """Check that what was found is not what another write, or an earlier one of this key, has written.
 
         :raises FsmInputError: if it is.
         """
@@ -199,7 +203,9 @@ class Ledger(KnownWrites):
             known.append((write.key, entry))
         for key, entry in known:
             if entry.get("result", {}).get("id") == found["id"]:
-                raise FsmInputError(f"{found['id']} is known as what was written before with key '{key}'")
+                raise FsmInputError(f"job {found['id']} is known as what was written before with key '{key}'")
+            if key != write.key and is_intent(entry) and entry["sent"][3] == write.subject:
+                raise FsmInputError(f"job {found['id']} may be what is being sent with key '{key}'")
 
     def _known_at_rest(self, write: Write, stopping: Event, *, looks_up: bool) -> WriteOutcome | None:
         """Return what is known of a write once no other task is sending it.
@@ -275,13 +281,13 @@ class Ledger(KnownWrites):
             result = send()
         except FsmError as error:
             if error.may_have_written:
-                entry = {**self._sent(write), "error": error.as_dict()}
+                entry = {**self._sent(write), "error": error.as_entry()}
                 self._put_now(write, entry)
                 if before:
                     raise error_from(entry, self.task) from error
                 raise
             if isinstance(error, FsmConflictError) and (before is None or is_conflict(before)):
-                before = {**self._intent(write), "error": error.as_dict()}
+                before = {**self._intent(write), "error": error.as_entry()}
             self._put_now(write, before)
             if isinstance(uncertain, FsmUncertainWriteError) and error.permanent:
                 raise still_uncertain(write, uncertain, error) from error

@@ -306,7 +306,8 @@ class LedgerTable:
                 changed = connection.execute(LEDGER.delete().where(unchanged))
             else:
                 values = {
-                    "attempt": f"settled {uuid4().hex}",
+                    # After "not created" the response may still come, and is recorded.
+                    "attempt": row.attempt if action == "not created" else f"settled {uuid4().hex}",
                     "version": row.version + 1,
                     "state": state_for(entry),
                     "entry": json.dumps({"key": stored.key, **entry}),

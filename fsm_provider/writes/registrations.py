@@ -90,7 +90,7 @@ class Registrations:
             self.holder,
             datetime.now(UTC).isoformat(timespec="seconds"),
             result,
-            error.as_dict() if error else None,
+            error.as_entry() if error else None,
         )
         self.restore(name, registration)
 

@@ -83,13 +83,14 @@ class PendingWebhook:
             )
 
     def run(
-        self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str, is_shared: bool
+        self, ledger: Ledger, secrets: SecretStore, *, if_uncertain: str, is_shared: bool, is_retry: bool
     ) -> dict[str, Any]:
         """Register it, and return the registration; or return the saved one.
 
         :param secrets: gets the signing secret.
         :param if_uncertain: ``fail`` if it may be registered already, or ``create``.
         :param is_shared: whether the ledger is in a database.
+        :param is_retry: whether the task has had an attempt before, or was cleared.
         """
         known = self._known = self._registrations.get(self.name)
         ledger.load([self.write])  # after the Variable, which others write later
@@ -99,8 +100,9 @@ class PendingWebhook:
                     self._record_saved(ledger, known)
                 self.log_saved()
                 return known.result
-            # The ledger knows more of what this task has registered itself, or any that shares it.
-            is_own = known.by == self._registrations.holder
+            # The ledger knows more of what this task has registered itself, or any that shares it. In its
+            # first attempt it has registered nothing: the run was deleted and triggered again.
+            is_own = is_retry and known.by == self._registrations.holder
             in_ledger = is_shared and ledger.get(self.write) is not None
             if known.error and if_uncertain == "fail" and not is_own and not in_ledger:
                 raise error_from_dict(known.error)

@@ -290,7 +290,8 @@ class Stage:
         """Wait for the end of the runs."""
         reports = [self._finish(run) for run in runs]
         for kill in self.killer.done:
-            kill.result()
+            if kill.done():  # else it is one of other runs
+                kill.result()
         return reports
 
     def _finish(self, run: Run) -> Report:

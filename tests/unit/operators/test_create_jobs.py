@@ -80,10 +80,10 @@ def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attemp
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
 
-def test_a_repeated_input_is_one_job(service, connect, attempt):
+def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
     connect(service)
 
-    outcomes, _ = attempt(create([request(1), request(2), request("1")]))
+    outcomes, _ = attempt(create([request(1, key="A"), request(2), request("1", key="A")]))
 
     assert outcomes[2] == {**outcomes[0], "index": 2}
     assert references(service) == ["PM-1", "PM-2"]
@@ -224,6 +224,24 @@ def test_equal_jobs_without_keys_are_refused(service, connect, attempt):
 
     assert str(error) == "jobs[2]: is equal to jobs[0]: leave one out, or give both keys"
     assert isinstance(error, AirflowFailException)
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    "respelled",
+    [
+        request("1"),
+        request(1, job={"customerReference": "PM-1", "priority": None}),
+        request(1, job={"customerReference": "PM-1", "extra_fields": {}}),
+    ],
+    ids=str,
+)
+def test_equal_jobs_are_refused_however_they_are_spelled(service, connect, attempt, respelled):
+    connect(service)
+
+    _, error = attempt(create([request(1), respelled]))
+
+    assert str(error) == "jobs[1]: is equal to jobs[0]: leave one out, or give both keys"
     assert service.requests == []
 
 

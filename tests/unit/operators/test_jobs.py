@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
 from fsm_provider.operators.jobs import KEPT_FIELDS, FsmCreateJobOperator
 from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.ledger import NothingSentError
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -243,6 +244,40 @@ def test_the_page_of_the_job_is_with_its_links_whoever_created_it(service, conne
     links = job["links"]
     assert created["links"] == {**links, "web": f"https://app.example.com/7/jobs/{job['id']}"}
     assert existing["links"] == {**links, "web": f"https://new.example.com/{job['id']}"}
+
+
+@pytest.mark.parametrize("links", ["https://app.example.com", ["a"], None])
+def test_the_page_of_the_job_does_without_readable_links(service, connect, store, links):
+    connect(service, web_url="https://app.example.com/{id}")
+    service.fail("POST", "/properties/7/jobs", faults.Rewrite(lambda job: {**job, "links": links}))
+
+    job = create().execute(context_for(store))
+
+    assert job["links"] == {"web": f"https://app.example.com/{job['id']}"}
+
+
+@pytest.mark.parametrize("status", [409, 502])
+def test_what_the_service_says_of_people_is_in_the_error_and_not_in_the_ledger(
+    service, connect, store, status
+):
+    connect(service, max_retries=0)
+    service.fail("POST", "/properties/7/jobs", faults.Status(status, body={"contact": "Jane Roe"}))
+
+    with pytest.raises(AirflowFailException, match="Jane Roe"):
+        create().execute(context_for(store))
+    assert store.entries
+    assert "Jane Roe" not in json.dumps(store.entries)
+
+
+def test_a_task_that_is_stopped_before_it_sends_sends_nothing(service, connect, store):
+    connect(service)
+    operator = create()
+    operator.on_kill()
+    service.wait_for(operator._stopping.is_set, 5)
+
+    with pytest.raises(NothingSentError):
+        operator.execute(context_for(store))
+    assert service.requests == []
 
 
 def test_a_connection_that_has_become_bad_costs_the_page_alone(service, connect, store):

@@ -8,6 +8,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.state.entries import SupersededError
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, MemoryStateStore, context_for
 
@@ -486,6 +487,18 @@ def test_existing_jobs_must_not_contradict_the_ledger(service, store, half_done)
     assert outcomes[0]["link"] == half_done[0]["link"]
     assert [outcome["jobID"] for outcome in outcomes[:2]] == [known, 4711]
     assert statuses(outcomes) == ["existing", "existing", "created"]
+
+
+@pytest.mark.parametrize("store", ["in a database"], indirect=True)
+def test_an_attempt_that_was_replaced_before_it_began_leaves_the_outcomes_alone(service, connect, store):
+    connect(service)
+    late, current = context_for(store), context_for(store)
+    operator = FsmCreateJobsOperator(task_id="create", jobs=JOBS)
+    operator.execute(current)
+
+    with pytest.raises(SupersededError):
+        operator.execute(late)
+    assert "return_value" not in late["ti"].pushed
 
 
 def test_a_dry_run_records_no_existing_jobs(service, store, half_done):

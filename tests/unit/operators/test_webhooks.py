@@ -471,6 +471,17 @@ class TestOnce:
                 register(context, event_types="jobs.created", **options)
         assert len(service.webhooks) == 1
 
+    def test_an_uncertain_registration_outlives_its_run(self, service, connect):
+        connect(service)
+        service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
+        with pytest.raises(AirflowFailException):
+            register(run(1), event_types="jobs.created")
+
+        # The run is deleted, with its state, and triggered again under the same ID.
+        with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+            register(run(1), event_types="jobs.created")
+        assert len(service.webhooks) == 1
+
     def test_another_run_fails_with_the_same_error(self, service, connect):
         connect(service)
         service.fail("POST", "/settings/webhooks", faults.Status(503))

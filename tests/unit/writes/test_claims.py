@@ -83,8 +83,12 @@ class Attempt:
         if self._order is Order.KILL:
             raise KilledError
 
-    def wait(self, _seconds: float) -> bool:
+    def is_set(self) -> bool:
         """Stand for the event that ends a wait."""
+        return False
+
+    def wait(self, _seconds: float) -> bool:
+        """Stand for it, too."""
         self.pause()
         return self._order is Order.STOP
 

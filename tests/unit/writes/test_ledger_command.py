@@ -287,6 +287,19 @@ def test_a_settlement_is_the_outcome_where_no_response_comes(service, store, run
 
 
 @JOB_OPERATORS
+def test_a_late_response_is_recorded_after_not_created(service, store, run, write):
+    write().execute(context_for(store))
+
+    def settle():
+        assert run("settle", "PM-7", "--not-created", "--force", *WHY)[0] == 0
+
+    service.fail("POST", "/properties/7/jobs", faults.Before(settle))
+    write(if_already_done="create").execute(context_for(store, cleared=1))
+
+    assert store.entries["PM-7"]["result"]["id"] == service.jobs[1]["id"]
+
+
+@JOB_OPERATORS
 @pytest.mark.parametrize("before", ["nothing", "uncertain"])
 def test_a_late_response_does_not_replace_a_settlement(service, store, run, caplog, write, before):
     if before == "uncertain":

@@ -1,7 +1,11 @@
 """A job whose creation is uncertain, looked up in the service."""
 
+import asyncio
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Barrier, Event
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,6 +16,7 @@ from fsm_provider.api.payloads import JobRequest
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
 from fsm_provider.testing import faults
+from tests.capabilities import THREADS
 from tests.http_server import serving
 from tests.unit.state_store import context_for
 
@@ -43,6 +48,10 @@ def attempt(request, store):
         return operator.execute(context_for(store, cleared=cleared))[0]["jobID"]
 
     return run
+
+
+def keyed(*keys):
+    return [{"property_id": 7, "job": JOB, "key": key} for key in keys]
 
 
 def lose_the_response(service, *, handled=True):
@@ -119,12 +128,67 @@ def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
     connect(service)
     service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(2,))
     lose_the_response(service)
-    jobs = [{"property_id": 7, "job": JOB, "key": key} for key in ("A", "B")]
-    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1, find_existing=find)
+    operator = FsmCreateJobsOperator(
+        task_id="task", jobs=keyed("A", "B"), max_concurrency=1, find_existing=find
+    )
 
     with pytest.raises(AirflowFailException, match="1 existing, 1 uncertain"):
         operator.execute(context_for(store))
     assert "is known as what was written before with key 'A'" in caplog.text
+
+
+@THREADS.needed
+def test_a_job_is_found_for_one_of_two_keys_that_are_looked_up_at_once(service, connect, store):
+    connect(service)
+    both = Barrier(2)
+    service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(1, 2))
+    operator = FsmCreateJobsOperator(
+        task_id="task", jobs=keyed("A", "B"), find_existing=lambda *_: both.wait(10) * 0 + 4711
+    )
+
+    with pytest.raises(AirflowFailException, match=r"1 existing, 1 uncertain|1 uncertain, 1 existing"):
+        operator.execute(context_for(store))
+
+
+@THREADS.needed
+def test_a_job_that_may_be_what_is_being_sent_with_another_key_is_not_found(service, connect, store, caplog):
+    connect(service)
+    arrived, looked_up = Event(), Event()
+
+    def find_existing(hook, request):
+        assert arrived.wait(10)
+        return 4711
+
+    class Slow:
+        async def play(self, exchange):
+            arrived.set()
+            while not looked_up.is_set():
+                await asyncio.sleep(0.01)
+            await exchange.respond(await exchange.handle())
+
+    service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(1,))
+    service.fail("POST", "/properties/7/jobs", Slow(), calls=(2,))
+    operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), find_existing=find_existing)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(operator.execute, context_for(store))
+        service.wait_for(lambda: "could not be looked up" in caplog.text, 10)
+        looked_up.set()
+
+    with pytest.raises(AirflowFailException, match=r"1 created, 1 uncertain|1 uncertain, 1 created"):
+        ended.result()
+    assert "job 4711 may be what is being sent with key" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"on_error": "fail_fast"}, {}])
+def test_jobs_that_are_found_do_not_count_as_uncertain(service, connect, store, find, options):
+    connect(service)
+    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True), calls=range(1, 23))
+    jobs = [{"property_id": 7, "job": {"customerReference": f"PO-{number}"}} for number in range(24)]
+
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, find_existing=find, **options)
+    outcomes = operator.execute(context_for(store))
+
+    assert Counter(one["outcome"] for one in outcomes) == {"existing": 22, "created": 2}
 
 
 def test_the_entry_stays_while_the_lookup_waits(service, connect, store, attempt):

@@ -501,11 +501,16 @@ def test_without_keys_a_mapped_row_that_may_be_a_changed_one_is_refused(service)
     assert len(service.jobs) == 1
 
 
-def test_equal_mapped_tasks_without_keys_are_refused(service):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FsmCreateJobOperator(task_id="task", property_id=7, job={"notes": "a"}),
+        lambda: FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": {"notes": "a"}}]),
+    ],
+)
+def test_equal_mapped_tasks_without_keys_are_refused(service, make):
     def create(map_index, cleared=0):
-        FsmCreateJobOperator(task_id="task", property_id=7, job={"notes": "a"}).execute(
-            run_of("run", map_index=map_index, cleared=cleared)
-        )
+        make().execute(run_of("run", map_index=map_index, cleared=cleared))
 
     create(0)
     with pytest.raises(AirflowFailException, match="is equal to what task task"):
