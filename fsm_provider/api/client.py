@@ -121,7 +121,7 @@ class FsmClient:
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
         """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = endpoints.LIST_FORMS, {**parse_params(params), **wanted.params()}
+        listing, sent = endpoints.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
@@ -276,7 +276,7 @@ class FsmClient:
         mismatches with the service's totals.
         """
         settings = self.settings
-        sent = parse_params(params)
+        sent = parse_params("params", params)
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
         paginator = CursorPaginator(

@@ -126,6 +126,11 @@ class JobRequest(_Payload):
         return CREATE_JOB.path_for(propertyID=self.property_id)
 
     @property
+    def content(self) -> tuple[str, dict[str, Any]]:
+        """Path and body, by which a ledger tells one job from another."""
+        return self.path, self.job.body()
+
+    @property
     def subject(self) -> dict[str, Any]:
         """The fields to look the job up by, under the service's names."""
         subject = {"propertyID": self.property_id, "customerReference": self.job.customer_reference}
@@ -268,7 +273,7 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
         requests.append(request)
         if request.key is not None:
             first, same = by_key.setdefault(request.key, (index, request))
-            if (same.path, same.job.body()) != (request.path, request.job.body()):
+            if same.content != request.content:
                 problems.append(
                     f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"
                 )
@@ -286,8 +291,7 @@ def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
     problems: list[str] = []
     for index, request in enumerate(requests):
         if request.key is None:
-            same = dumps([request.path, request.job.body()], sort_keys=True)  # as ledgers tell them apart
-            first = first_indexes.setdefault(same, index)
+            first = first_indexes.setdefault(dumps(request.content, sort_keys=True), index)
             if first != index:
                 problems.append(f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys")
     if problems:

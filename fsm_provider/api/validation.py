@@ -135,13 +135,13 @@ def parse_text(name: str, value: Any) -> int | str:
     return value if isinstance(value, int) else text
 
 
-def parse_params(value: Mapping[str, Any] | None) -> dict[str, Any]:
+def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """Check query parameters, which a template may have rendered as text; None is none.
 
     :raises FsmInputError: if they are no mapping.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise FsmInputError(f"params: should map names to values, not {type(value).__name__}")
+        raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     return dict(value or {})
 
 

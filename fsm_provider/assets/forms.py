@@ -235,12 +235,12 @@ def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
 
 def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return query parameters as JSON has them, as the events of the asset do."""
+    from fsm_provider.api.validation import parse_params
+
     if given is None:
         return None
-    if not isinstance(given, Mapping):
-        raise FsmInputError(f"query_params: should map names to values, not {type(given).__name__}")
     params: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in parse_params("query_params", given).items():
         try:
             params |= json.loads(json.dumps({name: value}, allow_nan=False))
         except (TypeError, ValueError, RecursionError):

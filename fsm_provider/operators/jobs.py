@@ -277,7 +277,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         """Send what is missing, and return whether nothing is left to do; otherwise push the outcomes."""
         from fsm_provider.state.entries import SupersededError
 
-        ledger, complete, outcomes = None, False, creator.outcomes
+        ledger, has_news, outcomes = None, True, creator.outcomes
         try:
             with self.ledger(context) as ledger:
                 creator.load_outcomes(ledger)
@@ -292,18 +292,18 @@ class FsmCreateJobsOperator(FsmJobOperator):
                     creator.dry_run()
                 else:
                     creator.run(ledger)
-            complete = outcomes.complete
+            has_news = not outcomes.complete
         except SupersededError:
-            complete = True  # in another attempt, whose outcomes stay
+            has_news = False  # the other attempt's outcomes stay
             raise
         finally:
-            if not complete:
+            if has_news:
                 if ledger:
                     ledger.check_current()
                 if not options["dry_run_only"]:
                     creator.count_remaining()
                 context["ti"].xcom_push(key="return_value", value=outcomes.for_inputs)
-        return complete
+        return outcomes.complete
 
     def _fail_or_go_on(self, context: Context, creator: BulkJobCreator, fail_on: str) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""

@@ -171,9 +171,8 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         if not isinstance(event, dict) or not event.keys() & {"forms", "error", "timed_out"}:
             raise RuntimeError(f"the task resumed with an event that FsmFormTrigger does not emit: {event!r}")
         if "timed_out" in event:
-            with suppress(
-                FsmError, AirflowException
-            ):  # once more, as the other modes poll after the deadline
+            # The other modes, too, poll once more after the deadline.
+            with suppress(FsmError, AirflowException):
                 if (records := self._poll(context)[1]) is not None:
                     return records
             raise AirflowSensorTimeout(event["timed_out"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
-from fsm_provider.api.validation import NOTHING, parse_count, parse_names
+from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
 from fsm_provider.operators.base import (
     FsmArgumentError,
     bad_arguments_are_refused,
@@ -166,10 +166,8 @@ class FsmRecordSensor(FsmBaseSensor):
 
     def _query(self) -> dict[str, Any]:
         """Return the query parameters; one that is missing would have too many records count."""
-        query = {} if self.query_params is None else self.query_params
-        if not isinstance(query, Mapping):
-            raise FsmInputError(f"query_params: should map names to values, not {type(query).__name__}")
+        query = parse_params("query_params", self.query_params)
         for name, value in query.items():
             if value is None or value in NOTHING:
                 raise FsmInputError(f"query_params: {name} is {value}: its template has found nothing")
-        return dict(query)
+        return query

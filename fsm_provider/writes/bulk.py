@@ -232,8 +232,8 @@ class BulkJobCreator:
             self.outcomes.update(job, ledger.get(write), failure)
         if failure is None:
             self._uncertain_in_a_row = 0
-        if failure is None and write.key in self._created:
-            outcome["outcome"], outcome["by"] = "created", None
+            if write.key in self._created:
+                outcome["outcome"], outcome["by"] = "created", None
         self._report(job)
         if failure is not None:
             self._stop_if_others_would_fail(failure)

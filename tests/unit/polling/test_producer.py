@@ -479,15 +479,20 @@ def test_what_a_forgotten_configuration_emitted_is_not_emitted_again(service, su
     assert "1" not in [one["watch"]["filters"].get("property_id") for one in stored]
 
 
+async def events_of(other, monkeypatch):
+    """Watch with a connection to another service."""
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(other.connection()))
+    async with watching(fsm_conn_id="fsm_other") as watcher:
+        await watcher.until(lambda: polls(other) > 3)
+        return watcher.events
+
+
 def test_another_connection_begins_anew(service, supervisor, monkeypatch):
     async def run(other):
         async with watching() as watcher:
             await watcher.until(lambda: supervisor.watermark)
         other.add_form(id=900, created=datetime.now(UTC) + timedelta(minutes=1))
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(other.connection()))
-        async with watching(fsm_conn_id="fsm_other") as watcher:
-            await watcher.until(lambda: polls(other) > 3)
-            return watcher.events
+        return await events_of(other, monkeypatch)
 
     with FakeFieldService() as other:
         assert run_hurried(run(other)) == []
@@ -505,10 +510,7 @@ def test_another_connection_of_an_asset_that_was_long_watched_begins_anew(servic
                 supervisor.asset_state[name, key] = month_ago.isoformat()
         for days in (1, 6):
             other.add_form(created=datetime.now(UTC) - timedelta(days=days))
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(other.connection()))
-        async with watching(fsm_conn_id="fsm_other") as watcher:
-            await watcher.until(lambda: polls(other) > 3)
-            return watcher.events
+        return await events_of(other, monkeypatch)
 
     with FakeFieldService() as other:
         assert run_hurried(run(other)) == []

@@ -1,6 +1,5 @@
 """A job whose creation is uncertain, looked up in the service."""
 
-import asyncio
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -159,15 +158,12 @@ def test_a_job_that_may_be_what_is_being_sent_with_another_key_is_not_found(serv
         assert arrived.wait(10)
         return 4711
 
-    class Slow:
-        async def play(self, exchange):
-            arrived.set()
-            while not looked_up.is_set():
-                await asyncio.sleep(0.01)
-            await exchange.respond(await exchange.handle())
+    def hold():
+        arrived.set()
+        looked_up.wait(10)
 
     service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(1,))
-    service.fail("POST", "/properties/7/jobs", Slow(), calls=(2,))
+    service.fail("POST", "/properties/7/jobs", faults.Before(hold), calls=(2,))
     operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), find_existing=find_existing)
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(operator.execute, context_for(store))

@@ -1,9 +1,9 @@
 """A ledger in a database, shared by tasks, runs and Airflows: SQLite, PostgreSQL, MariaDB."""
 
-import asyncio
 import json
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -233,14 +233,11 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
     caplog.set_level("INFO")
     arrived, go_on = threading.Event(), threading.Event()
 
-    class Held:
-        async def play(self, exchange):
-            arrived.set()
-            while not go_on.is_set():
-                await asyncio.sleep(0.01)
-            await exchange.respond(await exchange.handle())
+    def hold():
+        arrived.set()
+        go_on.wait(20)
 
-    service.fail("POST", "/properties/*/jobs", Held())
+    service.fail("POST", "/properties/*/jobs", faults.Before(hold))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: job().execute(run_of("first")))
         assert arrived.wait(10)
@@ -259,13 +256,11 @@ def test_the_same_run_of_another_airflow_is_another_task(service, monkeypatch):
     """Both have a name; otherwise the second would be taken for a later attempt of the first."""
     arrived = threading.Event()
 
-    class Slow:
-        async def play(self, exchange):
-            arrived.set()
-            await asyncio.sleep(1)
-            await exchange.respond(await exchange.handle())
+    def hold():
+        arrived.set()
+        time.sleep(1)
 
-    service.fail("POST", "/properties/*/jobs", Slow())
+    service.fail("POST", "/properties/*/jobs", faults.Before(hold))
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setenv("AIRFLOW__FSM__AIRFLOW_NAME", "north")
         north = pool.submit(lambda: jobs("PO-1", "PO-2", max_concurrency=1).execute(run_of("monday")))
