@@ -151,6 +151,10 @@ def test_a_suspended_try_does_not_name_what_its_retry_has_half_written(tmp_path)
     assert contents(storage) == {"a.csv": b"half and half"}
 
 
+NOT_A_FILE = (IsADirectoryError, ValueError)
+"""What removing a folder as a file raises: that of Airflow 3's storage library, and of Airflow 2's."""
+
+
 def fail_and_spoil(folder, place, pattern):
     """Fail with files that are not committed, and folders in the place of half of them."""
     with AtomicFiles(folder, CONTEXT) as files:
@@ -164,14 +168,14 @@ def fail_and_spoil(folder, place, pattern):
 
 
 def test_the_folder_goes_though_some_of_its_files_cannot_be_discarded(tmp_path):
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(NOT_A_FILE):
         fail_and_spoil(ObjectStoragePath(str(tmp_path)), tmp_path, ".partial-*/*")
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_discarding_has_that_of_the_block_in_its_context(tmp_path):
-    with pytest.raises(IsADirectoryError) as raised:
+    with pytest.raises(NOT_A_FILE) as raised:
         fail_and_spoil(ObjectStoragePath(str(tmp_path)), tmp_path, ".partial-*/*")
 
     assert KeyError in [type(one) for one in chain(raised.value)]
