@@ -20,6 +20,7 @@ class Extent:
     :param modes: whether forms are streamed, or collected in a list.
     :param modules_per_folder: how many are imported; None: all.
     :param waits: how many triggers wait at once, ascending.
+    :param simulated: how many waits the simulated polls are for, ascending.
     :param wait_seconds: how long the waiting is measured.
     :param sensors: how many wait on a real Airflow.
     :param exports: pages of the listings that are exported, ascending.
@@ -31,6 +32,7 @@ class Extent:
     modes: tuple[str, ...] = ("stream", "collect")
     modules_per_folder: int | None = None
     waits: tuple[int, ...] = (1000, 10_000)
+    simulated: tuple[int, ...] = (10_000, 100_000)
     wait_seconds: float = 8.0
     sensors: int = 20
     exports: tuple[int, ...] = (1000, 10_000)
@@ -43,6 +45,7 @@ QUICK = Extent(
     modes=("stream",),
     modules_per_folder=1,
     waits=(20,),
+    simulated=(1000,),
     wait_seconds=3.0,
     sensors=3,
     exports=(5, 40),

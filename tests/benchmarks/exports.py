@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tests.benchmarks.case import Case, Extent
 from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
@@ -19,26 +18,29 @@ from tests.benchmarks.rounds import BenchmarkError, Task
 from tests.benchmarks.server import Service
 
 _FORMATS = ("jsonl", "csv", "parquet")
-_OURS, _DLT = "ours", "dlt"
+_OURS, _SCRIPT = "ours", "pandas"
 _LABELS = {
     _OURS: "FsmFormsToObjectStorageOperator",
-    _DLT: "dlt, rest_api to filesystem",
-    "pandas": "requests and pandas",
+    "dlt": "dlt, rest_api to filesystem",
+    _SCRIPT: "requests and pandas",
 }
+_MOST_OF_OTHERS = 1000
+"""Pages, up to which all are measured in both orders: with more, a round would take half an hour."""
 
 
-def measure(port: int, variant: str, pages: int, format: str) -> dict[str, float]:
+def measure(port: int, variant: str, pages: int, format: str, shuffled: bool) -> dict[str, float]:
     """Export so many pages; give CPU seconds, and the peak above what was resident after importing."""
     from tests.benchmarks.clients import exports
 
-    export = getattr(exports, variant)()
+    export, service = getattr(exports, variant)(), Service(port)
+    base_url = service.shuffled(pages) if shuffled else service.listing(0, pages)
     with TemporaryDirectory(prefix="fsm-bench-") as name:
         folder = Path(name)
         gc.collect()
         floor, before = resident_mib(), _cpu()
         reset_peak()
         began = time.perf_counter()
-        export(Service(port).listing(0, pages), folder, format)
+        export(base_url, folder, format)
         measured = {
             "cpu": _cpu() - before,
             "wall": time.perf_counter() - began,
@@ -73,19 +75,26 @@ def _identifiers(file: Path, format: str) -> list[int]:
     return table["id"].to_pylist()
 
 
-def _key(variant: str, pages: int, format: str) -> str:
-    return f"{variant} {pages} {format}"
+def _variants(pages: int, shuffled: bool) -> list[str]:
+    if pages <= _MOST_OF_OTHERS:
+        return list(_LABELS)
+    return [_OURS] if shuffled else [_OURS, _SCRIPT]
+
+
+def _key(variant: str, pages: int, format: str, shuffled: bool) -> str:
+    return f"{variant} {pages} {format} {shuffled}"
 
 
 def _tasks(extent: Extent, port: int) -> list[Task]:
     return [
         Task(
-            _key(variant, pages, format),
+            _key(variant, pages, format, shuffled),
             "exports:measure",
-            {"port": port, "variant": variant, "pages": pages, "format": format},
+            {"port": port, "variant": variant, "pages": pages, "format": format, "shuffled": shuffled},
         )
-        for variant in _LABELS
         for pages in extent.exports
+        for shuffled in (False, True)
+        for variant in _variants(pages, shuffled)
         for format in _FORMATS
     ]
 
@@ -95,16 +104,19 @@ def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
         row
         for pages in extent.exports
         for format in _FORMATS
-        for row in _rows_for(extent, rounds, pages, format)
+        for shuffled in (False, True)
+        for row in _rows_for(rounds, pages, format, shuffled)
     ]
 
 
-def _rows_for(extent: Extent, rounds: Sequence[Round], pages: int, format: str) -> list[Row]:
+def _rows_for(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
     forms = pages * FORMS_PER_PAGE
-    section = f"{forms:,} forms to {format}"
+    section = f"{forms:,} forms{' in no order' if shuffled else ''} to {format}"
+    ours = _key(_OURS, pages, format, shuffled)
     rows = []
-    for variant, label in _LABELS.items():
-        measured = [one[_key(variant, pages, format)] for one in rounds]
+    for variant in _variants(pages, shuffled):
+        label = _LABELS[variant]
+        measured = [one[_key(variant, pages, format, shuffled)] for one in rounds]
         held = Goal(at_most=200) if variant == _OURS else None
         rows += [
             Row(section, f"{label}, CPU a form", "us", [one["cpu"] / forms * 1e6 for one in measured]),
@@ -114,14 +126,18 @@ def _rows_for(extent: Extent, rounds: Sequence[Round], pages: int, format: str) 
             ),
         ]
 
-    def cpu(task: Any) -> Any:
-        return task["cpu"]
+    def over(key: str) -> list[float]:
+        return ratios(rounds, ours, key, lambda task: task["cpu"])
 
-    for variant, label in _LABELS.items():
+    for variant in _variants(pages, shuffled):
         if variant != _OURS:
-            values = ratios(rounds, _key(_OURS, pages, format), _key(variant, pages, format), cpu)
-            goal = Goal(at_most=1)
-            rows.append(Row(section, f"{_LABELS[_OURS]} / {label}, CPU", "x", values, goal))
+            values = over(_key(variant, pages, format, shuffled))
+            rows.append(
+                Row(section, f"{_LABELS[_OURS]} / {_LABELS[variant]}, CPU", "x", values, Goal(at_most=1))
+            )
+    if shuffled:
+        values = over(_key(_OURS, pages, format, False))
+        rows.append(Row(section, f"{_LABELS[_OURS]}, in no order / in order, CPU", "x", values))
     return rows
 
 

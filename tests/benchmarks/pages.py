@@ -13,6 +13,8 @@ from typing import Any
 FORMS_PER_PAGE = 100
 _FIRST_FORM_ID = 1_000_000
 _FIRST_JOB_ID = 5_000_000
+_STRIDE = 7_368_787
+"""Prime, so that its multiples reach each form once."""
 _EPOCH = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
 _STREETS = ("Station Road", "Victoria Terrace", "Mill Lane", "Orchard Close", "Queen's Drive", "Quay Street")
 _TOWNS = ("Sheffield", "Leicester", "Gateshead", "Kilmarnock", "Aberystwyth", "Lisburn")
@@ -32,11 +34,16 @@ def sum_of_form_ids(first_page: int, stop_page: int) -> int:
     )
 
 
-def forms_of_page(page: int) -> bytes:
-    """Render the ``data`` of a page: about 79 KB."""
+def forms_of_page(page: int) -> list[bytes]:
+    """Render the forms of a page: about 79 KB."""
     chance = random.Random(page)
-    start = page * FORMS_PER_PAGE
-    return _render([_form(number, chance) for number in range(start, start + FORMS_PER_PAGE)])
+    return [_render(_form(number, chance)) for number in numbers_of_page(page, 0)]
+
+
+def numbers_of_page(page: int, stop_page: int, *, shuffled: bool = False) -> Iterable[int]:
+    """Give the numbers of the forms of a page: ascending, or scattered over all pages up to ``stop_page``."""
+    numbers = range(page * FORMS_PER_PAGE, (page + 1) * FORMS_PER_PAGE)
+    return [number * _STRIDE % (stop_page * FORMS_PER_PAGE) for number in numbers] if shuffled else numbers
 
 
 def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[bytes]:

@@ -1,6 +1,7 @@
 """A service in a process of its own that does next to nothing but send bytes rendered beforehand.
 
-``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``;
+``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``, and
+``/shuffled/0/<stop>/...`` the same forms in no order;
 ``.../forms/<id>/pdf`` is a PDF; ``.../properties/<id>/jobs`` takes jobs; ``/counts`` returns what came,
 without counting itself.
 ``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
@@ -50,6 +51,10 @@ class Service:
         """Give the base URL under which the forms of those pages are listed."""
         return f"http://127.0.0.1:{self.port}/pages/{first}/{stop}/{latency_ms}"
 
+    def shuffled(self, stop: int) -> str:
+        """Give the base URL under which the forms of the first pages are listed in no order."""
+        return f"http://127.0.0.1:{self.port}/shuffled/0/{stop}/0"
+
     def growing(self, start: float, every: float, latency_ms: int = 0) -> str:
         """Give the base URL under which job n has a form ``every`` x n seconds after ``start``.
 
@@ -93,7 +98,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, page_count: int, job_count: int) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.pages = [pages.forms_of_page(page) for page in range(page_count)]
+        self.forms = [form for page in range(page_count) for form in pages.forms_of_page(page)]
         self.jobs = [pages.job(property_id) for property_id in range(job_count)]
         self.connections = 0
         self.requests = 0
@@ -155,7 +160,9 @@ class _Connection(socketserver.BaseRequestHandler):
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
-            self._respond(200, pages.envelope(page, int(stop)), self.server.pages[page], b"}")
+            numbers = pages.numbers_of_page(page, int(stop), shuffled=kind == "shuffled")
+            forms = [self.server.forms[number] for number in numbers]
+            self._respond(200, pages.envelope(page, int(stop)), b"[", b",".join(forms), b"]}")
         else:
             self._respond(201, self.server.jobs[int(rest[1])])
 
