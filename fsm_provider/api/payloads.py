@@ -36,7 +36,8 @@ class _Payload(BaseModel):
     @field_validator("*")
     @classmethod
     def _has_complete_characters(cls, value: Any) -> Any:
-        if SURROGATE.search(dumps(value, ensure_ascii=False, default=str)):
+        text = dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+        if isinstance(text, str) and SURROGATE.search(text):
             raise ValueError(HALF_A_CHARACTER)
         return value
 

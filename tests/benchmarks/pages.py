@@ -53,8 +53,8 @@ def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[
     return [_completed(number, start + number * every) for number in asked if 0 < number <= ended]
 
 
-def envelope(page: int, stop_page: int) -> bytes:
-    """Render what stands before the ``data`` of a page, whose array and last brace are missing."""
+def response(page: int, stop_page: int, forms: Iterable[bytes]) -> bytes:
+    """Put the forms of a page into a response."""
     more = page + 1 < stop_page
     opening = {
         "meta": {
@@ -67,7 +67,7 @@ def envelope(page: int, stop_page: int) -> bytes:
             "prevCursor": str(page - 1) if page else "",
         },
     }
-    return _render(opening)[:-1] + b',"data":'
+    return b"".join((_render(opening)[:-1], b',"data":[', b",".join(forms), b"]}"))
 
 
 def job_id(property_id: int) -> int:

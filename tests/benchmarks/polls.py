@@ -22,7 +22,7 @@ _INTERVAL = 60.0
 
 
 def measure(waits: int, new: int) -> dict[str, float]:
-    """Give the milliseconds of the first poll of so many waits, and the median of those with so many new forms.
+    """Give the milliseconds of the first poll of so many waits, and of one with so many new forms.
 
     Each form ends a wait, and another takes its place.
     """
@@ -78,11 +78,13 @@ def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     for waits in extent.simulated:
         section = f"one poll for {waits:,} waits, without the service and the triggerer"
         first = [one[_key(waits, _NEW_FORMS[0])]["first"] for one in rounds]
-        rows.append(Row(section, "the first, of all forms since their bound", "ms", first))
-        for new in _NEW_FORMS:
-            rows.append(
+        rows += [
+            Row(section, "the first, of all forms since their bound", "ms", first),
+            *(
                 Row(section, f"{new:,} new forms", "ms", [one[_key(waits, new)]["new"] for one in rounds])
-            )
+                for new in _NEW_FORMS
+            ),
+        ]
     return rows
 
 

@@ -35,10 +35,7 @@ def measure(port: int, page_count: int, jobs: int) -> dict[str, float]:
 
     import_module("airflow.sdk")
     service = Service(port)
-    bodies = [
-        pages.envelope(number, page_count) + pages.forms_of_page(number) + b"}"
-        for number in range(page_count)
-    ]
+    bodies = [pages.response(number, page_count, pages.forms_of_page(number)) for number in range(page_count)]
     models: dict[str, Any] = {"ours": Page[Form], "plain": _page_of(_plain(Form))}
     context = {"timezone": UTC}
 

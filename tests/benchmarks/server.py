@@ -154,15 +154,15 @@ class _Connection(socketserver.BaseRequestHandler):
             numbers = [int(rest[1])] if rest[1:] else [int(job[1])] if job else None
             forms = pages.forms_by_now(int(first) or self.server.start_ms, int(stop), numbers)
             found = 404 if rest[1:] and not forms else 200
-            self._respond(found, pages.envelope(0, 1), b"[", b",".join(forms), b"]}")
+            self._respond(found, pages.response(0, 1, forms))
         elif rest[-1] == "pdf":
             self._respond(200, _PDF)
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
-            numbers = pages.numbers_of_page(page, int(stop), shuffled=kind == "shuffled")
-            forms = [self.server.forms[number] for number in numbers]
-            self._respond(200, pages.envelope(page, int(stop)), b"[", b",".join(forms), b"]}")
+            listed = pages.numbers_of_page(page, int(stop), shuffled=kind == "shuffled")
+            forms = [self.server.forms[number] for number in listed]
+            self._respond(200, pages.response(page, int(stop), forms))
         else:
             self._respond(201, self.server.jobs[int(rest[1])])
 
@@ -172,13 +172,13 @@ class _Connection(socketserver.BaseRequestHandler):
             self._is_counted = True
             self.server.connections += 1
 
-    def _respond(self, status: int, *body: bytes) -> None:
+    def _respond(self, status: int, body: bytes) -> None:
         head = (
             f"HTTP/1.1 {status} OK\r\nDate: Mon, 05 Jan 2026 07:30:00 GMT\r\n"
             "Content-Type: application/json; charset=utf-8\r\n"
-            f"X-Request-ID: {self.server.requests:032x}\r\nContent-Length: {sum(map(len, body))}\r\n\r\n"
+            f"X-Request-ID: {self.server.requests:032x}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        self.request.sendall(b"".join((head.encode(), *body)))
+        self.request.sendall(head.encode() + body)
 
 
 if __name__ == "__main__":
