@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
@@ -17,6 +18,14 @@ Entry = dict[str, Any]
 def is_intent(entry: Entry) -> bool:
     """Return whether an entry says that a write is about to be sent, and not what became of it."""
     return "result" not in entry and "error" not in entry
+
+
+def may_arrive(entry: Entry, max_flight: float) -> bool:
+    """Return whether an intent is less than so many seconds old: its request may be on its way."""
+    if not is_intent(entry):
+        return False
+    age = datetime.now(UTC) - datetime.fromisoformat(entry["sent"][2])
+    return age.total_seconds() < max_flight
 
 
 def is_conflict(entry: Entry) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
 
 from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
-from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, is_intent
+from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, may_arrive
 from fsm_provider.state.task import Task
 from fsm_provider.writes.idempotency import Idempotency
 from fsm_provider.writes.write import (
@@ -63,7 +62,7 @@ class KnownWrites:
         by, repeat = task_of(entry), self._repeats(entry)
         if "result" in entry:
             return WriteOutcome(result=entry["result"], repeat=repeat, by=by)
-        under_way = not waited and task_of(entry) != self.task and self.may_arrive(entry)
+        under_way = not waited and task_of(entry) != self.task and may_arrive(entry, self.max_flight)
         error = error_from(entry, self.task, under_way=under_way)
         is_recognised = self.idempotency is not None and self.idempotency.recognises(write.digest, entry)
         if is_recognised and isinstance(error, FsmUncertainWriteError):
@@ -165,10 +164,3 @@ class KnownWrites:
                 return bool(entry["generation"] == self.generation)
             entry = entry.get("before")
         return False
-
-    def may_arrive(self, entry: Entry) -> bool:
-        """Return whether the request of an intent, sent by another task or attempt, may be on its way."""
-        if not is_intent(entry):
-            return False
-        age = datetime.now(UTC) - datetime.fromisoformat(entry["sent"][2])
-        return age.total_seconds() < self.max_flight

@@ -29,7 +29,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.retry import Attempts
-from fsm_provider.state.entries import Entry, is_conflict, is_intent
+from fsm_provider.state.entries import Entry, is_conflict, is_intent, may_arrive
 from fsm_provider.writes.known_writes import KnownWrites
 from fsm_provider.writes.write import (
     Write,
@@ -217,7 +217,7 @@ class Ledger(KnownWrites):
         while known := self.get(write):
             entry = self.entries.get(write.key)
             asks_again = (looks_up or known.repeat) and not isinstance(known.error, FsmRepeatableWriteError)
-            if not known.under_way and not (asks_again and entry and self.may_arrive(entry)):
+            if not known.under_way and not (asks_again and entry and may_arrive(entry, self.max_flight)):
                 break
             if entry != seen:
                 what = "another task" if known.under_way else "a request that may be on its way"

@@ -20,7 +20,7 @@ from sqlalchemy import and_, func, select
 from fsm_provider.api.endpoints import CREATE_JOB, REGISTER_WEBHOOK
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry
+from fsm_provider.state.entries import Entry, may_arrive
 from fsm_provider.state.sql_entries import damaged, entry_in, state_for, storable, task_in, utc_now
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task
@@ -97,9 +97,7 @@ class Stored:
     @property
     def under_way(self) -> bool:
         """Whether a task may be sending it at this moment."""
-        if self.is_damaged or self.row.state != "sent":
-            return False
-        return (datetime.now(UTC) - self.sent_at).total_seconds() < self.max_flight
+        return not self.is_damaged and may_arrive(self.entry, self.max_flight)
 
     def as_json(self) -> dict[str, Any]:
         """Return all that is known, as JSON values."""
