@@ -173,7 +173,8 @@ class FormPoller:
             from fsm_provider.api.client import FsmClient
             from fsm_provider.api.retry import RetryPolicy
 
-            known, settings = self._settings_before, await self._settings()
+            known = self._settings_before
+            settings = await self._settings(otherwise=None if refused else known)
             if known is not None and refused is not None and known.token == settings.token:
                 raise refused
             if known is None or settings.model_copy(update={"token": known.token}) != known:
@@ -184,14 +185,21 @@ class FormPoller:
             self._client = FsmClient(settings, retry_policy=RetryPolicy(max_retries=0), metrics=metrics)
         return self._client
 
-    async def _settings(self) -> Settings:
+    async def _settings(self, otherwise: Settings | None) -> Settings:
+        """Return the settings of the Airflow connection, or ``otherwise`` if it cannot be read now."""
         from fsm_provider.hooks.fsm import FsmHook, settings_from
 
         try:
             connection = await get_async_connection(self.fsm_conn_id, hook=FsmHook)
-        except AirflowNotFoundException:
-            raise connection_not_found(self.fsm_conn_id) from None
         except Exception as error:
+            if otherwise is not None:
+                logger.warning(
+                    "The connection '%s' cannot be read (%s); polling goes on with what it was before",
+                    *(self.fsm_conn_id, type(error).__name__),
+                )
+                return otherwise
+            if isinstance(error, AirflowNotFoundException):
+                raise connection_not_found(self.fsm_conn_id) from None
             logger.exception("Could not read the connection '%s'", self.fsm_conn_id)
             raise FsmConnectionError(
                 f"connection '{self.fsm_conn_id}': could not be read ({type(error).__name__})"

@@ -332,6 +332,24 @@ def test_a_secrets_backend_that_fails_in_the_middle_loses_no_page(service, forms
     assert first_pages(service) == 1
 
 
+def test_a_reset_while_the_secrets_backend_is_away_costs_no_further_poll(
+    service, forms, monkeypatch, caplog
+):
+    service.fail("GET", "/forms", faults.Reset(), call=7)
+    failures = []
+
+    def lose(seen):
+        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT", raising=False)
+        failures.append(seen)
+        return not isinstance(seen, PollFailure) or len(failures) > 1
+
+    seen = run_hurried(polled(lose))
+
+    assert errors(seen) == [("FsmResponseError", True)]
+    assert ids(seen[-1]) == [form["id"] for form in forms]
+    assert "'fsm_default' cannot be read (AirflowNotFoundException); polling goes on" in caplog.text
+
+
 def test_a_malformed_connection_is_permanent(service, monkeypatch):
     monkeypatch.setenv(
         "AIRFLOW_CONN_FSM_DEFAULT", json.dumps({"conn_type": "fsm", "host": "", "password": "x"})
