@@ -33,6 +33,8 @@ connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
 _PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
 _begun = ContextVar("fsm_request_begun", default=False)
+send_before: ContextVar[float | None] = ContextVar("fsm_send_before", default=None)
+"""When it is too late to begin a request, by ``time.monotonic``: connecting may have been suspended."""
 
 
 class Adapter(HTTPAdapter):
@@ -205,6 +207,8 @@ class _Connection(HTTPConnection):
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
             self.connect()
+        if (latest := send_before.get()) is not None and time.monotonic() > latest:
+            raise TimeoutError("the connection was ready too late to send anything")
         _begun.set(True)
         self._head = b""
         super().endheaders(*args, **kwargs)

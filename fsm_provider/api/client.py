@@ -37,7 +37,7 @@ from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
-from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
+from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, WebhookCreate, check
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
@@ -242,7 +242,7 @@ class FsmClient:
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {})
-        return self._send(call, lambda body: parse_json(body) if body else None)
+        return self._send(call, lambda body: parse_json(self._without_token(body)) if body else None)
 
     def _create(
         self,
@@ -355,6 +355,13 @@ class FsmClient:
     def _hide(self, text: str) -> str:
         token, _ = self._token
         return hide(text, token.get_secret_value())
+
+    def _without_token(self, body: bytes) -> bytes:
+        """Hide the token in a response that repeats the request: nobody may store it with the result."""
+        token, _ = self._token
+        if len(token) < TOKEN_LENGTH:  # it may be part of any text
+            return body
+        return self._hide(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def _throttle(self) -> None:
         per_second = self.settings.max_requests_per_second

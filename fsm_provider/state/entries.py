@@ -20,17 +20,32 @@ def is_intent(entry: Entry) -> bool:
     return "result" not in entry and "error" not in entry
 
 
+def flight_of(entry: Entry, max_flight: float) -> float:
+    """Return the seconds after which a request has arrived, or never will: the reader's, or the sender's."""
+    return max(max_flight, float(entry.get("max_flight", 0.0)))
+
+
 def may_arrive(entry: Entry, max_flight: float) -> bool:
-    """Return whether an intent is less than so many seconds old: its request may be on its way."""
+    """Return whether the request of an intent may be on its way, by the clock."""
     if not is_intent(entry):
         return False
     age = datetime.now(UTC) - datetime.fromisoformat(entry["sent"][2])
-    return age.total_seconds() < max_flight
+    return age.total_seconds() < flight_of(entry, max_flight)
 
 
 def is_conflict(entry: Entry) -> bool:
     """Return whether an entry says that the service refused a write with HTTP 409."""
     return bool(entry.get("error", {}).get("type") == FsmConflictError.__name__)
+
+
+def has_id(entry: Entry, kind: str, identifier: int) -> bool:
+    """Return whether a write of this kind has this identifier as its result."""
+    return bool(entry.get("kind", kind) == kind and entry.get("result", {}).get("id") == identifier)
+
+
+def is_intent_of(entry: Entry, subject: dict[str, Any]) -> bool:
+    """Return whether an entry is an intent with this subject."""
+    return is_intent(entry) and bool(entry["sent"][3] == subject)
 
 
 class SupersededError(AirflowException):
@@ -95,6 +110,17 @@ class LedgerEntries(ABC):
 
     def close(self) -> None:  # noqa: B027 - not all have something to close
         """Close connections; they are opened again where they are needed."""
+
+    def others_with(self, key: str, kind: str, identifier: int) -> list[tuple[str, Entry]]:
+        """Return the entries with this identifier as their result, other than that of ``key``.
+
+        In a database, those of other tasks and runs too.
+        """
+        return [(other, entry) for other, entry in self if other != key and has_id(entry, kind, identifier)]
+
+    def intents_of_others(self, key: str, subject: dict[str, Any]) -> list[tuple[str, Entry]]:
+        """Return the intents with this subject, other than that of ``key``; likewise."""
+        return [(other, entry) for other, entry in self if other != key and is_intent_of(entry, subject)]
 
     @abstractmethod
     def load(self, keys: Collection[str]) -> None:

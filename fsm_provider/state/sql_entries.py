@@ -10,10 +10,8 @@ All of this is in one short transaction for each :meth:`SqlEntries.store`. No co
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import islice
 from secrets import randbelow
@@ -29,16 +27,28 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from fsm_provider.api.errors import FsmInputError, error_from_dict
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, is_intent, superseded
-from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, LEDGER
+from fsm_provider.state.entries import Entry, LedgerEntries, is_intent, superseded
+from fsm_provider.state.sql_rows import (
+    Found,
+    entry_in,
+    history_values,
+    intents_of,
+    state_for,
+    storable,
+    task_in,
+    text_of,
+    utc_now,
+    with_id,
+)
+from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task, began_after
 
 if TYPE_CHECKING:
     from sqlalchemy import Case, Column, Update
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.row import Row
+    from sqlalchemy.sql.elements import ColumnElement
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -54,8 +64,7 @@ Result = TypeVar("Result")
 # Made once: SQLAlchemy takes longer to make a statement than SQLite to run it.
 _IN_SCOPE = and_(LEDGER.c.service == bindparam("this_service"), LEDGER.c.scope == bindparam("this_scope"))
 _IS_ROW = and_(_IN_SCOPE, LEDGER.c.key_digest == bindparam("this_key"))
-_SELECT_ALL = select(LEDGER).where(_IN_SCOPE)
-_SELECT = _SELECT_ALL.where(LEDGER.c.key_digest.in_(bindparam("these_keys", expanding=True)))
+_SELECT = select(LEDGER).where(_IN_SCOPE, LEDGER.c.key_digest.in_(bindparam("these_keys", expanding=True)))
 _SELECT_LOCKED = _SELECT.with_for_update()
 _INSERT = LEDGER.insert()
 _UPDATE = LEDGER.update().where(_IS_ROW).values(version=LEDGER.c.version + 1)
@@ -115,9 +124,11 @@ class SqlEntries(LedgerEntries):
         self._versions: dict[str, int] = {}
         self._own: set[str] = set()
         self._is_away = False
-        self._in_transaction(self._take_over)
+        is_first = self._in_transaction(self._take_over)
         if scope:
-            self._in_transaction(lambda connection: self._read(connection, None))
+            self._in_transaction(lambda connection: self._read(connection, _IN_SCOPE))
+        elif not is_first:
+            self._in_transaction(lambda connection: self._read(connection, self._left_by_this()))
 
     def close(self) -> None:
         """Close connections; they are opened again where they are needed."""
@@ -126,14 +137,25 @@ class SqlEntries(LedgerEntries):
     def load(self, keys: Collection[str]) -> None:
         """Read the entries of these keys."""
         if keys:
-            self._in_transaction(partial(self._read, keys=keys))
+            self._in_transaction(partial(self._read_keys, keys=keys))
+
+    def others_with(self, key: str, kind: str, identifier: int) -> list[tuple[str, Entry]]:
+        """Return the entries with this identifier as their result, other than that of ``key``."""
+        found = self._in_transaction(lambda connection: with_id(connection, self._service, kind, identifier))
+        return [*self._of_others(found, key), *super().others_with(key, kind, identifier)]
+
+    def intents_of_others(self, key: str, subject: dict[str, Any]) -> list[tuple[str, Entry]]:
+        """Return the intents with this subject, other than that of ``key``."""
+        found = self._in_transaction(lambda connection: intents_of(connection, self._service, subject))
+        return [*self._of_others(found, key), *super().intents_of_others(key, subject)]
+
+    def _of_others(self, found: list[Found], key: str) -> list[tuple[str, Entry]]:
+        return [(at, entry) for row, at, entry in found if (row.scope, at) != (self._scope, key)]
 
     def has_entries_elsewhere(self) -> bool:
         """Return whether this task has written entries in another scope: with another ``once_per``."""
-        columns = (LEDGER.c.dag_id, LEDGER.c.run_id, LEDGER.c.task_id)
-        mine = [column == storable(getattr(self._task, column.name)) for column in columns]
         query = select(LEDGER.c.version).where(
-            LEDGER.c.service == self._service, LEDGER.c.scope != self._scope, *mine
+            LEDGER.c.service == self._service, LEDGER.c.scope != self._scope, *self._is_of_this_task()
         )
         return self._in_transaction(lambda connection: connection.execute(query.limit(1)).first() is not None)
 
@@ -155,19 +177,29 @@ class SqlEntries(LedgerEntries):
         if latest != self._attempt:
             raise superseded("this one")
 
-    def _take_over(self, connection: Connection) -> None:
-        """Become the latest attempt of the task."""
+    def _left_by_this(self) -> ColumnElement[bool]:
+        """Return the condition of what earlier attempts of this task have sent, whose outcome is unknown."""
+        is_left = LEDGER.c.state.in_(["sent", "uncertain"])
+        return and_(_IN_SCOPE, is_left, *self._is_of_this_task())
+
+    def _is_of_this_task(self) -> list[ColumnElement[bool]]:
+        columns = (LEDGER.c.dag_id, LEDGER.c.run_id, LEDGER.c.task_id)
+        return [column == storable(getattr(self._task, column.name)) for column in columns]
+
+    def _take_over(self, connection: Connection) -> bool:
+        """Become the latest attempt of the task; return whether it is the first."""
         mine = ATTEMPTS.c.task == self._task_digest
         # Locks the row: SQLite locks nothing by reading.
         if not connection.execute(ATTEMPTS.update().where(mine).values(stored_at=utc_now())).rowcount:
             values = {"task": self._task_digest, "attempt": self._attempt, "stored_at": utc_now()}
             connection.execute(ATTEMPTS.insert().values(**values))
-        elif began_after(
+            return True
+        if began_after(
             connection.execute(select(ATTEMPTS.c.attempt).where(mine)).scalar_one(), self._attempt
         ):
             raise superseded("this one")
-        else:
-            connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
+        connection.execute(ATTEMPTS.update().where(mine).values(attempt=self._attempt))
+        return False
 
     def _write(self, changed: Mapping[str, Entry | None]) -> None:
         others: dict[str, Row[Any]] = {}
@@ -212,7 +244,7 @@ class SqlEntries(LedgerEntries):
         for number, (key, entry) in enumerate(entries):
             values[f"key_{number}"] = digest_for(key, DIGITS)
             values[f"state_{number}"] = state_for(entry)
-            values[f"entry_{number}"] = _text_of(key, entry)
+            values[f"entry_{number}"] = text_of(key, entry)
         return connection.execute(_update_of_own(len(entries)), values).rowcount
 
     def _is_by_this(self, entry: Entry) -> bool:
@@ -223,12 +255,13 @@ class SqlEntries(LedgerEntries):
     ) -> tuple[bool, dict[str, Row[Any]]]:
         """Write rows; return whether a claim is refused, as a later attempt has begun, and others' rows.
 
-        It changes nothing else: what it has read is out of date if the transaction is repeated.
+        The history keeps a result that is not stored. Nothing else changes: what was read is out of date if
+        the transaction is repeated.
         """
         is_latest = self._is_latest(connection)  # first, as SQLite then locks before it reads
         refused, others = False, {}
         rows = {row.key_digest: row for row in self._rows(connection, changed, lock=True)}
-        new = []
+        new, late = [], []
         for key in sorted(changed):
             entry, row = changed[key], rows.get(digest_for(key, DIGITS))
             if entry is not None and is_intent(entry) and not is_latest:
@@ -245,9 +278,14 @@ class SqlEntries(LedgerEntries):
                     by = task_in(row)
                     who = "a settlement or a later attempt of this task" if by == self._task else by
                     logger.warning("The outcome of '%s' is not stored: %s has replaced it", key, who)
+                    if "result" in entry:
+                        values, why = self._values(key, entry), f"{who} had replaced the entry"
+                        late.append(history_values(values, "late response", str(self._task), why))
                 others[key] = row
         if new:
             connection.execute(_INSERT, new)
+        if late:
+            connection.execute(HISTORY.insert(), late)
         return refused, others
 
     def _replace(self, connection: Connection, key: str, entry: Entry | None) -> None:
@@ -279,16 +317,21 @@ class SqlEntries(LedgerEntries):
             "map_index": task["map_index"],
             "attempt": self._attempt,
             "state": state_for(entry),
-            "entry": _text_of(key, entry),
+            "entry": text_of(key, entry),
             "updated_at": utc_now(),
         }
 
-    def _read(self, connection: Connection, keys: Collection[str] | None) -> None:
+    def _read(self, connection: Connection, which: ColumnElement[bool]) -> None:
+        for row in connection.execute(select(LEDGER).where(which), self._in_scope):
+            key, entry = entry_in(row)
+            self._take_in(key, row.version, entry)
+
+    def _read_keys(self, connection: Connection, keys: Collection[str]) -> None:
         found: dict[str, tuple[int, Entry]] = {}
         for row in self._rows(connection, keys):
             key, entry = entry_in(row)
             found[key] = row.version, entry
-        for key in keys or found:
+        for key in keys:
             self._take_in(key, *found.get(key, (None, None)))
 
     def _take_in(self, key: str, version: int | None, entry: Entry | None) -> None:
@@ -304,11 +347,8 @@ class SqlEntries(LedgerEntries):
             self._set(key, entry)
 
     def _rows(
-        self, connection: Connection, keys: Collection[str] | None, *, lock: bool = False
+        self, connection: Connection, keys: Collection[str], *, lock: bool = False
     ) -> Iterator[Row[Any]]:
-        if keys is None:
-            yield from connection.execute(_SELECT_ALL, self._in_scope)
-            return
         digests = iter(sorted(digest_for(key, DIGITS) for key in keys))
         while some := list(islice(digests, KEYS_PER_QUERY)):
             these = {**self._in_scope, "these_keys": some}
@@ -356,76 +396,8 @@ def _in_one_transaction(engine: Engine, work: Callable[[Connection], Result]) ->
         return work(connection)
 
 
-def state_for(entry: Entry) -> str:
-    """Return what is known of a write: ``sent``, ``done``, ``uncertain`` or ``conflict``."""
-    if is_intent(entry):
-        return "sent"
-    if "result" in entry:
-        return "done"
-    return "conflict" if is_conflict(entry) else "uncertain"
-
-
 def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ProgrammingError | DataError | NotSupportedError):
         return False
     # A full disk: threads would wait for one another, as smaller writes succeed in between.
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL"
-
-
-def _text_of(key: str, entry: Entry) -> str:
-    return json.dumps({"key": key, **entry})
-
-
-def task_in(row: Row[Any]) -> Task:
-    """Return the task that has written a row last, for the eye."""
-    return Task(row.dag_id, row.run_id, row.task_id, row.map_index)
-
-
-def entry_in(row: Row[Any]) -> tuple[str, Entry]:
-    """Return the key and the entry that a row holds.
-
-    :raises FsmInputError: if somebody has changed it, so that it cannot be read.
-    """
-    try:
-        entry: Entry = json.loads(row.entry)
-        key = entry.pop("key")
-        if digest_for(key, DIGITS) != row.key_digest:
-            raise ValueError(key)
-        _check(entry)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise damaged(row) from None
-    return key, entry
-
-
-def _check(entry: Entry) -> None:
-    """Check what everything reads of an entry, and of those before it.
-
-    :raises Exception: if it is not there.
-    """
-    _, _, sent_at, subject = entry["sent"]
-    is_complete = {"digest", "generation", "kind"} <= entry.keys() and isinstance(subject, dict)
-    if not is_complete or datetime.fromisoformat(sent_at).tzinfo is None:
-        raise ValueError(sent_at)
-    Task(**entry["by"])
-    if "error" in entry:
-        error_from_dict(entry["error"])
-    if "before" in entry:
-        _check(entry["before"])
-
-
-def damaged(row: Row[Any]) -> FsmInputError:
-    """Make the error of a row that somebody has changed."""
-    return FsmInputError(
-        f"{LEDGER.name}: the entry of '{row.key}' was changed and cannot be read, so what was sent is not "
-        "known: look in the service, and restore or delete the row"
-    )
-
-
-def storable(text: str) -> str:
-    """Replace what a database does not take as text: half a surrogate pair, and NUL."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def utc_now() -> datetime:
-    """Return the time as the tables hold it."""
-    return datetime.now(UTC).replace(tzinfo=None)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.sql_entries import in_transaction, storable, utc_now
+from fsm_provider.state.sql_entries import in_transaction
+from fsm_provider.state.sql_rows import storable, utc_now
 from fsm_provider.state.sql_tables import DIGITS, WATERMARKS
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from fsm_provider.writes.job_outcomes import Job, JobOutcomes, is_complete
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.lookups import FindExisting, find_job
 from fsm_provider.writes.outcomes import kept_job
+from fsm_provider.writes.write import uncertain_now
 
 if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobRequest
@@ -75,6 +76,7 @@ class BulkJobCreator:
         self._to_send: list[Job] = []
         self._to_look_up = 0
         self._created: set[str] = set()
+        self._keys: dict[int | None, str] = {}
         self._may_be_repeated: set[str] = set()
         self._slots = BoundedSemaphore(concurrency)
         self._stopping = Event()
@@ -120,11 +122,13 @@ class BulkJobCreator:
                 self._stop("on_error is fail_fast")
 
     def _take_existing(self, ledger: Ledger) -> None:
-        keys = {job.outcome["jobID"]: key for key, job in self._jobs.items()}
+        self._keys = {job.outcome["jobID"]: key for key, job in self._jobs.items()}
         for key, job_id in self._existing_jobs.items():
             _, write, outcome = self._jobs[key]
-            if outcome["jobID"] is None and (other := keys.setdefault(job_id, key)) != key:
+            if outcome["jobID"] is None and (other := self._keys.setdefault(job_id, key)) != key:
                 raise FsmInputError(f"existing_jobs.{key}: job {job_id} is that of '{other}'")
+            if outcome["jobID"] is None and (other := ledger.holder_of(write, job_id)):
+                raise FsmInputError(f"existing_jobs.{key}: job {job_id} is that of {other}")
             known = ledger.get(write)
             if known and known.under_way:
                 raise FsmInputError(f"existing_jobs.{key}: may not be created yet: {known.error}")
@@ -253,6 +257,8 @@ class BulkJobCreator:
                 self._stop_if_others_would_fail(error, may_be_repeated=may_be_repeated)
                 raise
         self._uncertain_in_a_row = 0
+        if (other := self._keys.setdefault(created.id, job.write.key)) != job.write.key:
+            raise uncertain_now(job.write, f"the response is of job {created.id}, which is that of '{other}'")
         self._created.add(job.write.key)
         return kept_job(created.id, job_url(created.as_json()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from fsm_provider.api.errors import FsmInputError, FsmUncertainWriteError
 from fsm_provider.state.entries import Entry, LedgerEntries, is_conflict, may_arrive
@@ -15,6 +15,7 @@ from fsm_provider.writes.write import (
     WriteOutcome,
     describe_entry,
     describe_first,
+    describe_key,
     error_from,
     repeatable,
     task_of,
@@ -38,6 +39,8 @@ class KnownWrites:
     :param once_per_key: whether tasks of all runs do.
     :param max_flight: seconds after which what another task or attempt has sent has arrived, or never will.
     :param idempotency: the keys by which the service recognises a write; None if it does not.
+    :ivar left: the keys of what earlier attempts have sent, whose outcome is unknown, and which is no longer
+        in the input: a new write to the same path may be it, changed.
     """
 
     entries: LedgerEntries
@@ -50,6 +53,7 @@ class KnownWrites:
     once_per_key: bool = False
     max_flight: float = 0.0
     idempotency: Idempotency | None = None
+    left: set[str] = field(default_factory=set, init=False)
 
     def get(self, write: Write, *, waited: bool = False) -> WriteOutcome | None:
         """Return what is known of a write; None if, as far as the ledger knows, it was never sent.
@@ -79,12 +83,23 @@ class KnownWrites:
             another map index. Never if writes are sent once for each key.
         """
         found = {write.key: self.entries.get(write.key) for write in writes}
+        others = [
+            (key, entry)
+            for key, entry in self.entries
+            if key not in found and not is_conflict(entry) and task_of(entry) == self.task
+        ]
         if not self.once_per_key:
-            self._expect_earlier([write for write in writes if write.key not in settled], found)
+            self._expect_earlier([write for write in writes if write.key not in settled], found, others)
+        self.left = {key for key, entry in others if "result" not in entry}
         for write in writes:
             entry = found[write.key]
             if entry is None:
                 continue
+            if not self.once_per_key and entry["digest"] != write.digest and self._is_of_another(entry):
+                raise FsmInputError(
+                    f"{write} has the key of {describe_entry(entry)}, which {task_of(entry)} has sent: give "
+                    "each a key of its own"
+                )
             if "result" in entry and entry["digest"] != write.digest and not self._repeats(entry):
                 logger.warning(
                     "%s was sent with other content under key '%s'; the change is not sent",
@@ -92,12 +107,16 @@ class KnownWrites:
                     write.key,
                 )
 
-    def _expect_earlier(self, unsettled: Collection[Write], found: dict[str, Entry | None]) -> None:
-        others = [
-            (key, entry)
-            for key, entry in self.entries
-            if key not in found and not is_conflict(entry) and task_of(entry) == self.task
-        ]
+    def _is_of_another(self, entry: Entry) -> bool:
+        """Return whether another map index or Airflow has sent it in this run since this task was cleared."""
+        return task_of(entry) != self.task and entry["generation"] == self.generation
+
+    def _expect_earlier(
+        self,
+        unsettled: Collection[Write],
+        found: dict[str, Entry | None],
+        others: list[tuple[str, Entry]],
+    ) -> None:
         if retried := [entry for _, entry in others if entry["generation"] == self.generation]:
             raise FsmInputError(
                 "the input has changed since an earlier attempt of this task, which sent "
@@ -122,6 +141,11 @@ class KnownWrites:
                 "repeats all else that was done before the clear. If the outcome of the earlier one is "
                 "uncertain, set if_uncertain instead"
             )
+
+    def holder_of(self, write: Write, identifier: int) -> str:
+        """Return the key, and the task, of another write that is known to have this result; or ""."""
+        others = self.entries.others_with(write.key, write.kind, identifier)
+        return next((describe_key(key, entry) for key, entry in others), "")
 
     def refuse_keys_of_other_kinds(self, writes: Collection[Write]) -> None:
         """Check that writes have the keys of their kind, if they are sent once for each.

@@ -20,6 +20,7 @@ from threading import Event, Lock, local
 from types import TracebackType
 from typing import Any, Self
 
+from fsm_provider.api.adapter import send_before
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConflictError,
@@ -29,14 +30,17 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.retry import Attempts
-from fsm_provider.state.entries import Entry, is_conflict, is_intent, may_arrive
+from fsm_provider.state.entries import Entry, flight_of, has_id, is_conflict, may_arrive
 from fsm_provider.writes.known_writes import KnownWrites
 from fsm_provider.writes.write import (
     Write,
     WriteOutcome,
+    describe_first,
+    describe_key,
     error_from,
     repeatable,
     still_uncertain,
+    task_of,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -126,7 +130,8 @@ class Ledger(KnownWrites):
         attempts = Attempts(self.idempotency.policy) if self.idempotency else None
         while True:
             known = self._known_at_rest(write, stopping, looks_up=find is not None)
-            uncertain = known.error if known and isinstance(known.error, FsmUncertainWriteError) else None
+            error = known.error if known else self._left_at_rest(write, stopping)
+            uncertain = error if isinstance(error, FsmUncertainWriteError) else None
             if uncertain and (found := self._find(write, prepare, find, uncertain)) is not None:
                 return found
             if known is None or known.repeat:
@@ -197,38 +202,74 @@ class Ledger(KnownWrites):
 
         :raises FsmInputError: if it is.
         """
-        known = [(key, entry) for key, entry in self.entries if key != write.key]
-        entry = self.entries.get(write.key)
-        while entry and (entry := entry.get("before")):
-            known.append((write.key, entry))
-        for key, entry in known:
-            if entry.get("result", {}).get("id") == found["id"]:
-                raise FsmInputError(f"job {found['id']} is known as what was written before with key '{key}'")
-            if key != write.key and is_intent(entry) and entry["sent"][3] == write.subject:
-                raise FsmInputError(f"job {found['id']} may be what is being sent with key '{key}'")
+        earlier = self.entries.get(write.key)
+        while earlier and (earlier := earlier.get("before")):
+            if has_id(earlier, write.kind, found["id"]):
+                raise FsmInputError(f"job {found['id']} is what an earlier request with this key has created")
+        if holder := self.holder_of(write, found["id"]):
+            raise FsmInputError(f"job {found['id']} is that of {holder}")
+        for key, entry in self.entries.intents_of_others(write.key, write.subject):
+            if key not in self.left or task_of(entry) != self.task:
+                raise FsmInputError(
+                    f"job {found['id']} may be what is being sent with key {describe_key(key, entry)}"
+                )
 
     def _known_at_rest(self, write: Write, stopping: Event, *, looks_up: bool) -> WriteOutcome | None:
         """Return what is known of a write once no other task is sending it.
 
-        Before it is looked up or sent again, the request of an earlier attempt has to arrive, too. The wait
-        has an end even if the clock of the other one is ahead.
+        Before it is looked up or sent again, the request of an earlier attempt has to arrive, too.
+        """
+
+        def awaited(entry: Entry) -> str:
+            known = self.get(write)
+            if known is None or known.under_way:
+                return f"another task: {known.error}" if known else ""
+            asks_again = (looks_up or known.repeat) and not isinstance(known.error, FsmRepeatableWriteError)
+            return self._on_its_way(entry) if asks_again else ""
+
+        waited = self._wait_for(write.key, awaited, stopping)
+        self.refuse_keys_of_other_kinds([write])
+        return self.get(write, waited=waited)
+
+    def _left_at_rest(self, write: Write, stopping: Event) -> FsmError | None:
+        """Return why the outcome of a write is unknown that ``write`` may be, changed; None if there is none.
+
+        :raises FsmInputError: if it is known meanwhile.
+        """
+        keys = [key for key, entry in self.entries if key in self.left and entry["sent"][1] == write.path]
+        for key in keys:
+            self._wait_for(key, self._on_its_way, stopping)
+        left = [entry for key in keys if (entry := self.entries.get(key))]
+        if done := [entry for entry in left if "result" in entry]:
+            raise FsmInputError(
+                f"an earlier attempt of this task has sent {describe_first(done)}, which is no longer in its "
+                "input. Restore the input"
+            )
+        return error_from(left[0], self.task) if left else None
+
+    def _on_its_way(self, entry: Entry) -> str:
+        if not may_arrive(entry, self.max_flight):
+            return ""
+        return f"a request that may be on its way: {error_from(entry, self.task)}"
+
+    def _wait_for(self, key: str, awaited: Callable[[Entry], str], stopping: Event) -> bool:
+        """Wait while there is something to wait for, as ``awaited`` describes it.
+
+        The wait has an end even if the clock of the sender is ahead.
+
+        :return: whether it ended so.
         """
         seen, since = None, 0.0
-        while known := self.get(write):
-            entry = self.entries.get(write.key)
-            asks_again = (looks_up or known.repeat) and not isinstance(known.error, FsmRepeatableWriteError)
-            if not known.under_way and not (asks_again and entry and may_arrive(entry, self.max_flight)):
-                break
+        while (entry := self.entries.get(key)) and (what := awaited(entry)):
             if entry != seen:
-                what = "another task" if known.under_way else "a request that may be on its way"
-                logger.info("Waiting for %s: %s", what, known.error)
+                logger.info("Waiting for %s", what)
                 seen, since = entry, time.monotonic()
-            elif time.monotonic() - since >= self.max_flight:
-                return self.get(write, waited=True)
+            elif time.monotonic() - since >= flight_of(entry, self.max_flight):
+                return True
             if stopping.wait(LOOK_INTERVAL):
                 raise NothingSentError("stopped before anything was sent")
-            self.load([write])
-        return known
+            self.entries.load([key])
+        return False
 
     def record(self, write: Write, result: Any) -> None:
         """Record the result, JSON and not None, of a write whose outcome a person has found out."""
@@ -299,6 +340,7 @@ class Ledger(KnownWrites):
             raise
         finally:
             self._sending.write = None
+            send_before.set(None)
         self.entries.put(write.key, {**self._sent(write), "result": keep(result)})
         return result
 
@@ -326,13 +368,16 @@ class Ledger(KnownWrites):
             raise
         if self.entries.get(write.key) is not intent:
             raise _ClaimedError
+        # Others wait longer: what begins by then has arrived before they look or send.
+        send_before.set(self._sending.stored_at + self.max_flight / 2 if self.max_flight else None)
 
     def _intent(self, write: Write) -> Entry:
-        attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
+        attempted_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         intent = {
             "generation": self.generation,
             "digest": write.digest,
             "sent": [write.method, write.path, attempted_at, write.subject],
+            "max_flight": self.max_flight,
         }
         return intent if self.task is None else {**intent, "kind": write.kind, "by": self.task.as_dict()}
 

@@ -119,7 +119,7 @@ def _forget(table: LedgerTable, options: argparse.Namespace) -> int:
 
 
 def _prune(table: LedgerTable, options: argparse.Namespace) -> int:
-    from fsm_provider.state.sql_entries import utc_now
+    from fsm_provider.state.sql_rows import utc_now
 
     before = utc_now() - timedelta(days=options.older_than)
     pruned, attempts = table.prune(

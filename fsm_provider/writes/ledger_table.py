@@ -7,7 +7,6 @@ entry since it was read. A task that wrote it before, and still runs, cannot rep
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,17 @@ from sqlalchemy import and_, func, select
 from fsm_provider.api.endpoints import CREATE_JOB, REGISTER_WEBHOOK
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.digest import digest_for
-from fsm_provider.state.entries import Entry, may_arrive
-from fsm_provider.state.sql_entries import damaged, entry_in, state_for, storable, task_in, utc_now
+from fsm_provider.state.entries import Entry, flight_of, may_arrive
+from fsm_provider.state.sql_rows import (
+    damaged,
+    entry_in,
+    history_values,
+    state_for,
+    storable,
+    task_in,
+    utc_now,
+    with_id,
+)
 from fsm_provider.state.sql_tables import ATTEMPTS, DIGITS, HISTORY, LEDGER
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
@@ -183,7 +191,7 @@ class LedgerTable:
             known = "its response" if stored.job_id is None else f"job {stored.job_id}"
             raise RefusedError(f"{stored}: is done: {known} is recorded; see forget")
         if stored.under_way and not force:
-            until = stored.sent_at + timedelta(seconds=self._max_flight)
+            until = stored.sent_at + timedelta(seconds=flight_of(stored.entry, self._max_flight))
             raise RefusedError(
                 f"{stored}: was sent at {stored.sent_at:%F %T} UTC and may be under way: wait until "
                 f"{until:%F %T} UTC (it is {datetime.now(UTC):%T}), or add --force if the task has ended"
@@ -197,23 +205,17 @@ class LedgerTable:
                 return f"{stored}: was not created; what was sent before it is recorded again"
             return f"{stored}: was not created; the next attempt may send it"
         if "id" in result:
-            if not force and (other := self._find_job(result["id"])):
+            with self._engine.connect() as connection:
+                holders = with_id(connection, self._service, JOB, result["id"])
+            if holders and not force:
                 raise RefusedError(
-                    f"{stored}: job {result['id']} is that of '{other.key}'; add --force if it does both"
+                    f"{stored}: job {result['id']} is that of '{holders[0].key}'; add --force if it does both"
                 )
             result = {**stored.entry["sent"][3], **result}
         action = f"job {result['id']}" if "id" in result else "answer"
         kept = {name: stored.entry[name] for name in KEPT}
         self._change(stored, {**kept, "result": result}, action=action, who=who, why=why)
         return f"{stored}: {action} is recorded; nothing sends it again"
-
-    def _find_job(self, job_id: int) -> Stored | None:
-        """Return an entry that holds a job, None if there is none."""
-        mentions = LEDGER.c.entry.contains(f'"id": {job_id}')
-        query = select(LEDGER).where(LEDGER.c.service == self._service, LEDGER.c.state == "done", mentions)
-        with self._engine.connect() as connection:
-            found = [Stored(row, self._max_flight) for row in connection.execute(query)]
-        return next((stored for stored in found if stored.job_id == job_id), None)
 
     @staticmethod
     def _check_result(stored: Stored, result: dict[str, Any] | None) -> None:
@@ -320,17 +322,7 @@ class LedgerTable:
         self, connection: Connection, rows: Sequence[Row[Any]], *, action: str, who: str, why: str
     ) -> None:
         """Record what was there before a change."""
-        history = [
-            {
-                **{name: getattr(row, name) for name in ("service", "scope", "key_digest", "key", "entry")},
-                "id": f"{time.time_ns():016x}{uuid4().hex[:16]}",
-                "at": utc_now(),
-                "who": storable(who),
-                "why": storable(why),
-                "action": action,
-            }
-            for row in rows
-        ]
+        history = [history_values(row._asdict(), action, who, why) for row in rows]
         if history:
             connection.execute(HISTORY.insert(), history)
 

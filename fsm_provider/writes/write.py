@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -81,6 +82,12 @@ class WriteOutcome:
     by: Task | None = None
 
 
+def uncertain_now(write: Write, reason: str) -> FsmUncertainWriteError:
+    """Return the error of a write whose response, which has just come, leaves its outcome unknown."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return FsmUncertainWriteError(write.method, write.path, reason, now, write.subject)
+
+
 def still_uncertain(
     write: Write, uncertain: FsmUncertainWriteError, error: FsmError
 ) -> FsmUncertainWriteError:
@@ -120,6 +127,11 @@ def error_from(entry: Entry, task: Task | None = None, *, under_way: bool = Fals
         outcome = made or refused or "uncertain as well"
         return replace(error, reason=f"{error.reason}; what was sent before, at {sent_at}, is {outcome}")
     return error
+
+
+def describe_key(key: str, entry: Entry) -> str:
+    """Describe a key, and the task that has sent it, where that may be another one."""
+    return f"'{key}', by {by}" if (by := task_of(entry)) else f"'{key}'"
 
 
 def describe_first(entries: list[Entry]) -> str:

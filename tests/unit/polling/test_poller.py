@@ -332,9 +332,7 @@ def test_a_secrets_backend_that_fails_in_the_middle_loses_no_page(service, forms
     assert first_pages(service) == 1
 
 
-def test_a_reset_while_the_secrets_backend_is_away_costs_no_further_poll(
-    service, forms, monkeypatch, caplog
-):
+def test_a_reset_while_the_secrets_backend_is_away_costs_no_further_poll(service, forms, monkeypatch, caplog):
     service.fail("GET", "/forms", faults.Reset(), call=7)
     failures = []
 

@@ -111,6 +111,18 @@ def test_a_request_has_the_time_to_arrive_before_it_is_looked_up_or_sent_again(s
     assert caplog.text.count("Waiting for a request that may be on its way") == 1
 
 
+def test_the_request_of_an_edited_write_has_the_time_to_arrive_too(store):
+    with pytest.raises(Killed):
+        attempt(store, Sender(Killed()), write("before"))
+    killed_at = time.monotonic()
+    send = Sender()
+
+    attempt(store, send, write("after"), cleared=1, max_flight=2.5, repeat_uncertain=True)
+
+    assert time.monotonic() - killed_at > 1
+    assert send.sent == 1
+
+
 def test_the_intent_is_stored_before_anything_is_sent(store):
     def send():
         assert "result" not in store.entries[write().key]

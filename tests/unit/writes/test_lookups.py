@@ -39,12 +39,13 @@ def find(service):
 def attempt(request, store):
     """Runs an attempt of either operator; returns the job's id."""
 
-    def run(*, cleared=0, **options):
+    def run(*, cleared=0, run_id="run", job=JOB, **options):
+        context = context_for(store, cleared=cleared, run_id=run_id)
         if request.param == "one":
-            operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB, **options)
-            return operator.execute(context_for(store, cleared=cleared))["id"]
-        operator = FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": JOB}], **options)
-        return operator.execute(context_for(store, cleared=cleared))[0]["jobID"]
+            operator = FsmCreateJobOperator(task_id="task", property_id=7, job=job, **options)
+            return operator.execute(context)["id"]
+        operator = FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": job}], **options)
+        return operator.execute(context)[0]["jobID"]
 
     return run
 
@@ -120,7 +121,73 @@ def test_a_job_that_was_created_before_is_not_found_in_place_of_another(
 
     with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
         attempt(cleared=1, if_already_done="create", find_existing=find)
-    assert "is known as what was written before" in caplog.text
+    assert "is what an earlier request with this key has created" in caplog.text
+
+
+def test_a_draft_that_was_edited_since_it_was_sent_is_looked_up(service, connect, store, attempt, find):
+    connect(service)
+    lose_the_response(service)
+    with pytest.raises(AirflowFailException):
+        attempt()
+
+    options = {"find_existing": find, "if_uncertain": "create"}
+    job_id = attempt(cleared=1, job={**JOB, "notes": "ring first"}, **options)
+
+    assert [job_id] == [job["id"] for job in service.jobs]
+    assert find.looks == 1
+
+
+def test_an_edited_draft_that_cannot_be_looked_up_is_not_sent(service, connect, store, attempt):
+    connect(service)
+    lose_the_response(service)
+    with pytest.raises(AirflowFailException):
+        attempt()
+
+    options = {"find_existing": fails, "if_uncertain": "create"}
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        attempt(cleared=1, job={**JOB, "notes": "ring first"}, **options)
+    assert len(service.jobs) == 1
+
+
+@pytest.mark.parametrize("store", ["in a database"], indirect=True)
+def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, find, caplog):
+    connect(service)
+    attempt(run_id="monday")
+    lose_the_response(service, handled=False)
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        attempt(run_id="tuesday", find_existing=find)
+    assert f"job {service.jobs[0]['id']} is that of" in caplog.text
+    assert "by task task of run monday of DAG dag" in caplog.text
+
+
+@pytest.mark.parametrize("store", ["in a database"], indirect=True)
+@pytest.mark.parametrize("once_per", ["run", "key"])
+def test_a_job_of_another_run_is_not_taken_as_existing(service, connect, store, once_per):
+    connect(service)
+
+    def operator(key, **options):
+        return FsmCreateJobsOperator(task_id="task", jobs=keyed(key), once_per=once_per, **options)
+
+    (made,) = operator("A").execute(context_for(store, run_id="monday"))
+
+    with pytest.raises(
+        AirflowFailException, match=r"existing_jobs\.B: job \d+ is that of 'A', by task task of"
+    ):
+        operator("B", existing_jobs={"B": made["jobID"]}).execute(context_for(store, run_id="tuesday"))
+
+
+def test_a_response_of_the_job_of_another_key_is_uncertain(service, connect, store):
+    connect(service)
+    other = {"id": 4711, "propertyID": 7, **JOB}
+    service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)
+    operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), max_concurrency=1)
+    context = context_for(store)
+
+    with pytest.raises(AirflowFailException, match="1 created, 1 uncertain"):
+        operator.execute(context)
+    _, second = context["ti"].pushed["return_value"]
+    assert "the response is of job 4711, which is that of 'A'" in second["error"]
 
 
 def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
@@ -133,7 +200,7 @@ def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
 
     with pytest.raises(AirflowFailException, match="1 existing, 1 uncertain"):
         operator.execute(context_for(store))
-    assert "is known as what was written before with key 'A'" in caplog.text
+    assert "is that of 'A'" in caplog.text
 
 
 @THREADS.needed

@@ -73,12 +73,12 @@ class Entries:
         self.engine = sql_tables.engine_for("ledger")
         sql_tables.check_tables(self.engine)
 
-    def ledger(self, attempt, run_id="run", **options):
+    def ledger(self, attempt, run_id="run", max_flight=60.0, **options):
         task = Task("dag", run_id, "task", -1)
         entries = sql_entries.SqlEntries(
             self.engine, base_url="http://x", scope="", task=task, attempt=attempt
         )
-        ledger = Ledger(entries, task=task, once_per_key=True, max_flight=60, **options)
+        ledger = Ledger(entries, task=task, once_per_key=True, max_flight=max_flight, **options)
         ledger.load([WRITE])
         return ledger
 
@@ -301,12 +301,12 @@ def test_a_refusal_does_not_hide_what_another_run_has_made_meanwhile(entries, re
             other.run_once(WRITE, lambda: {"id": 2})
         raise refusal
 
-    assert entries.ledger("a1").run_once(WRITE, send) == {"id": 2}
+    assert entries.ledger("a1", max_flight=0.0).run_once(WRITE, send) == {"id": 2}
 
 
 def test_the_wait_for_another_task_has_an_end_even_if_its_clock_is_ahead(entries, database):
     with pytest.raises(KeyboardInterrupt):
-        entries.ledger("a1").run_once(WRITE, interrupted)
+        entries.ledger("a1", max_flight=0.0).run_once(WRITE, interrupted)
     (row,) = database.rows()
     entry = json.loads(row.entry)
     entry["sent"][2] = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
@@ -372,7 +372,7 @@ def test_outcomes_and_claims_are_stored_together_in_a_few_statements(entries, da
 
 def test_a_row_names_the_task_that_has_written_its_entry(entries, database):
     with pytest.raises(KeyboardInterrupt):
-        entries.ledger("a1").run_once(WRITE, interrupted)
+        entries.ledger("a1", max_flight=0.0).run_once(WRITE, interrupted)
     ledger = entries.ledger("b1", "other", repeat_uncertain=True)
     ledger.max_flight = 0.0
 
@@ -425,13 +425,27 @@ def test_what_another_run_did_not_record_is_uncertain_and_names_it(service, monk
 
 def test_what_may_be_under_way_is_uncertain_in_time(entries):
     with pytest.raises(KeyboardInterrupt):
-        entries.ledger("a1").run_once(WRITE, interrupted)
+        entries.ledger("a1", max_flight=0.0).run_once(WRITE, interrupted)
 
     ledger = entries.ledger("b1", "other")
     assert ledger.get(WRITE).under_way
     ledger.max_flight = 0.0
     with pytest.raises(FsmUncertainWriteError, match="of run run of DAG dag has recorded no response"):
         ledger.run_once(WRITE, interrupted)
+
+
+def test_a_request_has_the_time_that_its_sender_gives_it(entries, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1", max_flight=2.5).run_once(WRITE, interrupted)
+
+    ledger = entries.ledger("b1", "other", max_flight=0.0, repeat_uncertain=True)
+    assert ledger.get(WRITE).under_way
+    began = time.monotonic()
+    assert ledger.run_once(WRITE, lambda: {"id": 1}) == {"id": 1}
+
+    assert time.monotonic() - began > 1
+    assert "Waiting for another task" in caplog.text
 
 
 def interrupted():
@@ -459,7 +473,7 @@ def test_a_replaced_attempt_claims_nothing_and_records_what_it_has_sent(entries)
 
 def test_an_entry_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(entries, database):
     with pytest.raises(KeyboardInterrupt):
-        entries.ledger("a1").run_once(WRITE, interrupted)
+        entries.ledger("a1", max_flight=0.0).run_once(WRITE, interrupted)
     waiting = entries.ledger("b1", "other", repeat_uncertain=True)
     waiting.max_flight = 0.0
     database.execute("DELETE FROM fsm_ledger")
