@@ -6,7 +6,7 @@ import gc
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from heapq import merge
 from typing import Any
 
 from fsm_provider.api.log_once import warn_once
@@ -14,6 +14,8 @@ from fsm_provider.api.models import Page
 from fsm_provider.api.pagination import CursorPaginator
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_RUNS_PER_PART = 20_000
 
 
 class Listing(Iterator[Page[Any]]):
@@ -152,11 +154,16 @@ class _IntegerSet:
         return True
 
     def __len__(self) -> int:
-        runs: Iterable[tuple[int, int]] = zip(self._starts, self._ends, strict=True)
-        if any(later < earlier for earlier, later in pairwise(self._starts)):
-            runs = sorted(runs)
         count, beyond = 0, -(2**63)
-        for start, end in runs:
+        for start, end in merge(*self._sorted_parts()):
             count += max(0, end + 1 - max(start, beyond))
             beyond = max(beyond, end + 1)
         return count
+
+    def _sorted_parts(self) -> Iterator[Iterator[tuple[int, int]]]:
+        """Sort some runs at a time: as a list of tuples, all of them would take ten times their memory."""
+        for first in range(0, len(self._starts), _RUNS_PER_PART):
+            part = slice(first, first + _RUNS_PER_PART)
+            runs = sorted(zip(self._starts[part], self._ends[part], strict=True))
+            starts, ends = (array("q", side) for side in zip(*runs, strict=True))
+            yield zip(starts, ends, strict=True)

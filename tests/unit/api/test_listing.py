@@ -269,6 +269,18 @@ def test_counting_a_listing_in_the_order_of_its_identifiers_takes_no_memory():
     assert 0 < sum(trace.size for trace in kept.traces) < 100_000
 
 
+def test_counting_a_listing_in_no_order_takes_no_more_than_some_arrays():
+    numbers = 120_000
+    listing = read_all([number * 70_001 % numbers for number in range(numbers)])
+    tracemalloc.start()
+    distinct = listing.distinct
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert distinct == numbers
+    assert most < 70 * numbers
+
+
 @pytest.mark.parametrize("filters", [{}, {"property_id": 7}], ids=["all", "filtered"])
 def test_a_collection_does_not_take_the_records_of_a_page_for_long_lived_ones(make_client, filters):
     alive = []
