@@ -1,5 +1,8 @@
 """A write is sent once, whatever happens to the task that sends it."""
 
+import json
+import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,6 +14,7 @@ import pytest
 from fsm_provider.api import (
     FsmBadRequestError,
     FsmConflictError,
+    FsmConnectionError,
     FsmError,
     FsmInputError,
     FsmRateLimitedError,
@@ -121,6 +125,43 @@ def test_the_request_of_an_edited_write_has_the_time_to_arrive_too(store):
 
     assert time.monotonic() - killed_at > 1
     assert send.sent == 1
+
+
+def test_a_request_that_is_connected_too_late_is_not_begun(store, service, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        at = listener.getsockname()
+        full = [socket.create_connection(at) for _ in range(1)]
+        connection = {
+            **service.connection(),
+            "host": f"http://127.0.0.1:{at[1]}",
+            "extra": {"max_retries": 0},
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_LATE", json.dumps(connection))
+        received = []
+
+        def accept():
+            time.sleep(1.5)
+            for _ in range(2):
+                with listener.accept()[0] as accepted:
+                    accepted.settimeout(5)
+                    received.append(accepted.recv(100))
+
+        for one in full:
+            one.shutdown(socket.SHUT_WR)
+        server = threading.Thread(target=accept)
+        server.start()
+        with ledger_in(store, max_flight=2.0) as ledger:
+            hook = FsmHook("fsm_late")
+            with pytest.raises(
+                FsmConnectionError, match="the connection was ready too late to send anything"
+            ):
+                ledger.run_once(write(), lambda: hook.create_job(7, {}).as_json())
+        server.join()
+        for one in full:
+            one.close()
+
+    assert received == [b"", b""]
+    assert store.entries == {}
 
 
 def test_the_intent_is_stored_before_anything_is_sent(store):

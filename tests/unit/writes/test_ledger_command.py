@@ -314,6 +314,10 @@ def test_a_late_response_does_not_replace_a_settlement(service, store, run, capl
     assert rows(store)[0].version > 1
     assert store.entries["PM-7"]["result"]["id"] == 4711
     assert "The outcome of 'PM-7' is not stored" in caplog.text
+    _, listed, _ = run("list", "--settled", "--json")
+    *_, late = json.loads(listed)
+    assert (late["action"], late["before"]["result"]["id"]) == ("late response", service.jobs[-1]["id"])
+    assert late["who"].startswith("task task of run run")
 
 
 def test_a_late_response_is_recorded_after_a_settlement_that_it_contradicts(service, store, run):

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -448,6 +449,41 @@ def test_a_request_has_the_time_that_its_sender_gives_it(entries, caplog):
     assert "Waiting for another task" in caplog.text
 
 
+@pytest.mark.parametrize("found", [{"id": 5}, None])
+def test_what_was_sent_before_its_key_was_corrected_is_waited_for_and_looked_up(entries, found):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1", max_flight=1.5).run_once(WRITE, interrupted)
+    corrected = replace(WRITE, given_key="PO-1b")
+    sent = []
+
+    def send():
+        sent.append(corrected)
+        return {"id": 6}
+
+    ledger, began = entries.ledger("a2", max_flight=0.0), time.monotonic()
+    ledger.load([corrected])
+    ledger.expect([corrected])
+    result = ledger.run_once(corrected, send, find=lambda: found)
+
+    assert result == (found or {"id": 6})
+    assert (len(sent), time.monotonic() - began > 1) == (0 if found else 1, True)
+
+
+def test_what_may_be_anothers_job_is_not_found(entries, caplog):
+    with pytest.raises(KeyboardInterrupt):
+        entries.ledger("a1").run_once(WRITE, interrupted)
+    other, lost = replace(WRITE, given_key="PO-2"), FsmUncertainWriteError("POST", "/x", "lost", "now", {})
+
+    def send():
+        raise lost
+
+    with pytest.raises(FsmUncertainWriteError, match="lost"):
+        entries.ledger("b1", "other").run_once(other, send, find=lambda: {"id": 5})
+    assert (
+        "job 5 may be what is being sent with key 'PO-1', by task task of run run of DAG dag" in caplog.text
+    )
+
+
 def interrupted():
     raise KeyboardInterrupt
 
@@ -525,6 +561,24 @@ def test_equal_mapped_tasks_without_keys_are_refused(service, make):
     with pytest.raises(AirflowFailException, match="is equal to what task task"):
         create(1)
     create(1, cleared=1)  # after a clear, the row may have moved
+    assert len(service.jobs) == 1
+
+
+@pytest.mark.parametrize("other", [{"map_index": 1}, {"airflow": "south"}])
+def test_another_job_with_the_key_of_one_of_this_run_is_refused(service, monkeypatch, other):
+    def create(reference, airflow="north", **more):
+        monkeypatch.setenv("AIRFLOW__FSM__AIRFLOW_NAME", airflow)
+        operator = FsmCreateJobOperator(
+            task_id="task", property_id=7, job={"customerReference": reference}, key="row 1"
+        )
+        return operator.execute(run_of("run", **{"map_index": 0, **more}))["id"]
+
+    made = create("A")
+    with pytest.raises(
+        AirflowFailException, match=r"has the key of POST .*'A'.*: give each a key of its own"
+    ):
+        create("B", **other)
+    assert create("A", **other) == made
     assert len(service.jobs) == 1
 
 
