@@ -74,13 +74,13 @@ class Entries:
         self.engine = sql_tables.engine_for("ledger")
         sql_tables.check_tables(self.engine)
 
-    def ledger(self, attempt, run_id="run", max_flight=60.0, **options):
+    def ledger(self, attempt, run_id="run", *, max_flight=60.0, load=(WRITE,), **options):
         task = Task("dag", run_id, "task", -1)
         entries = sql_entries.SqlEntries(
             self.engine, base_url="http://x", scope="", task=task, attempt=attempt
         )
         ledger = Ledger(entries, task=task, once_per_key=True, max_flight=max_flight, **options)
-        ledger.load([WRITE])
+        ledger.load(load)
         return ledger
 
 
@@ -460,8 +460,7 @@ def test_what_was_sent_before_its_key_was_corrected_is_waited_for_and_looked_up(
         sent.append(corrected)
         return {"id": 6}
 
-    ledger, began = entries.ledger("a2", max_flight=0.0), time.monotonic()
-    ledger.load([corrected])
+    ledger, began = entries.ledger("a2", max_flight=0.0, load=[corrected]), time.monotonic()
     ledger.expect([corrected])
     result = ledger.run_once(corrected, send, find=lambda: found)
 
@@ -478,7 +477,7 @@ def test_what_may_be_anothers_job_is_not_found(entries, caplog):
         raise lost
 
     with pytest.raises(FsmUncertainWriteError, match="lost"):
-        entries.ledger("b1", "other").run_once(other, send, find=lambda: {"id": 5})
+        entries.ledger("b1", "other", load=[other]).run_once(other, send, find=lambda: {"id": 5})
     assert (
         "job 5 may be what is being sent with key 'PO-1', by task task of run run of DAG dag" in caplog.text
     )
