@@ -184,3 +184,12 @@ def test_a_request_that_begins_while_the_token_is_reloaded_reloads_nothing(servi
         assert second.result(20).id
 
     assert connection.reads == 1
+
+
+def test_a_token_that_a_response_repeats_is_not_in_the_result(service, make_client):
+    echo = {"headers": {"authorization": f"Bearer {TOKEN}"}, "notes": "Siân \U0001f690"}
+    service.fail("POST", "/properties/7/jobs", faults.Body(echo))
+
+    result = make_client(service).request("POST", "/properties/7/jobs", json={})
+
+    assert result == {**echo, "headers": {"authorization": "Bearer ***"}}
