@@ -90,17 +90,28 @@ def _markdown(report: Report, plot: str | None) -> Iterator[str]:
         yield f"\n![CPU per form against the size of the listing]({plot})"
     if report["costs"]:
         yield from _costs(report["costs"])
-    yield "\n### What is held against a goal\n"
-    yield "| | median | min to max | goal |\n|---|---|---|---|"
-    for section, rows in groupby(report["rows"], itemgetter("section")):
-        held = [row for row in rows if row["goal"] is not None]
+    held = list(_held(report["rows"]))
+    for title, met in (("Goals that are missed", False), ("Goals that are met", True)):
+        if rows := [row for row in held if row["met"] is met]:
+            yield f"\n### {title}\n"
+            yield "| | median | min to max | goal |\n|---|---|---|---|"
+            yield from map(_line, rows)
+
+
+def _held(rows: list[Report]) -> Iterator[Report]:
+    """Yield the rows with a goal; of a long section the one that is furthest from it."""
+    for _, in_section in groupby(rows, itemgetter("section")):
+        held = [row for row in in_section if row["goal"] is not None]
         if len(held) > MOST_ROWS:
             worst = max(held, key=itemgetter("median"))
             held = [worst | {"what": f"the most of {len(held)}: {worst['what']}"}]
-        for row in held:
-            unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
-            span = f"{row['min']:.2f} to {row['max']:.2f}"
-            yield f"| {section}: {row['what']} | {row['median']:.2f}{unit} | {span} | {_verdict(row)} |"
+        yield from held
+
+
+def _line(row: Report) -> str:
+    unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
+    what, span = f"{row['section']}: {row['what']}", f"{row['min']:.2f} to {row['max']:.2f}"
+    return f"| {what} | {row['median']:.2f}{unit} | {span} | {row['goal']} |"
 
 
 def _costs(costs: list[Report]) -> Iterator[str]:
