@@ -250,6 +250,10 @@ class BulkJobCreator:
             key_headers = ledger.headers()
             try:
                 created = self._hook.client.send_job(job.request, {**self._headers, **key_headers})
+                if (other := self._keys.setdefault(created.id, job.write.key)) != job.write.key:
+                    raise uncertain_now(
+                        job.write, f"the response is of job {created.id}, which is that of '{other}'"
+                    )
             except FsmError as error:
                 self._uncertain_in_a_row += isinstance(error, FsmUncertainWriteError)
                 # Before another job takes this slot.
@@ -257,8 +261,6 @@ class BulkJobCreator:
                 self._stop_if_others_would_fail(error, may_be_repeated=may_be_repeated)
                 raise
         self._uncertain_in_a_row = 0
-        if (other := self._keys.setdefault(created.id, job.write.key)) != job.write.key:
-            raise uncertain_now(job.write, f"the response is of job {created.id}, which is that of '{other}'")
         self._created.add(job.write.key)
         return kept_job(created.id, job_url(created.as_json()))
 

@@ -190,6 +190,16 @@ def test_a_response_of_the_job_of_another_key_is_uncertain(service, connect, sto
     assert "the response is of job 4711, which is that of 'A'" in second["error"]
 
 
+def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service, connect, store):
+    connect(service)
+    other = {"id": 4711, "propertyID": 7, **JOB}
+    service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)
+    jobs = keyed(*(f"PM-{number}" for number in range(40)))
+
+    with pytest.raises(AirflowFailException, match="1 created, 20 uncertain, 19 not created"):
+        FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1).execute(context_for(store))
+
+
 def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
     connect(service)
     service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(2,))
