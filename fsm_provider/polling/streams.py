@@ -13,6 +13,7 @@ from contextlib import aclosing
 from contextvars import Context
 from datetime import UTC, datetime
 from functools import partial
+from sys import intern
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,10 +68,7 @@ async def wait_for_forms(
     :raises FsmError: if polls fail for longer, or with a permanent error.
     """
     streams = _streams.setdefault(asyncio.get_running_loop(), {})
-    common = wait.wanted.for_shared_stream().as_dict()
-    bound = "updated" if wait.wanted.created_since is None else "created"
-    parts = [fsm_conn_id, float(interval), bound, common, query_params, None if shared else id(wait)]
-    key = json.dumps(parts, sort_keys=True, default=str)
+    key = _key_for(wait, fsm_conn_id, query_params, interval, shared)
     stream = streams.get(key)
     if stream is None:
         stream = streams[key] = FormStream(wait, fsm_conn_id, query_params, interval, first_after)
@@ -80,6 +78,16 @@ async def wait_for_forms(
         if not stream.size and streams.get(key) is stream:
             del streams[key]
             _measure(fsm_conn_id)
+
+
+def _key_for(
+    wait: FormWait, fsm_conn_id: str, query_params: Mapping[str, Any] | None, interval: float, shared: bool
+) -> str:
+    """Return the same text for all waits that share a stream."""
+    common = wait.wanted.for_shared_stream().as_dict()
+    bound = "updated" if wait.wanted.created_since is None else "created"
+    parts = [fsm_conn_id, float(interval), bound, common, query_params, None if shared else id(wait)]
+    return intern(json.dumps(parts, sort_keys=True, default=str))
 
 
 def _measure(fsm_conn_id: str) -> None:
