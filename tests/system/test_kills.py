@@ -134,7 +134,8 @@ def test_if_already_created_another_is_created_by_a_clear_and_never_by_a_retry(
 ) -> None:
     retried, cleared = killed["create another"].retried, killed["create another"].cleared
     assert cleared
-    assert (retried.state, retried.attempts) == ("success", 2)
+    assert retried.state == "success"
+    assert retried.attempts in AFTER_ONE_KILL
     assert [retried.result["id"]] == retried.job_ids
     assert cleared.state == "success"
     assert [*retried.job_ids, cleared.result["id"]] == cleared.job_ids
