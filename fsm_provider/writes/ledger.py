@@ -236,7 +236,7 @@ class Ledger(KnownWrites):
 
         :raises FsmInputError: if it is known meanwhile.
         """
-        left = []
+        left: list[Entry] = []
         for key in sorted(self.left):
             if (entry := self.entries.get(key)) and entry["sent"][1] == write.path:
                 self._wait_for(key, self._on_its_way, stopping)
