@@ -88,7 +88,7 @@ class Registrations:
         """Save the result of a registration, or the error that says that its outcome is unknown."""
         registration = Registration(
             self.holder,
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
             result,
             error.as_entry() if error else None,
         )
