@@ -236,11 +236,11 @@ class Ledger(KnownWrites):
 
         :raises FsmInputError: if it is known meanwhile.
         """
-        left: list[Entry] = []
-        for key in sorted(self.left):
-            if (entry := self.entries.get(key)) and entry["sent"][1] == write.path:
-                self._wait_for(key, self._on_its_way, stopping)
-                left += filter(None, [self.entries.get(key)])
+        known = {key: entry for key in sorted(self.left) if (entry := self.entries.get(key))}
+        keys = [key for key, entry in known.items() if entry["sent"][1] == write.path]
+        for key in keys:
+            self._wait_for(key, self._on_its_way, stopping)
+        left = [entry for key in keys if (entry := self.entries.get(key))]
         if done := [entry for entry in left if "result" in entry]:
             raise FsmInputError(
                 f"an earlier attempt of this task has sent {describe_first(done)}, which is no longer in its "

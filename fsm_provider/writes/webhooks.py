@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from fsm_provider.plugins.webhooks.names import tokens_variable
 from fsm_provider.writes.ledger import Ledger, NothingSentError
 from fsm_provider.writes.registrations import PathTokens, Registration, Registrations, variable_name
 from fsm_provider.writes.secret_stores import SecretStoreError
-from fsm_provider.writes.write import Write
+from fsm_provider.writes.write import Write, uncertain_now
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Webhook
@@ -139,7 +138,8 @@ class PendingWebhook:
                 token = self._tokens.token_for(self.name, fresh=self._force)
                 target_url = payload.target_url.removesuffix(HIDDEN) + token
                 payload = payload.model_copy(update={"target_url": target_url})
-            self._registrations.save(self.name, error=self._intent())
+            reason = f"{self._registrations.holder} has not recorded a response"
+            self._registrations.save(self.name, error=uncertain_now(self.write, reason))
         except FsmError:
             raise
         except Exception as error:
@@ -162,15 +162,6 @@ class PendingWebhook:
         if self._tokens is not None and token is not None:
             self._tokens.activate(self.name, token)
         return result
-
-    def _intent(self) -> FsmError:
-        return FsmUncertainWriteError(
-            self.write.method,
-            self.write.path,
-            f"{self._registrations.holder} has not recorded a response",
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            self.write.subject,
-        )
 
     def _store_secret(self, secrets: SecretStore, webhook: Webhook) -> None:
         logger.info("Registered webhook %s for %s", webhook.id, webhook.event_types)

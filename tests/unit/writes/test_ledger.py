@@ -130,7 +130,7 @@ def test_the_request_of_an_edited_write_has_the_time_to_arrive_too(store):
 def test_a_request_that_is_connected_too_late_is_not_begun(store, service, monkeypatch):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         at = listener.getsockname()
-        full = [socket.create_connection(at) for _ in range(1)]
+        first = socket.create_connection(at)  # fills the queue
         connection = {
             **service.connection(),
             "host": f"http://127.0.0.1:{at[1]}",
@@ -146,8 +146,7 @@ def test_a_request_that_is_connected_too_late_is_not_begun(store, service, monke
                     accepted.settimeout(5)
                     received.append(accepted.recv(100))
 
-        for one in full:
-            one.shutdown(socket.SHUT_WR)
+        first.shutdown(socket.SHUT_WR)
         server = threading.Thread(target=accept)
         server.start()
         with ledger_in(store, max_flight=2.0) as ledger:
@@ -157,8 +156,7 @@ def test_a_request_that_is_connected_too_late_is_not_begun(store, service, monke
             ):
                 ledger.run_once(write(), lambda: hook.create_job(7, {}).as_json())
         server.join()
-        for one in full:
-            one.close()
+        first.close()
 
     assert received == [b"", b""]
     assert store.entries == {}
