@@ -116,7 +116,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-class-name": "fsm_provider.hooks.fsm.FsmHook",
                 "hook-name": "Field-service management",
                 "ui-field-behaviour": {
-                    "hidden-fields": ["login", "port", "schema", "extra"],
+                    "hidden-fields": ["port", "schema", "extra"],
                     "relabeling": {"host": "Base URL", "password": "API token"},
                     "placeholders": {"host": "https://api.example.com/v1"},
                 },

@@ -33,8 +33,6 @@ connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
 _PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
 _begun = ContextVar("fsm_request_begun", default=False)
-send_before: ContextVar[float | None] = ContextVar("fsm_send_before", default=None)
-"""When it is too late to begin a request, by ``time.monotonic``: connecting may have been suspended."""
 
 
 class Adapter(HTTPAdapter):
@@ -189,7 +187,7 @@ class _Response(HTTPResponse):
 class _Connection(HTTPConnection):
     """Sends the head of a request together with its body: one system call, and one packet.
 
-    The running time limit, if any, shuts it down from the start of the response.
+    The running time limit, if any, is checked before the first byte, and shuts it down afterwards.
     """
 
     response_class = _Response
@@ -207,8 +205,10 @@ class _Connection(HTTPConnection):
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
             self.connect()
-        if (latest := send_before.get()) is not None and time.monotonic() > latest:
-            raise TimeoutError("the connection was ready too late to send anything")
+        if limit := running_limit.get():
+            if limit.is_too_late():  # connecting may have been suspended
+                raise TimeoutError("the connection was ready too late to send anything")
+            limit.watch(self.sock)
         _begun.set(True)
         self._head = b""
         super().endheaders(*args, **kwargs)
@@ -220,11 +220,6 @@ class _Connection(HTTPConnection):
         else:
             self._head = None
             super().send(head + data if head else data)
-
-    def getresponse(self) -> Any:
-        if limit := running_limit.get():
-            limit.watch(self.sock)
-        return super().getresponse()
 
 
 class _PublicConnection(_Connection):

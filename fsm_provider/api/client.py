@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +30,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     is_refusal,
 )
-from fsm_provider.api.excerpts import hide
+from fsm_provider.api.excerpts import hide, hide_in
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.listing import Listing
@@ -41,6 +42,7 @@ from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, Webho
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
+from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path
 
@@ -79,7 +81,7 @@ class FsmClient:
         """The token, and how often it was reloaded."""
         self._reload_settings = reload_settings
         self._reloading = Lock()
-        self._retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
+        self.retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
         self._metrics = metrics or Metrics()
         self._transport = Transport(settings, self._metrics)
@@ -143,7 +145,7 @@ class FsmClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Job:
-        """Create a job on a property. Repeated only after failures that cannot have created it.
+        """Create a job on a property. The request is sent once.
 
         :param property_id: the property's identifier.
         :param job: the request body; a dictionary is validated first.
@@ -154,13 +156,22 @@ class FsmClient:
         """
         return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""), headers)
 
-    def send_job(self, request: JobRequest, headers: Mapping[str, str] | None = None) -> Job:
-        """Create the job of a validated request; see :meth:`create_job`."""
+    def send_job(
+        self,
+        request: JobRequest,
+        headers: Mapping[str, str] | None = None,
+        limit: TimeLimit | None = None,
+    ) -> Job:
+        """Create the job of a validated request; see :meth:`create_job`.
+
+        :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
+        """
         return self._create(
             endpoints.CREATE_JOB,
             partial(check_job, request=request, hide=self._hide),
             path=request.path,
             headers=headers,
+            limit=limit,
             json=request.job.body(),
             subject=request.subject,
         )
@@ -171,6 +182,7 @@ class FsmClient:
         *,
         on_registered: Callable[[Webhook], None] | None = None,
         headers: Mapping[str, str] | None = None,
+        limit: TimeLimit | None = None,
     ) -> list[Webhook]:
         """Register a webhook; with the style ``separate``, once per event type.
 
@@ -178,6 +190,7 @@ class FsmClient:
         :param on_registered: called with each registration before the next is sent, since the service may
             show its signing secret only once.
         :param headers: further headers.
+        :param limit: as that of :meth:`send_job`.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationMismatchError: if the service registered other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
@@ -191,6 +204,7 @@ class FsmClient:
                 check_id,
                 path=endpoints.REGISTER_WEBHOOK.path,
                 headers=headers,
+                limit=limit,
                 params=part.query(style),
                 subject=part.subject,
                 confidential=part.confidential,
@@ -198,7 +212,10 @@ class FsmClient:
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            check_event_types(registration, requested=part.event_types, hide=self._hide)
+            secret = registration.signing_secret
+            secrets = [secret.get_secret_value()] if secret else []
+            hidden = [*filter(None, secrets), *part.confidential, self._token[0].get_secret_value()]
+            check_event_types(registration, requested=part.event_types, hidden=hidden)
         return registered
 
     def paginate(
@@ -229,20 +246,22 @@ class FsmClient:
         json: Any = None,
         *,
         headers: Mapping[str, str] | None = None,
+        limit: TimeLimit | None = None,
     ) -> Any:
         """Send any request and return the parsed JSON of its response, None for an empty body.
 
-        Only GET, HEAD and OPTIONS are repeated once they may have reached the service.
+        Only GET, HEAD and OPTIONS are repeated.
 
         :param path: starts with ``/`` and contains no query.
         :param headers: additional headers, e.g. ``X-API-VERSION``.
+        :param limit: as that of :meth:`send_job`.
         :raises FsmInputError: before anything is sent, naming what cannot be sent.
         :raises FsmError: for any other failure.
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
-        call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {})
-        return self._send(call, lambda body: parse_json(self._without_token(body)) if body else None)
+        call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
+        return self._send(call, lambda body: self._without_token(parse_json(body)) if body else None)
 
     def _create(
         self,
@@ -256,7 +275,8 @@ class FsmClient:
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
 
         def read(body: bytes) -> RecordT:
-            record = parse_record(parse_json(body), endpoint.response, timezone=self.settings.server_timezone)
+            values = self._without_token(parse_json(body))
+            record = parse_record(values, endpoint.response, timezone=self.settings.server_timezone)
             check_response(record)
             return record
 
@@ -312,10 +332,10 @@ class FsmClient:
         return self._with_retries(lambda token: self._downloads.fetch(download, token, read))
 
     def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
-        return self._with_retries(lambda token: self._attempt(call, token, read))
+        return self._with_retries(lambda token: self._attempt(call, token, read), call.writes)
 
-    def _with_retries(self, attempt: Callable[[SecretStr], ResultT]) -> ResultT:
-        attempts, repeated = Attempts(self._retry_policy), False
+    def _with_retries(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
+        attempts, repeated = Attempts(self.retry_policy), False
         while True:
             token, reloads = self._token
             try:
@@ -325,6 +345,8 @@ class FsmClient:
                     raise
                 repeated = True
             except FsmError as error:
+                if is_write:
+                    raise
                 delay = attempts.delay_after(error)
                 self._metrics.incr("retries")
                 self._metrics.timing("delay", delay, reason="retry")
@@ -343,10 +365,10 @@ class FsmClient:
                         str(failure) if isinstance(failure, FsmError) else type(failure).__name__
                     )
                     raise error from failure
-                if settings.base_url != self.settings.base_url:
+                if settings.service != self.settings.service:
                     raise FsmConnectionError(
-                        f"the connection's host has changed from {self.settings.base_url} to "
-                        f"{settings.base_url} since it was read: another attempt uses the new one"
+                        f"the connection's host has changed from {self.settings.service} to "
+                        f"{settings.service} since it was read: another attempt uses the new one"
                     ) from error
                 token = settings.token
                 self._token = token, latest + 1
@@ -356,28 +378,34 @@ class FsmClient:
         token, _ = self._token
         return hide(text, token.get_secret_value())
 
-    def _without_token(self, body: bytes) -> bytes:
-        """Hide the token in a response that repeats the request: nobody may store it with the result."""
+    def _without_token(self, values: Any) -> Any:
+        """Hide the token in what the service returns to a write: nobody may store it with the result."""
         token, _ = self._token
         if len(token) < TOKEN_LENGTH:  # it may be part of any text
-            return body
-        return self._hide(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            return values
+        return hide_in(values, token.get_secret_value())
+
+    def reserve(self) -> float:
+        """Reserve the next time at which ``max_requests_per_second`` lets a request begin; return the delay."""
+        per_second = self.settings.max_requests_per_second
+        return throttle_for(self.settings.base_url).reserve(per_second) if per_second else 0.0
 
     def _throttle(self) -> None:
-        per_second = self.settings.max_requests_per_second
-        if not per_second:
+        if not (delay := self.reserve()):
             return
-        delay = throttle_for(self.settings.base_url).reserve(per_second)
         if delay >= LONG_WAIT:
-            logger.info("waiting %.1f s: max_requests_per_second is %g", delay, per_second)
+            limit = self.settings.max_requests_per_second
+            logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
         self._metrics.timing("delay", delay, reason="throttle")
         self._sleep(delay)
 
     def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
-        self._throttle()
+        if call.limit is None:
+            self._throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
         try:
-            return self._transport.request(call, token, read)
+            with call.limit.running() if call.limit else nullcontext():
+                return self._transport.request(call, token, read)
         except FsmApiError as error:
             if not call.writes or is_refusal(error.status):
                 raise

@@ -6,13 +6,14 @@ A response may repeat the token in any field: ``hide`` removes it from what is q
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fsm_provider.api.errors import FsmRegistrationMismatchError, FsmResponseError
+from fsm_provider.api.excerpts import hide
 from fsm_provider.api.models import Job, Webhook
 from fsm_provider.api.payloads import JobRequest
+from fsm_provider.api.validation import spelled
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> N
     """
     check_id(job)
     echoed: Any = job.property_id  # unconverted if it is not an integer
-    if echoed not in (None, "") and not _same_number(echoed, request.property_id):
+    if echoed not in (None, "") and spelled(echoed) != spelled(request.property_id):
         shown = hide(repr(echoed))[:60]
         raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {shown}")
     sent = request.job.customer_reference
@@ -44,15 +45,10 @@ def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> N
         )
 
 
-def _same_number(echoed: Any, sent: int | str) -> bool:
-    try:
-        return Decimal(str(echoed)) == Decimal(sent)
-    except InvalidOperation:
-        return str(echoed) == str(sent)
-
-
-def check_event_types(registration: Webhook, *, requested: list[str], hide: Callable[[str], str]) -> None:
+def check_event_types(registration: Webhook, *, requested: list[str], hidden: Iterable[str]) -> None:
     """Check that a webhook was registered for the requested event types.
+
+    :param hidden: what no error may contain.
 
     :raises FsmRegistrationMismatchError: if it was not.
     """
@@ -63,7 +59,7 @@ def check_event_types(registration: Webhook, *, requested: list[str], hide: Call
         )
     elif not isinstance(echoed, list) or set(map(str, echoed)) != set(requested):
         raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {hide(str(echoed))} instead of {requested}: "
+            f"webhook {registration.id} was registered for {hide(str(echoed), *hidden)} instead of {requested}: "
             "set event_types_style on the connection to what the service understands, "
             "and delete this webhook in the service",
             webhook_id=registration.id,

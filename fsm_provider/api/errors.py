@@ -127,6 +127,7 @@ class FsmUncertainWriteError(FsmError):
     :param subject: what was written, under the service's names, e.g. ``{"propertyID": 7,
         "customerReference": "PO-1"}``.
     :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
+    :param command: what to type once it has been looked up.
     """
 
     permanent = True
@@ -139,6 +140,7 @@ class FsmUncertainWriteError(FsmError):
     attempted_at: str
     subject: dict[str, Any]
     body_excerpt: str = ""
+    command: str = ""
 
     def __str__(self) -> str:
         subject = describe(self.subject)
@@ -146,7 +148,7 @@ class FsmUncertainWriteError(FsmError):
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}{said}. "
             f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
-            f"{self.advice}."
+            f"{self.advice}.{f' Then record what you found: {self.command}' if self.command else ''}"
         )
 
 

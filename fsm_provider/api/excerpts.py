@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
 EXCERPT_LENGTH = 300
@@ -41,6 +42,15 @@ def hide(text: str, *secrets: str) -> str:
         for written in (secret, secret.replace("/", "\\/"), quote(secret, safe="")):
             text = text.replace(written, "***")
     return text
+
+
+def hide_in(values: Any, *secrets: str) -> Any:
+    """Replace secrets in all texts of JSON values, names among them."""
+    if isinstance(values, str):
+        return hide(values, *secrets)
+    if isinstance(values, dict):
+        return {hide(str(name), *secrets): hide_in(value, *secrets) for name, value in values.items()}
+    return [hide_in(value, *secrets) for value in values] if isinstance(values, list) else values
 
 
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:

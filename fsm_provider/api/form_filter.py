@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from fsm_provider.api.validation import parse_identifier, parse_text, parse_time
+from fsm_provider.api.validation import parse_identifier, parse_text, parse_time, spelled
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form
@@ -151,7 +151,9 @@ def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:
-    return expected is None or (found is not None and str(expected) == str(found))
+    if expected is None or str(expected) == str(found):
+        return True
+    return found is not None and spelled(expected) == spelled(found)
 
 
 def _at_or_after(found: Any, bound: Any) -> bool:

@@ -25,7 +25,13 @@ from pydantic import (
 from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError, describe
 from fsm_provider.api.models import Integer, wire_name
-from fsm_provider.api.validation import HALF_A_CHARACTER, SURROGATE, describe_invalid_fields, dotted_name
+from fsm_provider.api.validation import (
+    HALF_A_CHARACTER,
+    SURROGATE,
+    describe_invalid_fields,
+    dotted_name,
+    parse_identifier,
+)
 
 
 class _Payload(BaseModel):
@@ -102,9 +108,9 @@ class JobCreate(_Payload):
 def _as_path_parameter(value: Any) -> Any:
     try:
         CREATE_JOB.path_for(propertyID=value)
+        return parse_identifier("propertyID", value)
     except FsmInputError as error:
         raise ValueError(str(error).partition(": ")[2]) from None
-    return value
 
 
 class JobRequest(_Payload):

@@ -37,7 +37,7 @@ from fsm_provider.api.validation import (
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
-_SHOWN_AS = {"base_url": "host", "token": "password"}
+_SHOWN_AS = {"base_url": "host", "token": "password", "account": "login"}
 _HEADERS_WITH_A_MEANING = OWN_HEADERS | {
     *("accept", "accept-encoding", "connection", "content-encoding", "content-type", "cookie", "expect"),
     *("host", "te", "trailer", "upgrade", "user-agent", "x-api-version"),
@@ -61,6 +61,7 @@ class Settings(BaseModel):
     :param base_url: the URL before the specification's paths; https, unless the host is loopback
         or ``allow_http`` is set.
     :param token: the bearer token.
+    :param account: tells the accounts of one base URL apart: what is written once is written once for each.
     :param api_version: sent as ``X-API-VERSION`` with job creation; if empty, not sent.
     :param cursor_param: the query parameter that carries a listing's cursor.
     :param page_size_param: the query parameter that carries the page size.
@@ -86,6 +87,7 @@ class Settings(BaseModel):
     allow_http: bool = False  # first, as base_url depends on it
     base_url: str
     token: SecretStr
+    account: str = ""
     api_version: str = "2.0"
     cursor_param: Name = "cursor"
     page_size_param: Name | None = None
@@ -99,7 +101,7 @@ class Settings(BaseModel):
     ca_bundle: str | None = None
     state_conn_id: Name | None = None
     idempotency_header: HeaderName | None = None
-    idempotency_hours: float = Field(default=24.0, gt=0, allow_inf_nan=False)
+    idempotency_hours: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     web_url: str | None = None
 
     @field_validator("base_url")
@@ -165,6 +167,11 @@ class Settings(BaseModel):
             raise ValueError("there is no such file or folder on this machine")
         return value
 
+    @property
+    def service(self) -> str:
+        """Base URL and account, the same for each way to write them."""
+        return service_name(self.base_url, self.account)
+
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
         """Validate ``values``.
@@ -193,6 +200,17 @@ def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
     if not hostname or parts.scheme not in DEFAULT_PORTS:
         raise ValueError(f"should be a URL such as {example}")
     return parts
+
+
+def service_name(base_url: str, account: str) -> str:
+    """Return base URL and account, the same for each way to write them.
+
+    :raises ValueError: if the URL is none.
+    """
+    parts = split_url(base_url.rstrip("/"))
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}{parts.path}{f' (account {account})' if account else ''}"
 
 
 def _needs_https(url: str, *, example: str) -> bool:

@@ -1,8 +1,9 @@
-"""Limit the total time of requests: a socket's own timeout applies to each read of a few bytes."""
+"""Limit when a request begins and how long it takes: a socket's own timeout applies to each read of a few bytes."""
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -13,18 +14,40 @@ running_limit: ContextVar[TimeLimit | None] = ContextVar("fsm_time_limit", defau
 """The limit of the block that runs, if it has one."""
 
 
+def clocks() -> tuple[float, float]:
+    """Return two clocks in seconds, of which at least one goes on while the process is suspended."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.time(), time.clock_gettime(boottime)
+
+
 class TimeLimit:
     """A limit on the total time of several blocks; when it is reached, the watched connection is shut down.
 
     :param seconds: more than 0.
+    :param begin_within: seconds after ``since`` in which a request may begin; None: at any time.
+    :param since: what :func:`clocks` returned.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        begin_within: float | None = None,
+        since: tuple[float, float] | None = None,
+    ) -> None:
         self.seconds = seconds
         self.reached: bool = False
+        self._begin_within = begin_within
+        self._since = since or clocks()
         self._left = seconds
         self._watched: socket.socket | None = None
         self._lock = Lock()
+
+    def is_too_late(self) -> bool:
+        """Return whether no request may begin any more, by the clock that has gone further."""
+        if self._begin_within is None:
+            return False
+        return max(now - then for now, then in zip(clocks(), self._since, strict=True)) > self._begin_within
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -40,6 +40,7 @@ from fsm_provider.api.excerpts import excerpt, request_id_in
 from fsm_provider.api.log_filter import filter_log
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.settings import Settings, is_loopback
+from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
 ResultT = TypeVar("ResultT")
@@ -67,6 +68,7 @@ class ApiRequest:
     :param prepared: the prepared request without the token; default: prepared on sending.
     :param subject: the subject of a write, for :class:`FsmUncertainWriteError`.
     :param confidential: texts that no error or log may contain, even if the service repeats them.
+    :param limit: until when it may begin, and how long it may take.
     """
 
     method: str
@@ -77,6 +79,7 @@ class ApiRequest:
     subject: dict[str, Any] = field(default_factory=dict)
     confidential: tuple[str, ...] = ()
     prepared: requests.PreparedRequest | None = None
+    limit: TimeLimit | None = None
 
     def with_query(self, params: Mapping[str, str]) -> ApiRequest:
         """Add query parameters to a prepared request without preparing it again."""

@@ -173,8 +173,14 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
     return headers
 
 
+def spelled(identifier: object) -> str:
+    """Return the one spelling in which identifiers are compared: ``7``, ``" 7"`` and ``"0007"`` are ``7``."""
+    text = str(identifier).strip()
+    return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else text
+
+
 def parse_identifier(name: str, value: Any) -> int | str:
-    """Check an identifier: an integer, or text without blanks, quotes and brackets.
+    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one spelling.
 
     :raises FsmInputError: naming ``name``, without the value.
     """
@@ -189,7 +195,7 @@ def parse_identifier(name: str, value: Any) -> int | str:
             f"{name}: is not an identifier: an integer, or at most {MAX_IDENTIFIER} characters without "
             "blanks, quotes and brackets"
         )
-    return identifier
+    return identifier if isinstance(identifier, int) else spelled(identifier)
 
 
 def parse_time(name: str, value: Any) -> datetime:

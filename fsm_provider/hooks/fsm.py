@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -16,7 +15,7 @@ from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
-from fsm_provider.api.settings import DEFAULT_PORTS, EXAMPLE_URL, Settings, split_url
+from fsm_provider.api.settings import EXAMPLE_URL, Settings, service_name
 from fsm_provider.compat import unreadable_variable_is_named
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
@@ -44,7 +43,6 @@ class FsmHook(BaseHook):
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.Settings`.
-    :param sleep: waits the given number of seconds between attempts of a request. It may be replaced.
     """
 
     conn_name_attr = "fsm_conn_id"
@@ -52,16 +50,9 @@ class FsmHook(BaseHook):
     conn_type = "fsm"
     hook_name = "Field-service management"
 
-    def __init__(
-        self,
-        fsm_conn_id: str = default_conn_name,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, fsm_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
-        self.sleep = sleep
 
     @classmethod
     def outside_of_tasks(cls, fsm_conn_id: str) -> Self:
@@ -83,7 +74,6 @@ class FsmHook(BaseHook):
         return FsmClient(
             settings_from(self._connection),
             reload_settings=lambda: settings_from(self._read_connection()),
-            sleep=lambda seconds: self.sleep(seconds),
             metrics=self.metrics,
         )
 
@@ -103,19 +93,16 @@ class FsmHook(BaseHook):
 
     @property
     def service(self) -> str:
-        """The base URL, the same for each way to write it; other fields of the connection may be invalid.
+        """Base URL and account, the same for each way to write them; other fields may be invalid.
 
         :raises FsmInputError: if it cannot be told.
         """
         with _named(self._connection):
-            url = _url_and_token(self._connection)["base_url"].rstrip("/")
+            given = _url_and_token(self._connection)
             try:
-                parts = split_url(url)
+                return service_name(given["base_url"], given["account"])
             except ValueError as error:
                 raise FsmInputError(f"host: {error}") from None
-        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-        port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
-        return f"{parts.scheme}://{host}{port}{parts.path}"
 
     @property
     def metrics(self) -> Metrics:
@@ -123,19 +110,9 @@ class FsmHook(BaseHook):
         return AirflowMetrics(connection=self.fsm_conn_id)
 
     @property
-    def valid_settings(self) -> Settings | None:
-        """The settings; None if the connection cannot be read or has invalid fields: nothing is sent then."""
-        try:
-            return self.client.settings
-        except Exception as error:  # noqa: BLE001 - what was done before can be told without them
-            logger.debug("The settings cannot be read: %r", error)
-            return None
-
-    @property
     def web_url(self) -> str | None:
-        """The setting ``web_url``, None also without :attr:`valid_settings`."""
-        settings = self.valid_settings
-        return None if settings is None else settings.web_url
+        """The setting ``web_url``."""
+        return self.client.settings.web_url
 
     @cached_property
     def _connection(self) -> Connection:
@@ -314,7 +291,7 @@ def _extra(connection: Connection) -> dict[str, Any]:
     if not isinstance(extra, dict):
         raise FsmInputError("extra: is not a JSON object")
     given = {name: value for name, value in extra.items() if value not in (None, "")}
-    for name, place in (("base_url", "host"), ("token", "password")):
+    for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
         if name in given:
             raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
     if "api_version" in extra:
@@ -336,4 +313,5 @@ def _url_and_token(connection: Connection) -> dict[str, Any]:
         scheme, _, rest = host.partition("://")
         authority, slash, path = rest.partition("/")
         host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
-    return {"base_url": host, "token": connection.password or ""}
+    account = (connection.login or "").strip()
+    return {"base_url": host, "token": connection.password or "", "account": account}

@@ -45,6 +45,14 @@ class FsmBaseOperator(BaseOperator):
             raise
         self.fsm_conn_id = fsm_conn_id
 
+    def render_template(
+        self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Render a template; text without one stays as it is, which a native environment would parse."""
+        if isinstance(content, str) and is_known(content):
+            return content
+        return super().render_template(content, context, jinja_env, seen_oids)
+
     @classmethod
     def argument_with(cls, name: str) -> str | None:
         """Return the argument that has a field of this name, None if there is none."""
@@ -229,7 +237,7 @@ def fail_in_part(
 def is_known(value: Any) -> bool:
     """Return whether a value is already what it will be when the task runs: no template, no XCom."""
     if isinstance(value, str):
-        return "{{" not in value and "{%" not in value
+        return not any(mark in value for mark in ("{{", "{%", "{#"))
     if isinstance(value, Mapping):
         return all(map(is_known, value.values()))
     if isinstance(value, list | tuple):

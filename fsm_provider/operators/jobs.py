@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmUnauthorisedError
 from fsm_provider.api.job_urls import job_page_url, jobs_url
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
-    parse_counts_by_name,
     parse_flag,
     parse_json,
     refuse_none,
+    spelled,
 )
 from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink
 from fsm_provider.operators.base import (
@@ -27,48 +30,60 @@ from fsm_provider.operators.base import (
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.operators.writes import FsmOneWriteOperator, FsmWriteOnceOperator, once_options
-from fsm_provider.writes.lookups import FindExisting, find_job
-from fsm_provider.writes.lookups import find_by as find_by
-from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
+from fsm_provider.operators.writes import FsmWriteOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.payloads import JobCreate, JobRequest
+    from fsm_provider.api.time_limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.bulk import BulkJobCreator
+    from fsm_provider.writes.ledger import Row, Write
+    from fsm_provider.writes.outcomes import JobOutcome, JobOutcomes
+    from fsm_provider.writes.runner import Pending, Runner
+
+FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
+"""Given the hook and the request: the id of the job that is there, or None."""
 
 
-KEPT_FIELDS = ("id", "createdOnDateTime", "lastUpdatedOnDateTime", "propertyID", "customerReference", "links")
-"""The fields of a created job that the ledger keeps."""
+def find_by(
+    path: str, match: str = "customerReference", params: Mapping[str, Any] | None = None
+) -> FindExisting:
+    """Return a function that finds a job in a listing, for services that list jobs.
 
+    A job is found if its field ``match`` has the value that was sent, without regard to capitals and blanks
+    around it, and its property, if it names one, is the property.
 
-class FsmJobOperator(FsmWriteOnceOperator):
-    """Base of the operators that create jobs, each once.
-
-    The task's state store holds an intent before a job is sent, and the job afterwards. If a retry, a cleared
-    task or a task whose worker died finds the job, it returns that job and creates nothing; if it finds only
-    the intent, it reports that the job may exist. Another property or payload makes another job, unless it
-    has the same ``key``. A cleared task fails if its new job may be an earlier one, changed.
-
-    :param once_per: what creates a job once: each ``run`` of the task; or each ``key``, whatever run, DAG or
-        Airflow asks, for which the connection has to name a database as ``state_conn_id`` (templated).
-    :param if_uncertain: what to do if the job was sent without learning the outcome: ``fail`` without a
-        retry, or ``create`` it again, at the risk of two (templated).
-    :param if_already_done: what to do if the job was created before the task was cleared: ``reuse`` it, or
-        ``create`` another (templated). A retry always reuses it.
-    :param find_existing: a function that looks for a job whose creation is uncertain, after the request and
-        in later attempts: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
-        the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
-        :func:`find_by` makes one for services that list jobs.
-    :param headers: further headers of each request (templated).
+    :param path: of the listing; ``{property_id}`` is replaced.
+    :param match: a field of the request and of the records, under the service's name.
+    :param params: query parameters, such as a filter on the time.
     """
 
-    template_fields: tuple[str, ...] = (
-        *("fsm_conn_id", "once_per", "if_uncertain", "if_already_done", "headers"),
-    )
-    option_parsers: ClassVar[OptionParsers] = once_options("create")
+    def find(hook: FsmHook, request: JobRequest) -> int | str | None:
+        if (wanted := request.job.body().get(match)) is None:
+            return None
+        place, text = spelled(request.property_id), str(wanted).strip().casefold()
+        found = {
+            record["id"]
+            for record in hook.paginate(path.format(property_id=place), params)
+            if str(record.get(match)).strip().casefold() == text
+            and (record.get("propertyID") in (None, "") or spelled(record["propertyID"]) == place)
+        }
+        if len(found) > 1:
+            raise FsmInputError(f"{match}: {len(found)} jobs have {wanted!r}: {sorted(found)}")
+        return found.pop() if found else None
+
+    return find
+
+
+class FsmJobOperator(FsmWriteOperator):
+    """Base of the operators that create jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
+
+    :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it can
+        be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns the id of
+        the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
+        :func:`find_by` makes one for services that list jobs.
+    """
 
     def __init__(self, *, find_existing: FindExisting | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -87,26 +102,34 @@ class FsmJobOperator(FsmWriteOnceOperator):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
 
+    def send_job(self, write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
+        """Send a job once; return it under the service's names."""
+        return self.hook.client.send_job(write.payload, {**(self.headers or {}), **headers}, limit).as_json()
 
-class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
+    def find_job(self, write: Write) -> int | None:
+        """Look for the job of an uncertain write."""
+        assert self.find_existing is not None
+        job_id = self.find_existing(self.hook, write.payload)
+        return None if job_id is None else parse_count("find_existing", job_id)
+
+
+class FsmCreateJobOperator(FsmJobOperator):
     """Create a job on a property, once: see :class:`FsmJobOperator`.
 
     The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
-    before anything is sent. If the outcome is unknown (a timeout or reset after sending, a 5xx, an unreadable
-    response), the task fails without a retry and reports that the job may exist.
+    before anything is sent. If nobody knows what became of the request (a timeout or reset after sending, a 5xx,
+    an unreadable response), the task fails without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
         :class:`fsm_provider.api.JobCreate` (templated). Fields that the specification does not show go
         under ``extra_fields``.
-    :param key: identifies the job for a retry or a cleared task even if the payload has changed; default:
-        property and payload identify it (templated).
+    :param key: identifies the job; default: the task in its run (templated). A retry or a cleared task whose
+        property or payload has changed since the job was sent fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names, as it was when it was created. If an earlier attempt
-        created it, what the ledger has of it, which is nobody's name or telephone number: the fields of
-        :data:`KEPT_FIELDS`; ``id`` and ``links`` of a job of :class:`FsmCreateJobsOperator`; ``id`` of one
-        that ``find_existing`` found. If the connection has ``web_url``, ``links`` has the job's page as
-        ``web``.
+    :return: the job under the service's own names, as it was when it was created. If an earlier attempt or
+        another task created it, what the ledger has of it: ``id``, ``propertyID``, ``customerReference`` and its
+        times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -144,30 +167,20 @@ class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Create the job."""
         from fsm_provider.api.payloads import JobRequest, check
-        from fsm_provider.writes.job_outcomes import write_for
 
         with permanent_errors_fail_the_task():
             request = check(JobRequest, self._request(), "")
             self.check_keys({"key": request.key})
-            with self.ledger(context) as ledger:
-                result: dict[str, Any] = self.write_once(
-                    ledger,
-                    write_for(request),
-                    partial(self._create, request),
-                    keep=_without_people,
-                    find=partial(find_job, self.find_existing, request) if self.find_existing else None,
-                )
-        job = result.copy()
-        if web_url := self.hook.web_url:
-            page = job_page_url(web_url, job["id"], request.property_id)
-            links = job.get("links")
-            job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
-        return job
-
-    def _create(self, request: JobRequest, hook: FsmHook, headers: Mapping[str, str]) -> dict[str, Any]:
-        job = hook.client.send_job(request, {**(self.headers or {}), **headers}).as_json()
-        self.log.info("%s: created job %s", request, job["id"])
-        return job
+            write = _write_for(request, self.place_in_run(context))
+            find = self.find_job if self.find_existing else None
+            job: dict[str, Any]
+            (job,) = self.write_once(context, [write], self.send_job, find=find, existing=_job_of)
+            self.log.info("Job %s: %s", job["id"], request)
+            if web_url := self.hook.web_url:
+                page = job_page_url(web_url, job["id"], request.property_id)
+                links = job.get("links")
+                job = {**job, "links": {**(links if isinstance(links, dict) else {}), "web": page}}
+            return job
 
     def _request(self) -> dict[str, Any]:
         return {"property_id": self.property_id, "job": self.job, "key": self.key}
@@ -176,38 +189,33 @@ class FsmCreateJobOperator(FsmJobOperator, FsmOneWriteOperator):
 class FsmCreateJobsOperator(FsmJobOperator):
     """Create many jobs, each once: see :class:`FsmJobOperator`.
 
-    All jobs are checked before the first is sent. The outcomes that the ledger knows are loaded before the
-    connection is read, so that they are reported however the task ends. Killed at any time and run again, it
-    creates the missing jobs. Airflow's retries resend only what another attempt could create; other failures
-    fail the task at the end, without a retry. The task ends early, with the rest unsent, if the service is
-    unreachable, rejects the token or asks for a long wait, and after twenty uncertain outcomes in a row.
+    All jobs are checked before the first is sent. Killed at any time and run again, it creates the missing jobs.
+    Airflow's retries resend only what another attempt could create; other failures fail the task at the end,
+    without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects the token
+    or asks for a long wait, and after twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
-        is as in :class:`FsmCreateJobOperator`. ``key`` is optional; inputs with the same key are one
-        job, and equal ones without a key are refused. See :func:`~fsm_provider.api.job_rows.jobs_from_rows`.
+        is as in :class:`FsmCreateJobOperator`. ``key`` is optional: without it, property and payload identify a
+        job. Inputs with the same key are one job, and equal ones without a key are refused. See
+        :func:`~fsm_provider.api.job_rows.jobs_from_rows`.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
     :param max_jobs: maximum jobs that an attempt may create, without those that exist already; more fail the
         task before the first is sent (templated).
     :param dry_run: check all jobs and log them as a table, with what the ledger knows of each; send nothing
         (templated).
-    :param on_error: after a job that is rejected or uncertain, send the others (``fail_at_end``) or nothing
-        more (``fail_fast``) (templated).
     :param fail_on: which outcomes fail the task at the end: ``any`` other than created and existing; only an
         ``uncertain`` or unknown one; ``all``, if none is created or existing; or ``none``. First, Airflow's
         retries send what another attempt could create. A task that was stopped fails, and so does one whose
-        token is refused, or with 20 uncertain outcomes in a row (templated).
-    :param existing_jobs: ids by key of uncertain jobs that a person has found in the service. They are not
-        sent; their outcome is ``existing`` (templated).
+        token is refused, or with twenty lost responses in a row (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order, even if the task
+    :return: one :class:`~fsm_provider.writes.outcomes.JobOutcome` for each input, in order, even if the task
         fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 
     template_fields: tuple[str, ...] = (
-        *FsmJobOperator.template_fields,
-        *("jobs", "max_concurrency", "max_jobs", "dry_run_only", "on_error", "fail_on", "existing_jobs"),
+        *(*FsmJobOperator.template_fields, "jobs", "max_concurrency", "max_jobs", "dry_run_only", "fail_on"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobsLink(),)
@@ -216,11 +224,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
         "max_concurrency": partial(parse_count, max_value=64),
         "max_jobs": lambda name, value: None if value is None else parse_count(name, value),
         "dry_run_only": lambda _, value: parse_flag("dry_run", value),
-        "on_error": partial(parse_choice, choices=("fail_at_end", "fail_fast")),
         "fail_on": partial(parse_choice, choices=("any", "uncertain", "all", "none")),
-        "existing_jobs": lambda name, value: {} if value is None else parse_counts_by_name(name, value),
     }
-    _creator: BulkJobCreator | None = None
 
     def __init__(
         self,
@@ -229,9 +234,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         max_concurrency: int | str = 4,
         max_jobs: int | str | None = None,
         dry_run: bool | str = False,
-        on_error: str = "fail_at_end",
         fail_on: str = "any",
-        existing_jobs: dict[str, int] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -239,9 +242,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.max_concurrency = max_concurrency
         self.max_jobs = max_jobs
         self.dry_run_only = dry_run  # BaseOperator.dry_run is a method
-        self.on_error = on_error
         self.fail_on = fail_on
-        self.existing_jobs = existing_jobs
         from fsm_provider.api.payloads import check_job_requests
 
         with bad_arguments_are_refused():
@@ -252,79 +253,92 @@ class FsmCreateJobsOperator(FsmJobOperator):
     def execute(self, context: Context) -> list[JobOutcome]:
         """Create the jobs that the ledger does not hold."""
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
-        from fsm_provider.writes.bulk import BulkJobCreator
+        from fsm_provider.state.digest import digest_for
+        from fsm_provider.writes.outcomes import JobOutcomes
 
         with permanent_errors_fail_the_task():
             options = self.options()
             requests = check_job_requests(_parse_jobs(self.jobs))
             refuse_equal_jobs(requests)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            self._creator = creator = BulkJobCreator(
-                requests,
-                hook=self.hook,
-                concurrency=options["max_concurrency"],
-                fail_fast=options["on_error"] == "fail_fast",
-                existing_jobs=options["existing_jobs"],
-                find_existing=self.find_existing,
-                headers=options["headers"],
+            place = self.place_in_run(context)
+            writes = [_write_for(one, digest_for([place, *one.content], 32)) for one in requests]
+            jobs = {one.id: one for one in writes}
+            find = self.find_job if self.find_existing else None
+            with self.runner(
+                context, self.send_job, find=find, concurrency=options["max_concurrency"]
+            ) as opened:
+                runner, where = opened
+                outcomes = JobOutcomes(writes, runner, where, self.hook.web_url)
+                self._run(context, runner, list(jobs.values()), outcomes, options)
+        if not outcomes.complete and not options["dry_run_only"]:
+            self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
+        return outcomes.for_inputs
+
+    def _run(
+        self,
+        context: Context,
+        runner: Runner,
+        jobs: list[Write],
+        outcomes: JobOutcomes,
+        options: dict[str, Any],
+    ) -> None:
+        """Send what is missing; if that is not all, push the outcomes, however it ends."""
+        ended = count(1)
+
+        def report(one: Pending) -> None:
+            error, what = one.error, outcomes.what(one)
+            level = logging.INFO if what in ("created", "existing") else logging.ERROR
+            row = runner.row_of(one.write)
+            details = f"job {row.result_id}" if row.state == "done" else error or row.error
+            self.log.log(
+                level, "%s of %s: %s: %s: %s", next(ended), len(jobs), one.write.payload, what, details
             )
-            complete = self._attempt(context, creator, options)
-        if not complete and not options["dry_run_only"]:
-            self._fail_or_go_on(context, creator, options["fail_on"])
-        return creator.outcomes.for_inputs
 
-    def _attempt(self, context: Context, creator: BulkJobCreator, options: dict[str, Any]) -> bool:
-        """Send what is missing, and return whether nothing is left to do; otherwise push the outcomes."""
-        from fsm_provider.state.entries import SupersededError
-
-        ledger, has_news, outcomes = None, True, creator.outcomes
         try:
-            with self.ledger(context) as ledger:
-                creator.load_outcomes(ledger)
-                if url := jobs_url(outcomes.web_url):
-                    context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-                if (max_jobs := options["max_jobs"]) is not None and creator.to_send > max_jobs:
-                    raise FsmInputError(
-                        f"max_jobs: {creator.to_send} jobs are to be created, one attempt may create "
-                        f"{max_jobs}. None was sent"
-                    )
-                if options["dry_run_only"]:
-                    creator.dry_run()
-                else:
-                    creator.run(ledger)
-            has_news = not outcomes.complete
-        except SupersededError:
-            has_news = False  # the other attempt's outcomes stay
+            runner.load(jobs)
+            outcomes.unsent = "not_created"
+            to_create = sum(runner.row_of(one).state == "free" for one in jobs)
+            if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
+                runner.stop("max_jobs is exceeded")
+                raise FsmInputError(
+                    f"max_jobs: {to_create} jobs are to be created, one attempt may create {max_jobs}. None was sent"
+                )
+            if options["dry_run_only"]:
+                outcomes.unsent = "valid"
+                self.log.info("Dry run: nothing was sent\n%s", _table(jobs, outcomes))
+                return
+            if url := jobs_url(self.hook.web_url):
+                context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
+            runner.ended = report
+            runner.run()
+            self.log.info(outcomes.summary)
+        except FsmError as error:
+            runner.stop(str(error))
             raise
         finally:
-            if has_news:
-                if ledger:
-                    ledger.check_current()
-                if not options["dry_run_only"]:
-                    creator.count_remaining()
+            for one in runner.pending.values() if not options["dry_run_only"] else ():
+                self.hook.metrics.incr("writes", outcome=outcomes.what(one))
+            if "ti" in context and (not outcomes.complete or not runner.pending):
                 context["ti"].xcom_push(key="return_value", value=outcomes.for_inputs)
-        return outcomes.complete
 
-    def _fail_or_go_on(self, context: Context, creator: BulkJobCreator, fail_on: str) -> None:
+    def _fail_or_go_on(self, context: Context, runner: Runner, outcomes: JobOutcomes, fail_on: str) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
-        from fsm_provider.writes.job_outcomes import is_complete
-
-        outcomes, retry = creator.outcomes, creator.another_attempt_could_help
-        if (retry and not _is_last(context)) or creator.fails(fail_on):
-            failed = [one for one in outcomes.for_inputs if not is_complete(one)]
+        errors = [one.error for one in runner.pending.values()]
+        passing = next((error for error in errors if error and not error.permanent), None)
+        is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
+        retry = not is_refused and (passing is not None or runner.stop_reason == "the task was stopped")
+        is_last = context["ti"].try_number > context["ti"].max_tries
+        if (retry and not is_last) or runner.stop_reason or outcomes.fails(fail_on):
+            failed = [one for one in outcomes.for_inputs if one["outcome"] not in ("created", "existing")]
             fail_in_part(
                 outcomes.summary,
-                [f"jobs[{one['index']}] {one['outcome']}: {one['error']}" for one in failed],
+                [f"jobs[{one['index']}] ({_name(one)}) {one['outcome']}: {one['error']}" for one in failed],
                 all_are_in="the log, or the result in XCom",
                 retry=retry,
-                passing_error=creator.passing_error,
+                passing_error=passing,
             )
         self.log.warning("The task goes on, as fail_on is '%s': %s", fail_on, outcomes.summary)
-
-    def on_kill(self) -> None:
-        """Send nothing more; requests in flight are finished and recorded before the task ends."""
-        if self._creator:
-            self._creator.interrupt()
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
@@ -337,13 +351,49 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
     return outcome["jobID"]
 
 
-def _is_last(context: Context) -> bool:
-    ti = context["ti"]
-    return bool(ti.try_number > ti.max_tries)
+def _write_for(request: JobRequest, place: str) -> Write:
+    """Return the write that creates a job.
+
+    :param place: its key, if it has none.
+    """
+    from fsm_provider.writes.ledger import Write
+
+    return Write(
+        method="POST",
+        path=request.path,
+        content=request.job.body(),
+        key=request.key or place,
+        key_is_given=request.key is not None,
+        kind="job",
+        property_id=spelled(request.property_id),
+        reference=request.job.customer_reference,
+        payload=request,
+    )
 
 
-def _without_people(job: dict[str, Any]) -> dict[str, Any]:
-    return {name: job[name] for name in KEPT_FIELDS if name in job}
+def _job_of(row: Row) -> dict[str, Any]:
+    """Return what the ledger has of a job, under the service's names."""
+    from fsm_provider.writes.outcomes import as_number
+
+    about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
+    return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
+
+
+def _name(outcome: JobOutcome) -> str:
+    reference = outcome["customerReference"]
+    return f"customerReference {reference}" if reference else f"key {outcome['key']}"
+
+
+def _table(jobs: list[Write], outcomes: JobOutcomes) -> str:
+    from fsm_provider.terminal import aligned
+
+    rows = [("job", "property", "known", "payload")]
+    for index, job in enumerate(jobs):
+        one = outcomes.pending(job)
+        what = outcomes.what(one)
+        known = f"job {one.row.result_id}" if what == "existing" and one.row else what.replace("valid", "new")
+        rows.append((str(index), str(job.property_id), known, json.dumps(job.content, ensure_ascii=False)))
+    return "\n".join(aligned(rows))
 
 
 def _known_part(request: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Base classes of the operators that write to the service, each write once."""
+"""Base class of the operators that write to the service, each write once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
@@ -14,60 +14,45 @@ from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers, is_kn
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import Ledger
-    from fsm_provider.writes.write import Write
+    from fsm_provider.writes.ledger import Row, Write
+    from fsm_provider.writes.outcomes import Place
+    from fsm_provider.writes.runner import Find, Runner, Send
 
 
-def once_options(again: str) -> OptionParsers:
-    """Return the parsers of the options of :class:`FsmWriteOnceOperator`.
+class FsmWriteOperator(FsmOptionsOperator):
+    """Base of the operators that write to the service, each write once.
 
-    :param again: what the options call to send a write again.
-    """
-    return {
-        "once_per": partial(parse_choice, choices=("run", "key")),
-        "if_uncertain": partial(parse_choice, choices=("fail", again)),
-        "if_already_done": partial(parse_choice, choices=("reuse", again)),
-        "headers": parse_headers,
-    }
-
-
-class FsmWriteOnceOperator(FsmOptionsOperator):
-    """Base of operators that send writes to the service, each once.
-
-    The ledger is in Airflow, for each task instance of each run; or, if the connection has ``state_conn_id``,
-    in a SQL database, which mapped tasks of a run share.
+    Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow 3.3
+    and newer the ledger is in the task's state store. If the connection has ``state_conn_id``, it is in that SQL
+    database; before Airflow 3.3 it has to be.
 
     :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
         Airflow asks, which needs the database, and a key for each write (templated).
-    :param if_uncertain: what to do if a write was sent without learning the outcome.
-    :param if_already_done: what to do if a write was done before the task was cleared.
-    :param headers: further headers of each request.
+    :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what became of it:
+        ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two (templated).
+    :param headers: further headers of each request (templated).
     """
+
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain", "headers")
+    option_parsers: ClassVar[OptionParsers] = {
+        "once_per": partial(parse_choice, choices=("run", "key")),
+        "if_uncertain": partial(parse_choice, choices=("fail", "create")),
+        "headers": parse_headers,
+    }
+    _runner: Runner | None = None
 
     def __init__(
         self,
         *,
         once_per: str = "run",
         if_uncertain: str = "fail",
-        if_already_done: str = "reuse",
         headers: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.once_per = once_per
         self.if_uncertain = if_uncertain
-        self.if_already_done = if_already_done
         self.headers = headers
-
-    def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Parse the options; see :meth:`FsmOptionsOperator.options`."""
-        options = super().options(only_known=only_known)
-        if options.get("once_per") == "key" and options.get("if_already_done", "reuse") != "reuse":
-            raise FsmInputError(
-                "if_already_done: should be 'reuse' with once_per='key', where nothing is sent again"
-            )
-        return options
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
         """Check that each write has a key, if it is sent once for each.
@@ -75,66 +60,86 @@ class FsmWriteOnceOperator(FsmOptionsOperator):
         :param keys: by the name of the argument.
         :raises FsmInputError: naming each that is missing, or one that its template has not found.
         """
-        if self.once_per != "key":
-            return
-        if missing := [name for name, key in keys.items() if key in (None, "")]:
+        if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
-            if is_known(key):
+            if key not in (None, "") and is_known(key):
                 parse_text(name, key)
 
-    def ledger(self, context: Context) -> Ledger:
-        """Open the task's ledger."""
-        from fsm_provider.writes.ledgers import open_ledger
+    def place_in_run(self, context: Context) -> str:
+        """Return the key of a write that has none: its task, with the map index."""
+        map_index = getattr(context.get("ti"), "map_index", None)
+        return self.task_id if map_index in (None, -1) else f"{self.task_id}[{map_index}]"
 
-        options = self.options()
-        return open_ledger(
-            context,
-            self.hook,
-            once_per=options["once_per"],
-            repeat_uncertain=options["if_uncertain"] != "fail",
-            repeat_done=options["if_already_done"] != "reuse",
-        )
+    @contextmanager
+    def runner(
+        self,
+        context: Context,
+        send: Send,
+        *,
+        find: Find | None = None,
+        concurrency: int = 1,
+        once_per: str | None = None,
+    ) -> Iterator[tuple[Runner, Place]]:
+        """Open the ledger, for the block; give what sends writes through it.
 
+        :param once_per: in place of the argument.
+        """
+        from fsm_provider.writes.ledger import lease_for
+        from fsm_provider.writes.opening import open_ledger
+        from fsm_provider.writes.outcomes import Place
+        from fsm_provider.writes.runner import Rules, Runner
 
-class FsmOneWriteOperator(FsmWriteOnceOperator):
-    """Base of operators that send one write, with the arguments of its base."""
-
-    @cached_property
-    def _stopping(self) -> Event:
-        return Event()
+        options, by_key = self.options(), (once_per or self.once_per) == "key"
+        ledger, task = open_ledger(context, self.hook, by_key=by_key)
+        try:
+            client = self.hook.client
+            rules = Rules(
+                lease=lease_for(client.settings.timeout),
+                create_uncertain=options["if_uncertain"] == "create",
+                token_header=client.settings.idempotency_header,
+                token_hours=client.settings.idempotency_hours,
+                retry_policy=client.retry_policy,
+            )
+            self._runner = Runner(ledger, task, send, rules, find, concurrency, client.reserve)
+            yield self._runner, Place(self.fsm_conn_id, task, by_key)
+        finally:
+            ledger.close()
 
     def write_once(
         self,
-        ledger: Ledger,
-        write: Write,
-        send: Callable[[FsmHook, Mapping[str, str]], Any],
-        keep: Callable[[Any], Any] = lambda result: result,
-        find: Callable[[FsmHook], Any] | None = None,
-    ) -> Any:
-        """Return the result of a write; send it unless the ledger knows its result.
+        context: Context,
+        writes: Collection[Write],
+        send: Send,
+        *,
+        find: Find | None = None,
+        once_per: str | None = None,
+        existing: Callable[[Row], Any],
+    ) -> list[Any]:
+        """Send writes in order; return the response to each, or what ``existing`` makes of an earlier one.
 
-        The connection is read before the intent is stored. See :meth:`Ledger.run_once`.
-
-        :param send: called with the hook and further headers.
+        :raises FsmError: why one of them is not known to have been made, once all have ended.
         """
-        from fsm_provider.metrics import counted_write
+        from fsm_provider.writes.outcomes import error_of, what_became
 
-        hook = self.hook
-        hook.sleep = partial(ledger.wait, stopping=self._stopping)
-        ledger.load([write])
-        ledger.expect([write])
-        with counted_write(hook.metrics) as created:
-            return ledger.run_once(
-                write,
-                lambda: created(send(hook, ledger.headers())),
-                prepare=lambda: hook.client,
-                keep=keep,
-                find=partial(find, hook) if find else None,
-                stopping=self._stopping,
-            )
+        with self.runner(context, send, find=find, once_per=once_per) as (runner, place):
+            runner.load(writes)
+            try:
+                runner.run()
+            finally:
+                for one in runner.pending.values():
+                    self.hook.metrics.incr("writes", outcome=what_became(one))
+            for one in runner.pending.values():
+                if error := error_of(one, place, runner.stop_reason):
+                    raise error from error.__cause__
+                if one.row and not one.is_created:
+                    self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
+            return [
+                one.response if one.is_created else existing(runner.row_of(one.write))
+                for one in runner.pending.values()
+            ]
 
     def on_kill(self) -> None:
-        """End a wait before a request; a request in flight is finished and recorded."""
-        # Airflow calls this in a signal handler of the waiting thread, which may hold the event's lock.
-        Thread(target=self._stopping.set).start()
+        """Send nothing more; requests in flight are finished and recorded before the task ends."""
+        if self._runner:
+            self._runner.stop("the task was stopped")

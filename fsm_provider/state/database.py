@@ -1,32 +1,224 @@
-"""The SQL database of a connection's ``state_conn_id``. SQLAlchemy is imported where there is one."""
+"""The SQL database that a connection names as ``state_conn_id``: its tables, its transactions and its clock.
+
+SQLAlchemy is imported where there is such a database.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.compat import unreadable_variable_is_named
+
+try:
+    from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, event, inspect, select
+    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+    from sqlalchemy.ext.compiler import compiles
+    from sqlalchemy.schema import CreateIndex, CreateTable
+    from sqlalchemy.sql.functions import FunctionElement
+except ImportError as missing:
+    raise FsmInputError(
+        f"state_conn_id: {missing}: install airflow-provider-fsm[sql] and the Airflow provider of the database"
+    ) from None
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    from sqlalchemy.engine import Connection, Engine
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+SCHEMA_VERSION = 2
+METADATA = MetaData()
+TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+_SCHEMA = Table(
+    "fsm_schema",
+    METADATA,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    **TABLE_OPTIONS,
+)
+MAX_REPEATS = 8
+"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended."""
+SQLITE_LOCK_SECONDS = 30
+_BEGIN = {
+    "sqlite": "BEGIN IMMEDIATE",
+    "postgresql": "SET LOCAL lock_timeout = '10s'",
+    **dict.fromkeys(("mysql", "mariadb"), "SET innodb_lock_wait_timeout = 10"),
+}
+"""The first statement of each transaction: behind a PgBouncer, a session is not ours."""
+_PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
+"""SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
+_PACKAGES = {"postgres": "apache-airflow-providers-postgres", "mysql": "apache-airflow-providers-mysql"}
 
 
-def open_database(state_conn_id: str) -> Engine:
+class now(FunctionElement[int]):
+    """Whole milliseconds since 1970 by the clock of the database, at the moment of the statement."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _now_in_sqlite(*_: Any, **__: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@compiles(now, "postgresql")
+def _now_in_postgresql(*_: Any, **__: Any) -> str:
+    return "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@compiles(now)
+def _now_in_mysql(*_: Any, **__: Any) -> str:
+    return "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"
+
+
+def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
     """Return the engine of the database that an Airflow connection names; create the tables on first use.
 
+    :param get_hook: returns the hook of a connection.
     :raises FsmInputError: if a package is missing, the connection is not of a database that lasts, or the
-        tables cannot be created or are of a newer version.
+        tables cannot be created or are of another version.
+    :raises AirflowNotFoundException: if the connection is not defined.
     :raises sqlalchemy.exc.SQLAlchemyError: if the database is away.
     """
+    engine = _engine_for(state_conn_id, get_hook)
     try:
-        from fsm_provider.state.sql_tables import check_tables, engine_for
-    except ImportError as error:
-        raise FsmInputError(
-            f"state_conn_id: {error}: install airflow-provider-fsm[sql] and the provider of the database"
-        ) from None
-    engine = engine_for(state_conn_id)
-    try:
-        check_tables(engine)
+        for is_last in (False, False, True):
+            if _has_tables(engine):
+                return engine
+            _create_tables(engine, is_last)
     except BaseException:
         engine.dispose()
         raise
     return engine
+
+
+def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
+    """Return what ``work`` does in one transaction, which is repeated after a deadlock or a lost connection.
+
+    A COMMIT whose response was lost may have taken place: ``work`` has to recognise what it has done.
+    """
+    for repeat in range(MAX_REPEATS + 1):
+        try:
+            with engine.begin() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            code = str(getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None) or "")
+            number = str(error.orig.args[0]) if error.orig and error.orig.args else ""
+            passing = error.connection_invalidated or {code, number} & _PASSING or "locked" in str(error.orig)
+            if isinstance(error, IntegrityError) or not passing or repeat == MAX_REPEATS:
+                raise
+            time.sleep(random.uniform(0, 0.05 * 2**repeat))  # noqa: S311
+    raise AssertionError
+
+
+def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    hook = _hook_for(state_conn_id, get_hook)
+    named = f"state_conn_id: connection '{state_conn_id}'"
+    if not hasattr(hook, "get_sqlalchemy_engine"):
+        raise FsmInputError(f"{named} is of type {getattr(hook, 'conn_type', '?')}, not of a SQL database")
+    arguments: dict[str, Any] = {"hide_parameters": True}
+    try:
+        engine: Engine = hook.get_sqlalchemy_engine(arguments)
+    except ImportError as error:
+        raise FsmInputError(f"{named}: {error}: install the driver of the database") from None
+    dialect, connect = engine.dialect.name, dict[str, Any]()
+    if dialect == "sqlite":
+        if not (engine.url.database or "").startswith("/"):
+            raise FsmInputError(
+                f"{named}: its host should be the absolute path of a file, and its other fields empty"
+            )
+        connect = {"timeout": SQLITE_LOCK_SECONDS, "check_same_thread": False}
+        arguments["poolclass"] = NullPool
+    elif dialect == "postgresql":
+        arguments["isolation_level"] = "READ COMMITTED"
+        if engine.driver == "psycopg":
+            connect = {"prepare_threshold": None}
+    elif dialect in ("mysql", "mariadb"):
+        arguments["isolation_level"] = "READ COMMITTED"
+    else:
+        raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
+    extra = hook.get_connection(state_conn_id).extra_dejson
+    if unused := [name for name in extra if name.startswith("ssl") and name not in engine.url.query]:
+        raise FsmInputError(
+            f"{named}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into the extra's "
+            "sqlalchemy_query"
+        )
+    given = {**connect, **extra.get("engine_kwargs", {}).get("connect_args", {})}
+    engine = create_engine(engine.url, connect_args=given, pool_pre_ping=dialect != "sqlite", **arguments)
+    if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
+        event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
+    return engine
+
+
+def _hook_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Any:
+    try:
+        with unreadable_variable_is_named(state_conn_id):
+            return get_hook(state_conn_id)
+    except AirflowNotFoundException as error:
+        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
+    except ImportError as error:
+        cause: BaseException = error
+    except Exception as error:
+        if "nknown hook type" not in str(error):
+            raise
+        cause = error
+    kind = str(cause).split('"')[1] if '"' in str(cause) else ""
+    package = _PACKAGES.get(kind, "the Airflow provider of its connection type")
+    raise FsmInputError(f"state_conn_id: connection '{state_conn_id}': {cause}: install {package}") from None
+
+
+def _has_tables(engine: Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            version = connection.execute(select(_SCHEMA.c.version)).scalar()
+    except DBAPIError:
+        if inspect(engine).has_table(_SCHEMA.name):
+            raise
+        return False
+    if version not in (None, SCHEMA_VERSION):
+        raise FsmInputError(
+            f"state_conn_id: the tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
+            "install the provider that made them, or name another database"
+        )
+    return version is not None
+
+
+def _create_tables(engine: Engine, is_last: bool) -> None:
+    try:
+        if engine.dialect.name == "sqlite":
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        with engine.begin() as connection:
+            METADATA.create_all(connection)
+            connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
+    except SQLAlchemyError as error:
+        # Another task may be creating them. Where the database is away, the next query says so.
+        if is_last and not _has_tables(engine):
+            raise FsmInputError(
+                f"state_conn_id: the tables cannot be created ({getattr(error, 'orig', error)}). Have a user "
+                f"who may create tables run\n{_statements(engine)}"
+            ) from None
+        time.sleep(0.5)
+    else:
+        logger.info("Created the tables %s", ", ".join(METADATA.tables))
+
+
+def _statements(engine: Engine) -> str:
+    version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
+    lines = [str(version.compile(engine, compile_kwargs={"literal_binds": True}))]
+    for table in METADATA.sorted_tables:
+        lines.append(str(CreateTable(table).compile(engine)).strip())
+        lines += [str(CreateIndex(one).compile(engine)) for one in table.indexes]
+    return ";\n".join([*lines[1:], lines[0], ""])

@@ -119,6 +119,22 @@ def read_variable_in_server(key: str) -> str | None:
     return value
 
 
+def variables_in_server(prefix: str) -> list[tuple[str, str]]:
+    """Return names and values of the Variables in Airflow's database whose names begin with ``prefix``.
+
+    One that cannot be decrypted is left out.
+
+    :raises Exception: if the database is not available.
+    """
+    from airflow.models import Variable as StoredVariable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(StoredVariable).where(StoredVariable.key.startswith(prefix, autoescape=True))
+        return [(one.key, str(one.val)) for one in session.scalars(query) if one.val is not None]
+
+
 def _read_database(key: str) -> str | None:
     from airflow.utils.session import create_session
 

@@ -1,386 +1,413 @@
-"""The writes of a task and their results, so that each is sent once.
+"""What is known of a write, and the rules by which that changes. Nothing here does I/O.
 
-Before a write is sent, its entry is stored as uncertain. Afterwards the entry holds the result; if nothing
-was written, the previous entry is restored. A conflict (409) is recorded but does not block another attempt,
-unless a key is sent once for all runs.
-A retry, a cleared task or a restarted worker reads the entry and knows what its predecessors knew. The key of
-an entry comes from what is written, not from its position in the input.
+A write is a row of a ledger, in one of four states:
 
-In a database, other tasks may write to the same entries: see :mod:`fsm_provider.state.sql_entries`.
+``free``       nothing came of it, or it was not sent yet: an attempt may send it
+``sending``    an attempt may be sending it until its lease is over; then it is uncertain
+``done``       it was written: nobody sends it again
+``uncertain``  it was sent, and nobody knows what became of it
+
+A :data:`Change` is applied to the row as it is now, inside a transaction that has locked it: it returns the row
+as it is to be, or the same row if the change does not apply any more.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from threading import Event, Lock, local
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
-from fsm_provider.api.adapter import send_before
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConflictError,
-    FsmError,
-    FsmInputError,
-    FsmRepeatableWriteError,
-    FsmUncertainWriteError,
-)
-from fsm_provider.api.retry import Attempts
-from fsm_provider.state.entries import Entry, flight_of, has_id, is_conflict, may_arrive
-from fsm_provider.writes.known_writes import KnownWrites
-from fsm_provider.writes.write import (
-    Write,
-    WriteOutcome,
-    describe_first,
-    describe_key,
-    error_from,
-    repeatable,
-    still_uncertain,
-    task_of,
-)
+from fsm_provider.api.errors import FsmInputError, describe
+from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import Task
 
-logger: logging.Logger = logging.getLogger(__name__)
-
-LONG_WAIT = 1.0
-"""Seconds. Before a wait this long the withdrawal of an intent is stored, so that a kill leaves no doubt."""
-INTENT_LIFETIME = 1.0
-"""Seconds. An intent that waited longer is stored anew before it is sent: others may have taken it over."""
-LOOK_INTERVAL = 0.5
-"""Seconds between two looks at what another task is sending."""
+State = Literal["free", "sending", "done", "uncertain"]
+DIGITS = 32
+MIN_LEASE = 120.0
+"""Seconds, at least, that a request may be on its way."""
+LEASE_TIMEOUTS = 4
+"""And at least so many timeouts of the connection."""
 
 
-class NothingSentError(Exception):
-    """Raised by ``send`` when it stops before it sends anything."""
+def lease_for(timeout: float) -> float:
+    """Return the seconds of a lease."""
+    return max(MIN_LEASE, LEASE_TIMEOUTS * timeout)
 
 
-class _ClaimedError(NothingSentError):
-    """Another task has claimed the write meanwhile."""
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """One write, to be sent once.
 
-
-@dataclass(eq=False, repr=False)
-class Ledger(KnownWrites):
-    """The writes of one task instance, with the arguments of its base: a context manager, thread-safe.
-
-    :raises Exception: what the store raises. Nothing is known then.
+    :param content: what is sent, as JSON values; with method and path it verifies a write.
+    :param key: identifies it within its scope; ``id`` is its digest.
+    :param key_is_given: by the user; else it is the write's place, or its content.
+    :param kind: ``job``, ``webhook`` or ``request``.
+    :param property_id: of a job, for the eye and to find rivals.
+    :param reference: of a job, as well.
+    :param payload: what ``send`` is given.
     """
 
+    method: str
+    path: str
+    content: Any
+    key: str
+    key_is_given: bool = False
+    kind: str = "request"
+    property_id: str | None = None
+    reference: str | None = None
+    payload: Any = None
+    id: str = field(init=False)
+    digest: str = field(init=False)
+
     def __post_init__(self) -> None:
-        self._sending = local()
-        self._recording = Lock()
+        object.__setattr__(self, "id", digest_for(self.key, DIGITS))
+        object.__setattr__(self, "digest", content_digest(self.method, self.path, self.content))
 
-    def __enter__(self) -> Self:
-        return self
+    def planned(self, by: Task) -> Row:
+        """Return its row before anything was sent."""
+        return Row(
+            id=self.id,
+            key=self.key,
+            digest=self.digest,
+            kind=self.kind,
+            what=f"{self.method} {self.path}",
+            property_id=self.property_id,
+            reference=self.reference,
+            by=by,
+        )
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.store()
-        finally:
-            self.entries.close()
 
-    def store(self) -> None:
-        """Store all changes made before the call."""
-        self.entries.store()
+def content_digest(method: str, path: str, content: Any) -> str:
+    """Return the digest that verifies a write.
 
-    def check_current(self) -> None:
-        """Fail in an attempt that Airflow has replaced, whose data is out of date."""
-        self.entries.check_current()
+    :raises FsmInputError: if the content cannot be written as JSON.
+    """
+    try:
+        return digest_for([method, path, content], DIGITS)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FsmInputError(f"{method} {path}: its content cannot be written as JSON: {error}") from None
 
-    def load(self, writes: Collection[Write]) -> None:
-        """Read what other tasks have stored of these writes.
 
-        :raises FsmInputError: if writes are sent once for each key, and a key is that of another kind.
-        """
-        self.entries.load([write.key for write in writes])
-        self.refuse_keys_of_other_kinds(writes)
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the ledger holds of a write. Times are milliseconds since 1970 by the ledger's clock.
 
-    def run_once(
-        self,
-        write: Write,
-        send: Callable[[], Any],
-        *,
-        prepare: Callable[[], Any] = lambda: None,
-        keep: Callable[[Any], Any] = lambda result: result,
-        find: Callable[[], Any] | None = None,
-        stopping: Event | None = None,
-    ) -> Any:
-        """Send a write, or return the result of an earlier attempt or another task that sent it.
+    :param id: the digest of its key.
+    :param digest: of what was sent.
+    :param what: method and path.
+    :param by: the task that sent it last.
+    :param owner: identifies the claim; only who made it records what became of it.
+    :param sent_at: when it was sent last.
+    :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
+    :param token: header and value by which the service recognises it, joined by a colon.
+    :param token_at: when it was sent first with this token.
+    :param result: what is kept of the response: ``id`` and times.
+    :param error: why it is uncertain, or nothing came of it.
+    :param note: what people have settled, and responses that came late.
+    :param read_at: when it was read; it is not stored.
+    """
 
-        The intent is stored first; the result is stored by the next :meth:`store`. What another task is
-        sending at this moment is waited for. A write that the service recognises is repeated while its
-        outcome is unknown.
+    id: str
+    key: str
+    digest: str
+    kind: str
+    what: str
+    by: Task
+    property_id: str | None = None
+    reference: str | None = None
+    state: State = "free"
+    owner: str = ""
+    sent_at: int = 0
+    lease_until: int = 0
+    was_uncertain: bool = False
+    token: str | None = None
+    token_at: int = 0
+    result: dict[str, Any] | None = None
+    error: str | None = None
+    note: str | None = None
+    read_at: int = 0
 
-        :param send: returns the result, JSON and not None.
-        :param prepare: called before the intent is stored, if there is something to send.
-        :param keep: returns the part of the result that is stored, and that later attempts return.
-        :param find: looks for what a write has written whose outcome is unknown, before it is sent again, and
-            after it was sent; returns the result, or None.
-        :param stopping: ends the wait.
-        :raises FsmUncertainWriteError: if an earlier attempt sent it without learning the outcome; also if it
-            was then sent again and refused.
-        :raises NothingSentError: if ``stopping`` has ended the wait.
-        :raises FsmError: what ``send`` raises.
-        """
-        stopping = stopping or Event()
-        attempts = Attempts(self.idempotency.policy) if self.idempotency else None
-        while True:
-            known = self._known_at_rest(write, stopping, looks_up=find is not None)
-            error = known.error if known else self._left_at_rest(write, stopping)
-            uncertain = error if isinstance(error, FsmUncertainWriteError) else None
-            if uncertain and (found := self._find(write, prepare, find, uncertain)) is not None:
-                return found
-            if known is None or known.repeat:
-                if stopping.is_set():
-                    raise NothingSentError("stopped before anything was sent")
-                prepare()
-                try:
-                    return self._send(write, send, keep, known.error if known else None)
-                except _ClaimedError:
-                    continue
-                except FsmError as error:
-                    failure = error
-                if failure.may_have_written and (found := self._find(write, prepare, find)) is not None:
-                    return found
-                self._wait_to_repeat(failure, attempts, stopping)
-                continue
-            if known.error:
-                raise known.error
-            self.refuse_equal_of_another_index(write)
-            who = f"by {known.by}" if known.by not in (None, self.task) else "by an earlier attempt"
-            logger.info("%s %s was sent %s; its result is reused", write.method, write.path, who)
-            return known.result
+    @property
+    def lease_left(self) -> float:
+        """Seconds for which a request may still be on its way."""
+        return max(0.0, (self.lease_until - self.read_at) / 1000)
 
-    @staticmethod
-    def _wait_to_repeat(error: FsmError, attempts: Attempts | None, stopping: Event) -> None:
-        """Wait before a write is repeated that the service recognises.
+    @property
+    def result_id(self) -> int | str | None:
+        """The identifier of what was written."""
+        return self.result.get("id") if self.result else None
 
-        :raises FsmError: ``error``, if it is not to be repeated now.
-        """
-        if attempts is None or not isinstance(error, FsmUncertainWriteError):
-            raise error
-        refusal = error.__cause__
-        if isinstance(refusal, FsmApiError) and not isinstance(refusal, FsmConflictError):
-            raise error
-        if stopping.wait(attempts.delay_after(repeatable(error))):
-            raise repeatable(error)
+    @property
+    def subject(self) -> str:
+        """What is the same for all jobs that a look-up might mistake for each other."""
+        return digest_for([self.property_id, (self.reference or "").strip().casefold()], DIGITS)
 
-    def _find(
-        self,
-        write: Write,
-        prepare: Callable[[], Any],
-        find: Callable[[], Any] | None,
-        uncertain: FsmError | None = None,
-    ) -> Any:
-        """Look for what a write has written; a failure leaves it uncertain.
+    def __str__(self) -> str:
+        about = {"propertyID": self.property_id, "customerReference": self.reference}
+        described = describe({name: value for name, value in about.items() if value})
+        return f"{self.what}{f' ({described})' if described else ''}"
 
-        :param uncertain: raised after a failure, unless the service recognises the write.
-        """
-        if find is None:
-            return None
-        try:
-            prepare()
-            if (found := find()) is not None:
-                with self._recording:
-                    self._check_unknown(write, found)
-                    self.record(write, found)
-        except Exception as error:  # noqa: BLE001 - it is the user's function
-            logger.warning("%s could not be looked up: %s: %s", write, type(error).__name__, error)
-            if uncertain is None or isinstance(uncertain, FsmRepeatableWriteError):
-                return None
-            raise uncertain from None
-        if found is not None:
-            logger.info("%s was found in the service", write)
-        return found
 
-    def _check_unknown(self, write: Write, found: Any) -> None:
-        """Check that what was found is not what another write, or an earlier one of this key, has written.
+Change = Callable[[Row, int], Row]
+"""Given the row and the time as they are now."""
 
-        :raises FsmInputError: if it is.
-        """
-        earlier = self.entries.get(write.key)
-        while earlier and (earlier := earlier.get("before")):
-            if has_id(earlier, write.kind, found["id"]):
-                raise FsmInputError(f"job {found['id']} is what an earlier request with this key has created")
-        if holder := self.holder_of(write, found["id"]):
-            raise FsmInputError(f"job {found['id']} is that of {holder}")
-        for key, entry in self.entries.intents_of_others(write.key, write.subject):
-            if key not in self.left or task_of(entry) != self.task:
-                raise FsmInputError(
-                    f"job {found['id']} may be what is being sent with key {describe_key(key, entry)}"
-                )
 
-    def _known_at_rest(self, write: Write, stopping: Event, *, looks_up: bool) -> WriteOutcome | None:
-        """Return what is known of a write once no other task is sending it.
+def seen_at(row: Row, now: int) -> Row:
+    """Return a row as whoever reads it sees it: ``sending`` past its lease is uncertain."""
+    if row.state == "sending" and row.lease_until < now:
+        return replace(row, state="uncertain", error="no response was recorded", read_at=now)
+    return replace(row, read_at=now) if row.state in ("sending", "uncertain") else row
 
-        Before it is looked up or sent again, the request of an earlier attempt has to arrive, too.
-        """
 
-        def awaited(entry: Entry) -> str:
-            known = self.get(write)
-            if known is None or known.under_way:
-                return f"another task: {known.error}" if known else ""
-            asks_again = (looks_up or known.repeat) and not isinstance(known.error, FsmRepeatableWriteError)
-            return self._on_its_way(entry) if asks_again else ""
+class Ask(NamedTuple):
+    """What a change of a row wants: its guards decide.
 
-        waited = self._wait_for(write.key, awaited, stopping)
-        self.refuse_keys_of_other_kinds([write])
-        return self.get(write, waited=waited)
+    :param now: the time.
+    :param seen: the row as it was read.
+    :param wanted: the row as it is to be.
+    :param rivals: other writes that a look-up may have found instead.
+    """
 
-    def _left_at_rest(self, write: Write, stopping: Event) -> FsmError | None:
-        """Return why the outcome of a write is unknown that ``write`` may be, changed; None if there is none.
+    now: int
+    seen: Row
+    wanted: Row
+    rivals: Collection[str] = ()
 
-        :raises FsmInputError: if it is known meanwhile.
-        """
-        known = {key: entry for key in sorted(self.left) if (entry := self.entries.get(key))}
-        keys = [key for key, entry in known.items() if entry["sent"][1] == write.path]
-        for key in keys:
-            self._wait_for(key, self._on_its_way, stopping)
-        left = [entry for key in keys if (entry := self.entries.get(key))]
-        if done := [entry for entry in left if "result" in entry]:
-            raise FsmInputError(
-                f"an earlier attempt of this task has sent {describe_first(done)}, which is no longer in its "
-                "input. Restore the input"
-            )
-        return error_from(left[0], self.task) if left else None
 
-    def _on_its_way(self, entry: Entry) -> str:
-        if not may_arrive(entry, self.max_flight):
-            return ""
-        return f"a request that may be on its way: {error_from(entry, self.task)}"
+Guard = Callable[[Row, Ask], bool]
 
-    def _wait_for(self, key: str, awaited: Callable[[Entry], str], stopping: Event) -> bool:
-        """Wait while there is something to wait for, as ``awaited`` describes it.
 
-        The wait has an end even if the clock of the sender is ahead.
+def is_as_read(row: Row, ask: Ask) -> bool:
+    """Nobody has claimed or settled it since it was read."""
+    return row.owner == ask.seen.owner
 
-        :return: whether it ended so.
-        """
-        seen, since = None, 0.0
-        while (entry := self.entries.get(key)) and (what := awaited(entry)):
-            if entry != seen:
-                logger.info("Waiting for %s", what)
-                seen, since = entry, time.monotonic()
-            elif time.monotonic() - since >= flight_of(entry, self.max_flight):
-                return True
-            if stopping.wait(LOOK_INTERVAL):
-                raise NothingSentError("stopped before anything was sent")
-            self.entries.load([key])
-        return False
 
-    def record(self, write: Write, result: Any) -> None:
-        """Record the result, JSON and not None, of a write whose outcome a person has found out."""
-        self.entries.put(write.key, {**self._intent(write), "result": result})
+def is_not_done(row: Row, ask: Ask) -> bool:
+    """It is not known to have been written."""
+    return row.state != "done"
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers by which the service recognises the write, inside ``send``."""
-        _, _, sent = self._sending.write
-        return {sent["header"]: sent["key"]} if sent else {}
 
-    def renew(self) -> None:
-        """Store the intent anew, inside ``send``, if it has waited for long to be sent.
+def is_own(row: Row, ask: Ask) -> bool:
+    """It is still claimed by who records its end."""
+    return row.owner == ask.wanted.owner
 
-        :raises NothingSentError: if another task has taken it over meanwhile.
-        """
-        if time.monotonic() - self._sending.stored_at >= INTENT_LIFETIME:
-            self._store_intent(*self._sending.write)
 
-    def wait(self, seconds: float, stopping: Event) -> None:
-        """Wait before a request, inside ``send``. The intent is withdrawn meanwhile, as nothing is in flight.
+def is_being_sent(row: Row, ask: Ask) -> bool:
+    """Nothing is recorded of its end."""
+    return row.state == "sending"
 
-        :param seconds: how long.
-        :param stopping: ends the wait.
-        :raises NothingSentError: if it ended the wait.
-        """
-        sending: tuple[Write, Entry | None, Entry | None] | None = getattr(self._sending, "write", None)
-        withdrawn = sending if seconds > 0 else None
-        if withdrawn:
-            write, before, _ = withdrawn
-            self.entries.put(write.key, before)
-            if seconds >= LONG_WAIT:
-                self.store()
-        if stopping.wait(seconds):
-            raise NothingSentError("stopped before anything was sent")
-        if withdrawn:
-            self._store_intent(*withdrawn)
 
-    def _send(
-        self,
-        write: Write,
-        send: Callable[[], Any],
-        keep: Callable[[Any], Any],
-        uncertain: FsmError | None,
-    ) -> Any:
-        before = self.entries.get(write.key)
-        sent = self.idempotency.for_intent(write.digest, before) if self.idempotency else None
-        self._store_intent(write, before, sent)
-        self._sending.write = write, before, sent
-        try:
-            result = send()
-        except FsmError as error:
-            if error.may_have_written:
-                entry = {**self._sent(write), "error": error.as_entry()}
-                self._put_now(write, entry)
-                if before:
-                    raise error_from(entry, self.task) from error
-                raise
-            if isinstance(error, FsmConflictError) and (before is None or is_conflict(before)):
-                before = {**self._intent(write), "error": error.as_entry()}
-            self._put_now(write, before)
-            if isinstance(uncertain, FsmUncertainWriteError) and error.permanent:
-                raise still_uncertain(write, uncertain, error) from error
-            raise
-        except _ClaimedError:
-            raise
-        except NothingSentError:
-            self._put_now(write, before)
-            raise
-        finally:
-            self._sending.write = None
-            send_before.set(None)
-        self.entries.put(write.key, {**self._sent(write), "result": keep(result)})
-        return result
+def is_idle(row: Row, ask: Ask) -> bool:
+    """Nobody is sending it, and it is not done."""
+    return row.state in ("free", "uncertain")
 
-    def _put_now(self, write: Write, entry: Entry | None) -> None:
-        """Put an entry that tells nothing final; store it, where others write too.
 
-        :raises _ClaimedError: if another task, or a settlement, knows more by now.
-        """
-        self.entries.put(write.key, entry)
-        if self.task:
-            self.store()
-            if self.entries.get(write.key) is not entry:
-                raise _ClaimedError
+def lease_is_over(row: Row, ask: Ask) -> bool:
+    """No request of it is on its way any more."""
+    return row.lease_until < ask.now
 
-    def _store_intent(self, write: Write, before: Entry | None, sent: Entry | None) -> None:
-        further = {"before": before, "idempotency": sent}
-        intent = {**self._intent(write), **{name: value for name, value in further.items() if value}}
-        self.entries.put(write.key, intent)
-        self._sending.stored_at = time.monotonic()
-        try:
-            self.store()
-        except BaseException:
-            if self.entries.get(write.key) is intent:  # and not what another task has written
-                self.entries.put(write.key, before)
-            raise
-        if self.entries.get(write.key) is not intent:
-            raise _ClaimedError
-        # Others wait longer: what begins by then has arrived before they look or send.
-        send_before.set(self._sending.stored_at + self.max_flight / 2 if self.max_flight else None)
 
-    def _intent(self, write: Write) -> Entry:
-        attempted_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        intent = {
-            "generation": self.generation,
-            "digest": write.digest,
-            "sent": [write.method, write.path, attempted_at, write.subject],
-            "max_flight": self.max_flight,
-        }
-        return intent if self.task is None else {**intent, "kind": write.kind, "by": self.task.as_dict()}
+def may_be_sent(row: Row, ask: Ask) -> bool:
+    """It is free, or its lease is over, or the service recognises what it is sent again with."""
+    same_token = row.state == "uncertain" and row.token is not None and row.token == ask.wanted.token
+    return row.state == "free" or lease_is_over(row, ask) or same_token
 
-    def _sent(self, write: Write) -> Entry:
-        return self.entries.get(write.key) or self._intent(write)
+
+def has_same_content(row: Row, ask: Ask) -> bool:
+    """What was sent is what is sent again."""
+    return row.state == "free" or row.digest == ask.wanted.digest
+
+
+def has_no_rivals(row: Row, ask: Ask) -> bool:
+    """No other write can be what was found."""
+    return not ask.rivals
+
+
+def is_uncertain(row: Row, ask: Ask) -> bool:
+    """Nobody knows what became of it."""
+    return seen_at(row, ask.now).state == "uncertain"
+
+
+def is_done(row: Row, ask: Ask) -> bool:
+    """It is known to have been written."""
+    return row.state == "done"
+
+
+GUARDS: dict[str, tuple[Guard, ...]] = {
+    "claim": (is_as_read, is_not_done, may_be_sent, has_same_content),
+    "record": (is_own, is_being_sent),
+    "record late": (is_idle,),
+    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals),
+    "settle as made": (is_as_read, is_not_done, lambda row, ask: seen_at(row, ask.now).state != "sending"),
+    "settle as not made": (is_as_read, is_uncertain, lease_is_over),
+    "forget": (is_as_read, is_done, lease_is_over),
+}
+"""All conditions under which a row changes, by the event."""
+
+
+def allows(event: str, row: Row, ask: Ask) -> bool:
+    """Return whether an event may change a row."""
+    return all(guard(row, ask) for guard in GUARDS[event])
+
+
+def new_claim(write: Write, seen: Row, by: Task, token: str | None) -> Row:
+    """Return a claim: a row whose owner is new, and which an attempt is about to send."""
+    keeps_token = token is not None and seen.token == token
+    return replace(
+        write.planned(by),
+        state="sending",
+        owner=uuid4().hex,
+        token=token,
+        token_at=seen.token_at if keeps_token else 0,
+    )
+
+
+def claimed(claim: Row, seen: Row, lease: float) -> Change:
+    """Claim a row as it was read."""
+
+    def change(row: Row, now: int) -> Row:
+        if row.owner == claim.owner or not allows("claim", row, Ask(now, seen, claim)):
+            return row
+        return replace(
+            claim,
+            sent_at=now,
+            lease_until=now + int(lease * 1000),
+            was_uncertain=row.state != "free",
+            token_at=claim.token_at or now,
+            note=row.note,
+        )
+
+    return change
+
+
+def succeeded(claim: Row, result: dict[str, Any]) -> Change:
+    """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
+
+    def change(row: Row, now: int) -> Row:
+        ask = Ask(now, claim, claim)
+        if row.state == "done" and row.result == result:
+            return row
+        if allows("record", row, ask):
+            return replace(row, state="done", result=result, error=None)
+        if allows("record late", row, ask):
+            return replace(claim, state="done", result=result, error=None, note=row.note)
+        late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
+        return row if late in (row.note or "") else replace(row, was_uncertain=True, note=noted(row, late))
+
+    return change
+
+
+def came_to_nothing(claim: Row, error: str) -> Change:
+    """Record that a request was refused or not sent; what was uncertain before stays so."""
+
+    def change(row: Row, now: int) -> Row:
+        if not allows("record", row, Ask(now, claim, claim)):
+            return row
+        # An earlier request with the same token may still be on its way.
+        lease_until = row.lease_until if row.token else 0
+        state: State = "uncertain" if row.was_uncertain else "free"
+        return replace(row, state=state, error=error, lease_until=lease_until)
+
+    return change
+
+
+def response_lost(claim: Row, error: str) -> Change:
+    """Record that nobody knows what became of a request; its lease stays."""
+
+    def change(row: Row, now: int) -> Row:
+        if not allows("record", row, Ask(now, claim, claim)):
+            return row
+        return replace(row, state="uncertain", error=error)
+
+    return change
+
+
+def found(seen: Row, owner: str, result: dict[str, Any], rivals: Collection[str]) -> Change:
+    """Record what a look-up has found, in a transaction that began after it."""
+
+    def change(row: Row, now: int) -> Row:
+        if not allows("find", row, Ask(now, seen, row, rivals)):
+            return row
+        return replace(row, state="done", owner=owner, result=result, error=None)
+
+    return change
+
+
+def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
+    """Record what a person has found out.
+
+    :param result: what was written; None if nothing was.
+    :param who: who says so, when and why.
+    """
+    event = "settle as not made" if result is None else "settle as made"
+
+    def change(row: Row, now: int) -> Row:
+        if not allows(event, row, Ask(now, seen, row)):
+            return row
+        state: State = "free" if result is None else "done"
+        return replace(row, state=state, owner=uuid4().hex, result=result, error=None, note=noted(row, who))
+
+    return change
+
+
+def forgotten(seen: Row, who: str) -> Change:
+    """Have a write that is done sent again."""
+
+    def change(row: Row, now: int) -> Row:
+        if not allows("forget", row, Ask(now, seen, row)):
+            return row
+        return replace(row, state="free", owner=uuid4().hex, result=None, error=None, note=noted(row, who))
+
+    return change
+
+
+def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> Change:
+    """Record that the result of a write is that of another, too: one of them was not made."""
+    error = f"job {result_id} is that of key '{other}' as well: look both up in the service, then settle them"
+
+    def change(row: Row, now: int) -> Row:
+        if allows("record", row, ask := Ask(now, claim, claim)) or allows("record late", row, ask):
+            return replace(row, state="uncertain", error=error)
+        return row
+
+    return change
+
+
+def noted(row: Row, text: str) -> str:
+    """Return a row's note with a further sentence."""
+    return f"{row.note}; {text}" if row.note else text
+
+
+def check_input(
+    writes: Collection[Write],
+    known: Mapping[str, Row],
+    of_this_task: Mapping[str, Row],
+    *,
+    may_have_moved: bool,
+    elsewhere: Mapping[str, Row],
+) -> None:
+    """Refuse input in which a new write may be an earlier one, edited or moved.
+
+    :param known: the rows of these writes.
+    :param of_this_task: the rows that this task has sent or planned.
+    :param may_have_moved: the rows are those of one map index: a new write may be that of another index.
+    :param elsewhere: what other map indexes have sent with the content of one of these writes.
+    :raises FsmInputError: naming both.
+    """
+    for row in elsewhere.values():
+        raise FsmInputError(
+            f"{row} was sent at {row.by}, and this map index is to send the same: it may have moved. Restore "
+            "the order of the input, or give each write a key"
+        )
+    ids = {write.id for write in writes}
+    new = [one for one in writes if one.id not in known and (may_have_moved or not one.key_is_given)]
+    missing = [row for row in of_this_task.values() if row.id not in ids and row.state != "free"]
+    if may_have_moved and new and not missing:
+        missing = [row for row in of_this_task.values() if row.state != "free"]
+    if new and missing:
+        raise FsmInputError(
+            f"this task has sent {missing[0]} (key '{missing[0].key}'), which is no longer in its input, and "
+            f"{new[0].planned(missing[0].by)} (key '{new[0].key}') is new in it: it may be the same, edited. "
+            "Restore the input, or give each write a key and start another run"
+        )

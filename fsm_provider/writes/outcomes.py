@@ -1,43 +1,224 @@
-"""The outcome of a job."""
+"""What became of the writes of an attempt, made from their rows as they are at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict, cast
 
-from fsm_provider.api.job_urls import job_url
+from fsm_provider.api.errors import FsmConflictError, FsmError, FsmInputError, FsmUncertainWriteError
+from fsm_provider.api.job_urls import job_page_url
+from fsm_provider.state.task import Task
+from fsm_provider.writes.ledger import Row, Write
+from fsm_provider.writes.runner import Pending, Runner
+
+What = Literal["created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid"]
 
 
 class JobOutcome(TypedDict):
     """The outcome of one input: no less and no more than is known.
 
-    ``created``: by this attempt. ``existing``: the ledger knew its id when this attempt began, or
-    ``existing_jobs`` names it. ``rejected``: the service refused it, and would again; after a 409 it may
-    exist already. ``uncertain``: it may exist or not. ``not_created``: it does not exist, and another attempt
-    may create it. ``unknown``: what earlier attempts did could not be read, or concerns other
-    input, so that this input was refused. ``valid``: in a dry run.
+    ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``: the service
+    refused it; after a 409 it may exist already. ``uncertain``: it may exist or not. ``not_created``: it does
+    not exist, and another attempt may create it; or its key is that of another job, which ``error`` names.
+    ``unknown``: the ledger could not be read, or the input was refused. ``valid``: in a dry run.
 
-    ``by`` is the task that has sent it before, as ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` (and
-    ``airflow``, if it has a name), if the ledger is in a database; else None, as only an earlier attempt of
-    the same task can have.
+    ``propertyID`` and ``customerReference`` are those of what was sent with the key. ``by`` is the task that sent
+    it before, as ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``airflow``; None for what this attempt
+    has sent, and what nobody has.
     """
 
     index: int
     key: str
-    propertyID: int | str
+    propertyID: int | str | None
     customerReference: str | None
-    outcome: Literal["created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid"]
+    outcome: What
     jobID: int | None
     link: str | None
     by: dict[str, Any] | None
     error: str | None
 
 
-def kept_job(job_id: int, link: str | None) -> dict[str, Any]:
-    """Return what the ledger keeps of a job, under the service's names."""
-    return {"id": job_id, "links": {"self": link}}
+@dataclass(frozen=True)
+class Place:
+    """Where a ledger is, for the command that settles a write in it.
+
+    :param by_key: a key is written once, whatever run asks.
+    """
+
+    fsm_conn_id: str
+    task: Task
+    by_key: bool = False
+
+    def settle_command(self, row: Row) -> str:
+        """Return what to type once a write has been looked up in the service."""
+        scope = [] if self.by_key else ["--dag", self.task.dag_id, "--run", self.task.run_id]
+        words = ["settle", row.key, "--conn-id", self.fsm_conn_id, *scope]
+        made = "--job-id N" if row.kind == "job" else "--id N"
+        return f"python -m fsm_provider ledger {shlex.join(words)} {made} (or --not-created) --why '...'"
 
 
-def id_and_link(kept: Mapping[str, Any]) -> tuple[int, str | None]:
-    """Return the id and the URL of a job that the ledger keeps."""
-    return kept["id"], job_url(kept)
+def what_became(one: Pending, *, unsent: What = "not_created") -> What:
+    """Return the outcome of a write.
+
+    :param unsent: that of a write that nobody has sent.
+    """
+    if (row := one.row) is None:
+        return "unknown"
+    if row.state == "done":
+        if row.digest != one.write.digest:
+            return "not_created"
+        return "created" if one.is_created else "existing"
+    if row.state in ("uncertain", "sending") or one.is_lost:
+        return "uncertain"
+    return "rejected" if one.error is not None and one.error.permanent else unsent
+
+
+def error_of(one: Pending, place: Place, stop_reason: str = "") -> FsmError | None:
+    """Return why a write is not known to have been made; None if it is."""
+    what, row = what_became(one), one.row
+    if what in ("created", "existing"):
+        return None
+    if row is None:
+        return FsmInputError("the ledger could not be read: whether an earlier attempt made it is not known")
+    if row.state == "done":
+        return FsmInputError(
+            f"key '{row.key}' is that of {row}, which {row.by} sent {_at(row)} (id {row.result_id}). Nothing was "
+            "sent now: restore the input, or use another key"
+        )
+    if what == "uncertain":
+        return _uncertain(one, row, place)
+    if one.error is not None:
+        return one.error
+    reasons = [f"not sent: {stop_reason or 'the task failed before'}", row.error or ""]
+    return NotCreatedError("; before that: ".join(filter(None, dict.fromkeys(reasons))))
+
+
+@dataclass(eq=False)
+class NotCreatedError(FsmError):
+    """A write that does not exist, and that another attempt may make."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _uncertain(one: Pending, row: Row, place: Place) -> FsmError:
+    cause = one.error
+    if row.state == "sending":
+        reason = f"{row.by} may be sending it for another {row.lease_left:.0f} s"
+    else:
+        reason = row.error or "its response was lost"
+    if row.digest != one.write.digest:
+        reason += (
+            "; that is what was sent with this key, and the input is another now, of which nothing was sent"
+        )
+    method, _, path = row.what.partition(" ")
+    subject = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
+    uncertain = FsmUncertainWriteError(
+        method=method,
+        path=path,
+        reason=f"{reason} (sent by {row.by})",
+        attempted_at=_at(row),
+        subject={name: value for name, value in subject.items() if value},
+        body_excerpt=getattr(cause, "body_excerpt", ""),
+        command=place.settle_command(row),
+    )
+    uncertain.__cause__ = cause
+    return uncertain
+
+
+def _at(row: Row) -> str:
+    return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
+
+
+class JobOutcomes:
+    """The outcomes of the jobs of an attempt.
+
+    :param writes: one for each input; inputs with the same key are one job.
+    :param web_url: the setting of the connection.
+    """
+
+    def __init__(self, writes: Sequence[Write], runner: Runner, place: Place, web_url: str | None) -> None:
+        self._writes = writes
+        self._runner = runner
+        self._place = place
+        self._web_url = web_url
+        self.unsent: What = "unknown"
+        """The outcome of what nobody has sent: ``unknown`` until the input is accepted."""
+
+    def pending(self, write: Write) -> Pending:
+        """Return a write in this attempt."""
+        return self._runner.pending[write.id]
+
+    def what(self, one: Pending) -> What:
+        """Return the outcome of a write."""
+        return what_became(one, unsent=self.unsent)
+
+    @property
+    def for_inputs(self) -> list[JobOutcome]:
+        """One for each input, in input order."""
+        return [self._outcome(index, self.pending(write)) for index, write in enumerate(self._writes)]
+
+    def _outcome(self, index: int, one: Pending) -> JobOutcome:
+        what, row = self.what(one), one.row or one.write.planned(self._place.task)
+        error = None if what == "valid" else error_of(one, self._place, self._runner.stop_reason)
+        is_made = what in ("created", "existing")
+        job_id = cast(int, row.result_id) if is_made else None
+        link = (
+            job_page_url(self._web_url, job_id, row.property_id or "") if self._web_url and job_id else None
+        )
+        return JobOutcome(
+            index=index,
+            key=row.key,
+            propertyID=as_number(row.property_id),
+            customerReference=row.reference,
+            outcome=what,
+            jobID=job_id,
+            link=link,
+            by=asdict(row.by) if row.sent_at and not one.is_created and not one.is_lost else None,
+            error=None if error is None else str(error),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(self.what(one) in ("created", "existing") for one in self._runner.pending.values())
+
+    def fails(self, fail_on: str) -> bool:
+        """Return whether they fail the task, if no other attempt could help: see ``FsmCreateJobsOperator``."""
+        outcomes = [self.what(one) for one in self._runner.pending.values()]
+        if fail_on == "all":
+            return not any(one in ("created", "existing") for one in outcomes)
+        is_uncertain = any(one in ("uncertain", "unknown") for one in outcomes)
+        return fail_on == "any" or (fail_on == "uncertain" and is_uncertain)
+
+    @property
+    def summary(self) -> str:
+        """The number of inputs by outcome, in one line."""
+        counts = Counter(self.what(self.pending(write)) for write in self._writes)
+        parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
+        parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
+        reason = self._runner.stop_reason
+        stopped = f" (nothing more was sent: {reason})" if reason else ""
+        number = len(self._writes)
+        return f"{number} job{'s' * (number != 1)}: {', '.join(parts)}{stopped}"
+
+
+def as_number(identifier: str | None) -> int | str | None:
+    """Return an identifier as the service's integer, if it is one."""
+    return int(identifier) if identifier and identifier.isdecimal() else identifier
+
+
+def needs_no_retry(pending: Iterable[Pending]) -> bool:
+    """Return whether nothing that failed in this attempt could succeed in another."""
+    return not any(one.error is not None and not one.error.permanent for one in pending)
+
+
+def is_conflict(one: Pending) -> bool:
+    """Return whether the service refused a write with 409: it may exist already."""
+    return isinstance(one.error, FsmConflictError)

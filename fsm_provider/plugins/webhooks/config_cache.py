@@ -7,12 +7,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import webhook_secrets_function
-from fsm_provider.plugins.webhooks.names import secrets_variable, tokens_variable
+from fsm_provider.plugins.webhooks.names import (
+    DIGITS,
+    registrations_prefix,
+    secrets_variable,
+    tokens_variable,
+)
 from fsm_provider.plugins.webhooks.settings import (
     CONFIGURATION,
     MIN_KEY_BYTES,
@@ -21,7 +27,7 @@ from fsm_provider.plugins.webhooks.settings import (
     WebhookEndpoint,
 )
 from fsm_provider.plugins.webhooks.signature import is_strong
-from fsm_provider.state.variables import read_variable_in_server
+from fsm_provider.state.variables import read_variable_in_server, variables_in_server
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -71,10 +77,11 @@ class Configuration:
         """Return the tokens that the path of a route may end with."""
         name = tokens_variable(route.fsm_conn_id, route.watched)
         values: list[Text] = self._variable("tokens", name, _texts, fresher)
+        registered = [one["token"] for one in self._registrations(route, fresher) if one.get("token")]
         return self._usable(
             f"Variable {name}",
             f"path token of {route}",
-            [value for _, value in values],
+            [*(value for _, value in values), *registered],
             lambda text: len(text) >= MIN_TOKEN_CHARACTERS,
             f"a text of {MIN_TOKEN_CHARACTERS} characters",
         )
@@ -98,7 +105,10 @@ class Configuration:
             source,
             f"signing secret of {route}",
             # People write bare identifiers.
-            [value for key, value in values if (key or "").rpartition("/")[0] in ("", str(route))],
+            [
+                *(value for key, value in values if (key or "").rpartition("/")[0] in ("", str(route))),
+                *(one["secret"] for one in self._registrations(route, fresher) if one.get("secret")),
+            ],
             lambda text: is_strong(scheme, text),
             f"a text of a key of {MIN_KEY_BYTES} bytes",
         )
@@ -110,6 +120,18 @@ class Configuration:
         name = tokens_variable(route.fsm_conn_id, route.watched)
         tokens = self._cached(("tokens", name), MAX_AGE_BEFORE_REFUSAL)
         return settings is not None and (tokens is not None or str(route) not in settings.value)
+
+    def _registrations(self, route: Route, fresher: bool) -> list[dict[str, Any]]:
+        """Return what the operator has stored of the registrations of a route, oldest first."""
+        prefix = registrations_prefix(route.fsm_conn_id, route.watched)
+
+        def read() -> list[dict[str, Any]]:
+            texts = [text for name, text in variables_in_server(prefix) if len(name) == len(prefix) + DIGITS]
+            stored = [one for one in map(_record, texts) if one.get("for") == str(route)]
+            return sorted(stored, key=lambda one: str(one.get("at", "")))
+
+        found: list[dict[str, Any]] = self._value(("registrations", prefix), read, fresher)
+        return found
 
     def _variable(self, kind: str, name: str, parse: Callable[[str | None], Any], fresher: bool) -> Any:
         def read() -> Any:
@@ -181,6 +203,13 @@ class Configuration:
 
 def _endpoints(text: str | None) -> dict[str, WebhookEndpoint]:
     return {} if text is None else ReceiverSettings.parse(text).endpoints
+
+
+def _record(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(record := json.loads(text), dict):
+            return record
+    return {}
 
 
 def _texts(text: str | None) -> list[Text]:

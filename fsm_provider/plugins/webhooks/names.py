@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 from fsm_provider.plugins.webhooks import URL_PREFIX
+
+DIGITS = 16
+"""Length of the digest in the name of a registration's Variable."""
 
 
 def tokens_variable(fsm_conn_id: str, watched: str) -> str:
@@ -15,6 +19,11 @@ def tokens_variable(fsm_conn_id: str, watched: str) -> str:
 def secrets_variable(fsm_conn_id: str, watched: str) -> str:
     """Return the name of the default Variable for signing secrets: JSON of identifiers to secrets."""
     return f"fsm_webhook_secrets_{fsm_conn_id}_{watched}"
+
+
+def registrations_prefix(fsm_conn_id: str, watched: str) -> str:
+    """Return how the names of the Variables begin that hold the registrations of an object: one each, as JSON."""
+    return f"fsm_webhook_secret_{re.sub(r'[^A-Za-z0-9_.-]', '-', fsm_conn_id)[:100]}_{watched}_"
 
 
 def receiver_url(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
