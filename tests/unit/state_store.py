@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from fsm_provider.state.sql_tables import LEDGER
-from fsm_provider.state.task_store import CURRENT
+from fsm_provider.writes.sql_ledger import LEDGER, row_from
+from fsm_provider.writes.task_ledger import PAGE
 
 _attempts = count(1)
 IN_AIRFLOW = pytest.mark.parametrize("store", ["in Airflow"], indirect=True)
@@ -37,9 +37,10 @@ class MemoryStateStore:
         self.kept.pop(key, None)
 
     @property
-    def entries(self) -> dict[str, Any]:
-        pages = [json.loads(page) for name, page in list(self.kept.items()) if name != CURRENT]
-        return {key: entry for page in pages for key, entry in page.items()}
+    def rows(self) -> dict[str, Any]:
+        """What is stored of each write, by key, without what has its default."""
+        pages = [json.loads(page) for name, page in list(self.kept.items()) if name.startswith(PAGE)]
+        return {row["key"]: {"state": "free", **row} for page in pages for row in page.values()}
 
 
 class DatabaseStore:
@@ -50,6 +51,8 @@ class DatabaseStore:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "ledger.db"
         self.engine = sqlalchemy.create_engine(f"sqlite:///{self.file}")
+        self.beside = MemoryStateStore()
+        """The task state store, which such a task has too."""
 
     @property
     def connection(self) -> str:
@@ -57,13 +60,13 @@ class DatabaseStore:
         return json.dumps({"conn_type": "sqlite", "host": str(self.file)})
 
     @property
-    def entries(self) -> dict[str, Any]:
-        """What is stored, by key, without what changes when it is stored again."""
+    def rows(self) -> dict[str, Any]:
+        """What is stored of each write, by key."""
         if not sqlalchemy.inspect(self.engine).has_table(LEDGER.name):
             return {}
         with self.engine.connect() as connection:
-            entries = [json.loads(row.entry) for row in connection.execute(sqlalchemy.select(LEDGER))]
-        return {entry.pop("key"): entry for entry in entries}
+            found = [row_from(one) for one in connection.execute(sqlalchemy.select(LEDGER)).mappings()]
+        return {row.key: vars(row) for row in found}
 
     def refuse(self, statement: str) -> None:
         """Have all such statements fail from now on."""
@@ -118,5 +121,5 @@ def context_for(
     if isinstance(store, DatabaseStore):
         # By which Airflow 2 tells attempts apart.
         dag_run = SimpleNamespace(id=int(context["ti"].id))
-        return {**context, "dag_run": dag_run, "task_state_store": MemoryStateStore()}
+        return {**context, "dag_run": dag_run, "task_state_store": store.beside}
     return context if store is None else {**context, "task_state_store": store}
