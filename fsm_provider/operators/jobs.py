@@ -30,7 +30,7 @@ from fsm_provider.operators.base import (
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.operators.writes import FsmWriteOperator
+from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -77,11 +77,11 @@ def find_by(
 
 
 class FsmJobOperator(FsmWriteOperator):
-    """Base of the operators that create jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
+    """Base of the operators that create jobs, with the arguments of its base.
 
-    :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it can
-        be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns the id of
-        the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
+    :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it
+        can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns the
+        id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
         :func:`find_by` makes one for services that list jobs.
     """
 
@@ -108,17 +108,16 @@ class FsmJobOperator(FsmWriteOperator):
 
     def find_job(self, write: Write) -> int | None:
         """Look for the job of an uncertain write."""
-        assert self.find_existing is not None
-        job_id = self.find_existing(self.hook, write.payload)
+        job_id = self.find_existing(self.hook, write.payload) if self.find_existing else None
         return None if job_id is None else parse_count("find_existing", job_id)
 
 
 class FsmCreateJobOperator(FsmJobOperator):
-    """Create a job on a property, once: see :class:`FsmJobOperator`.
+    """Create a job on a property, once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
     The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
-    before anything is sent. If nobody knows what became of the request (a timeout or reset after sending, a 5xx,
-    an unreadable response), the task fails without a retry and reports that the job may exist.
+    before anything is sent. If nobody knows what became of the request (a timeout or reset after sending, a
+    5xx, an unreadable response), the task fails without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
@@ -128,8 +127,8 @@ class FsmCreateJobOperator(FsmJobOperator):
         property or payload has changed since the job was sent fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the job under the service's own names, as it was when it was created. If an earlier attempt or
-        another task created it, what the ledger has of it: ``id``, ``propertyID``, ``customerReference`` and its
-        times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
+        another task created it, what the ledger has of it: ``id``, ``propertyID``, ``customerReference`` and
+        its times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
     """
 
@@ -187,17 +186,17 @@ class FsmCreateJobOperator(FsmJobOperator):
 
 
 class FsmCreateJobsOperator(FsmJobOperator):
-    """Create many jobs, each once: see :class:`FsmJobOperator`.
+    """Create many jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
-    All jobs are checked before the first is sent. Killed at any time and run again, it creates the missing jobs.
-    Airflow's retries resend only what another attempt could create; other failures fail the task at the end,
-    without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects the token
-    or asks for a long wait, and after twenty lost responses in a row.
+    All jobs are checked before the first is sent. Killed at any time and run again, it creates the missing
+    jobs. Airflow's retries resend only what another attempt could create; other failures fail the task at the
+    end, without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects the
+    token or asks for a long wait, and after twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
-        is as in :class:`FsmCreateJobOperator`. ``key`` is optional: without it, property and payload identify a
-        job. Inputs with the same key are one job, and equal ones without a key are refused. See
+        is as in :class:`FsmCreateJobOperator`. Without a ``key``, property and payload identify a job. Inputs
+        with the same key are one job, and equal ones without a key are refused. See
         :func:`~fsm_provider.api.job_rows.jobs_from_rows`.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
     :param max_jobs: maximum jobs that an attempt may create, without those that exist already; more fail the
@@ -284,29 +283,27 @@ class FsmCreateJobsOperator(FsmJobOperator):
         options: dict[str, Any],
     ) -> None:
         """Send what is missing; if that is not all, push the outcomes, however it ends."""
-        ended = count(1)
+        ended, is_dry_run = count(1), options["dry_run_only"]
 
         def report(one: Pending) -> None:
-            error, what = one.error, outcomes.what(one)
+            what, row = outcomes.what(one.write), one.row
             level = logging.INFO if what in ("created", "existing") else logging.ERROR
-            row = runner.row_of(one.write)
-            details = f"job {row.result_id}" if row.state == "done" else error or row.error
-            self.log.log(
-                level, "%s of %s: %s: %s: %s", next(ended), len(jobs), one.write.payload, what, details
-            )
+            details = f"job {row.result_id}" if row.state == "done" else one.error or row.error
+            progress = f"{next(ended)} of {len(jobs)}"
+            self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what, details)
 
         try:
             runner.load(jobs)
             outcomes.unsent = "not_created"
             to_create = sum(runner.row_of(one).state == "free" for one in jobs)
             if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
-                runner.stop("max_jobs is exceeded")
                 raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, one attempt may create {max_jobs}. None was sent"
+                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. None "
+                    "was sent"
                 )
-            if options["dry_run_only"]:
+            if is_dry_run:
                 outcomes.unsent = "valid"
-                self.log.info("Dry run: nothing was sent\n%s", _table(jobs, outcomes))
+                self.log.info("Dry run: nothing was sent\n%s", _table(jobs, runner, outcomes))
                 return
             if url := jobs_url(self.hook.web_url):
                 context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
@@ -316,19 +313,22 @@ class FsmCreateJobsOperator(FsmJobOperator):
         except FsmError as error:
             runner.stop(str(error))
             raise
+        except BaseException:
+            outcomes.unsent = "unknown"
+            raise
         finally:
-            for one in runner.pending.values() if not options["dry_run_only"] else ():
+            for one in () if is_dry_run else jobs:
                 self.hook.metrics.incr("writes", outcome=outcomes.what(one))
-            if "ti" in context and (not outcomes.complete or not runner.pending):
+            if "ti" in context and not outcomes.complete:
                 context["ti"].xcom_push(key="return_value", value=outcomes.for_inputs)
 
     def _fail_or_go_on(self, context: Context, runner: Runner, outcomes: JobOutcomes, fail_on: str) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
-        errors = [one.error for one in runner.pending.values()]
-        passing = next((error for error in errors if error and not error.permanent), None)
+        errors = [one.error for one in runner.pending.values() if one.error]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
-        retry = not is_refused and (passing is not None or runner.stop_reason == "the task was stopped")
-        is_last = context["ti"].try_number > context["ti"].max_tries
+        passing = None if is_refused else next((one for one in errors if not one.permanent), None)
+        retry = passing is not None or runner.stop_reason == STOPPED
+        is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
         if (retry and not is_last) or runner.stop_reason or outcomes.fails(fail_on):
             failed = [one for one in outcomes.for_inputs if one["outcome"] not in ("created", "existing")]
             fail_in_part(
@@ -384,14 +384,13 @@ def _name(outcome: JobOutcome) -> str:
     return f"customerReference {reference}" if reference else f"key {outcome['key']}"
 
 
-def _table(jobs: list[Write], outcomes: JobOutcomes) -> str:
+def _table(jobs: list[Write], runner: Runner, outcomes: JobOutcomes) -> str:
     from fsm_provider.terminal import aligned
 
     rows = [("job", "property", "known", "payload")]
     for index, job in enumerate(jobs):
-        one = outcomes.pending(job)
-        what = outcomes.what(one)
-        known = f"job {one.row.result_id}" if what == "existing" and one.row else what.replace("valid", "new")
+        what, row = outcomes.what(job), runner.row_of(job)
+        known = f"job {row.result_id}" if what == "existing" else what.replace("valid", "new")
         rows.append((str(index), str(job.property_id), known, json.dumps(job.content, ensure_ascii=False)))
     return "\n".join(aligned(rows))
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fsm_provider.writes.runner import Find, Runner, Send
 
 
+STOPPED = "the task was stopped"
+
+
 class FsmWriteOperator(FsmOptionsOperator):
     """Base of the operators that write to the service, each write once.
 
@@ -132,7 +135,7 @@ class FsmWriteOperator(FsmOptionsOperator):
             for one in runner.pending.values():
                 if error := error_of(one, place, runner.stop_reason):
                     raise error from error.__cause__
-                if one.row and not one.is_created:
+                if not one.is_created:
                     self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
             return [
                 one.response if one.is_created else existing(runner.row_of(one.write))
@@ -142,4 +145,4 @@ class FsmWriteOperator(FsmOptionsOperator):
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
         if self._runner:
-            self._runner.stop("the task was stopped")
+            self._runner.stop(STOPPED)

@@ -7,8 +7,8 @@ A write is a row of a ledger, in one of four states:
 ``done``       it was written: nobody sends it again
 ``uncertain``  it was sent, and nobody knows what became of it
 
-A :data:`Change` is applied to the row as it is now, inside a transaction that has locked it: it returns the row
-as it is to be, or the same row if the change does not apply any more.
+A :data:`Change` is applied to the row as it is now, in a transaction that has locked it: it returns the row
+as it is to be, or the same row if the change does not apply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEASE_TIMEOUTS = 4
 
 
 def lease_for(timeout: float) -> float:
-    """Return the seconds of a lease."""
+    """Return the seconds of a lease, given those of the connection's timeout."""
     return max(MIN_LEASE, LEASE_TIMEOUTS * timeout)
 
 
@@ -39,13 +39,13 @@ def lease_for(timeout: float) -> float:
 class Write:
     """One write, to be sent once.
 
-    :param content: what is sent, as JSON values; with method and path it verifies a write.
+    :param content: JSON values; with method and path it verifies the write.
     :param key: identifies it within its scope; ``id`` is its digest.
     :param key_is_given: by the user; else it is the write's place, or its content.
     :param kind: ``job``, ``webhook`` or ``request``.
-    :param property_id: of a job, for the eye and to find rivals.
-    :param reference: of a job, as well.
-    :param payload: what ``send`` is given.
+    :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
+    :param payload: for the function that sends it.
+    :raises FsmInputError: if the content cannot be written as JSON.
     """
 
     method: str
@@ -61,39 +61,24 @@ class Write:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
+        try:
+            digest = digest_for([self.method, self.path, self.content], DIGITS)
+        except (ValueError, TypeError, RecursionError) as error:
+            text = f"{self.method} {self.path}: its content cannot be written as JSON: {error}"
+            raise FsmInputError(text) from None
+        object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "id", digest_for(self.key, DIGITS))
-        object.__setattr__(self, "digest", content_digest(self.method, self.path, self.content))
 
     def planned(self, by: Task) -> Row:
         """Return its row before anything was sent."""
-        return Row(
-            id=self.id,
-            key=self.key,
-            digest=self.digest,
-            kind=self.kind,
-            what=f"{self.method} {self.path}",
-            property_id=self.property_id,
-            reference=self.reference,
-            by=by,
-        )
-
-
-def content_digest(method: str, path: str, content: Any) -> str:
-    """Return the digest that verifies a write.
-
-    :raises FsmInputError: if the content cannot be written as JSON.
-    """
-    try:
-        return digest_for([method, path, content], DIGITS)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FsmInputError(f"{method} {path}: its content cannot be written as JSON: {error}") from None
+        names = ("id", "key", "digest", "kind", "property_id", "reference")
+        return Row(what=f"{self.method} {self.path}", by=by, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What the ledger holds of a write. Times are milliseconds since 1970 by the ledger's clock.
 
-    :param id: the digest of its key.
     :param digest: of what was sent.
     :param what: method and path.
     :param by: the task that sent it last.
@@ -143,14 +128,14 @@ class Row:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()], DIGITS)
 
+    def with_note(self, text: str) -> Row:
+        """Return it with a further sentence in its note."""
+        return replace(self, note=f"{self.note}; {text}" if self.note else text)
+
     def __str__(self) -> str:
         about = {"propertyID": self.property_id, "customerReference": self.reference}
         described = describe({name: value for name, value in about.items() if value})
         return f"{self.what}{f' ({described})' if described else ''}"
-
-
-Change = Callable[[Row, int], Row]
-"""Given the row and the time as they are now."""
 
 
 def seen_at(row: Row, now: int) -> Row:
@@ -161,7 +146,7 @@ def seen_at(row: Row, now: int) -> Row:
 
 
 class Ask(NamedTuple):
-    """What a change of a row wants: its guards decide.
+    """What a change wants of a row; the guards decide.
 
     :param now: the time.
     :param seen: the row as it was read.
@@ -179,59 +164,64 @@ Guard = Callable[[Row, Ask], bool]
 
 
 def is_as_read(row: Row, ask: Ask) -> bool:
-    """Nobody has claimed or settled it since it was read."""
+    """Return whether nobody has claimed or settled it since it was read."""
     return row.owner == ask.seen.owner
 
 
-def is_not_done(row: Row, ask: Ask) -> bool:
-    """It is not known to have been written."""
-    return row.state != "done"
-
-
 def is_own(row: Row, ask: Ask) -> bool:
-    """It is still claimed by who records its end."""
+    """Return whether it is still claimed by who records its end."""
     return row.owner == ask.wanted.owner
 
 
 def is_being_sent(row: Row, ask: Ask) -> bool:
-    """Nothing is recorded of its end."""
+    """Return whether nothing is recorded of its end."""
     return row.state == "sending"
 
 
 def is_idle(row: Row, ask: Ask) -> bool:
-    """Nobody is sending it, and it is not done."""
+    """Return whether nobody is sending it, and it is not done."""
     return row.state in ("free", "uncertain")
 
 
+def is_uncertain(row: Row, ask: Ask) -> bool:
+    """Return whether nobody knows what became of it."""
+    return seen_at(row, ask.now).state == "uncertain"
+
+
+def is_done(row: Row, ask: Ask) -> bool:
+    """Return whether it is known to have been written."""
+    return row.state == "done"
+
+
+def is_not_done(row: Row, ask: Ask) -> bool:
+    """Return whether it is not known to have been written."""
+    return row.state != "done"
+
+
+def is_at_rest(row: Row, ask: Ask) -> bool:
+    """Return whether it is free or uncertain, a lease that is over included."""
+    return row.state == "free" or is_uncertain(row, ask)
+
+
 def lease_is_over(row: Row, ask: Ask) -> bool:
-    """No request of it is on its way any more."""
+    """Return whether no request of it is on its way any more."""
     return row.lease_until < ask.now
 
 
 def may_be_sent(row: Row, ask: Ask) -> bool:
-    """It is free, or its lease is over, or the service recognises what it is sent again with."""
+    """Return whether it is free, its lease is over, or the service recognises it by its token."""
     same_token = row.state == "uncertain" and row.token is not None and row.token == ask.wanted.token
     return row.state == "free" or lease_is_over(row, ask) or same_token
 
 
 def has_same_content(row: Row, ask: Ask) -> bool:
-    """What was sent is what is sent again."""
+    """Return whether what was sent is what is sent again."""
     return row.state == "free" or row.digest == ask.wanted.digest
 
 
 def has_no_rivals(row: Row, ask: Ask) -> bool:
-    """No other write can be what was found."""
+    """Return whether no other write can be what was found."""
     return not ask.rivals
-
-
-def is_uncertain(row: Row, ask: Ask) -> bool:
-    """Nobody knows what became of it."""
-    return seen_at(row, ask.now).state == "uncertain"
-
-
-def is_done(row: Row, ask: Ask) -> bool:
-    """It is known to have been written."""
-    return row.state == "done"
 
 
 GUARDS: dict[str, tuple[Guard, ...]] = {
@@ -239,11 +229,14 @@ GUARDS: dict[str, tuple[Guard, ...]] = {
     "record": (is_own, is_being_sent),
     "record late": (is_idle,),
     "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals),
-    "settle as made": (is_as_read, is_not_done, lambda row, ask: seen_at(row, ask.now).state != "sending"),
+    "settle as made": (is_as_read, is_at_rest),
     "settle as not made": (is_as_read, is_uncertain, lease_is_over),
     "forget": (is_as_read, is_done, lease_is_over),
 }
-"""All conditions under which a row changes, by the event."""
+"""The conditions under which a row changes, by the event: all of them."""
+
+Change = Callable[[Row, int], Row]
+"""Given the row and the time as they are now."""
 
 
 def allows(event: str, row: Row, ask: Ask) -> bool:
@@ -252,31 +245,21 @@ def allows(event: str, row: Row, ask: Ask) -> bool:
 
 
 def new_claim(write: Write, seen: Row, by: Task, token: str | None) -> Row:
-    """Return a claim: a row whose owner is new, and which an attempt is about to send."""
-    keeps_token = token is not None and seen.token == token
-    return replace(
-        write.planned(by),
-        state="sending",
-        owner=uuid4().hex,
-        token=token,
-        token_at=seen.token_at if keeps_token else 0,
-    )
+    """Return a row that an attempt is about to send; its owner is new."""
+    token_at = seen.token_at if token is not None and seen.token == token else 0
+    claim = write.planned(by)
+    return replace(claim, state="sending", owner=uuid4().hex, token=token, token_at=token_at)
 
 
 def claimed(claim: Row, seen: Row, lease: float) -> Change:
-    """Claim a row as it was read."""
+    """Claim a row as it was read, for ``lease`` seconds."""
 
     def change(row: Row, now: int) -> Row:
         if row.owner == claim.owner or not allows("claim", row, Ask(now, seen, claim)):
             return row
-        return replace(
-            claim,
-            sent_at=now,
-            lease_until=now + int(lease * 1000),
-            was_uncertain=row.state != "free",
-            token_at=claim.token_at or now,
-            note=row.note,
-        )
+        until, was_uncertain = now + int(lease * 1000), row.state != "free"
+        mine = replace(claim, sent_at=now, lease_until=until, was_uncertain=was_uncertain, note=row.note)
+        return replace(mine, token_at=claim.token_at or now)
 
     return change
 
@@ -291,9 +274,9 @@ def succeeded(claim: Row, result: dict[str, Any]) -> Change:
         if allows("record", row, ask):
             return replace(row, state="done", result=result, error=None)
         if allows("record late", row, ask):
-            return replace(claim, state="done", result=result, error=None, note=row.note)
+            return replace(claim, state="done", result=result, note=row.note)
         late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
-        return row if late in (row.note or "") else replace(row, was_uncertain=True, note=noted(row, late))
+        return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
     return change
 
@@ -302,12 +285,11 @@ def came_to_nothing(claim: Row, error: str) -> Change:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
 
     def change(row: Row, now: int) -> Row:
-        if not allows("record", row, Ask(now, claim, claim)):
-            return row
         # An earlier request with the same token may still be on its way.
         lease_until = row.lease_until if row.token else 0
         state: State = "uncertain" if row.was_uncertain else "free"
-        return replace(row, state=state, error=error, lease_until=lease_until)
+        after = replace(row, state=state, error=error, lease_until=lease_until)
+        return after if allows("record", row, Ask(now, claim, claim)) else row
 
     return change
 
@@ -316,22 +298,27 @@ def response_lost(claim: Row, error: str) -> Change:
     """Record that nobody knows what became of a request; its lease stays."""
 
     def change(row: Row, now: int) -> Row:
-        if not allows("record", row, Ask(now, claim, claim)):
-            return row
-        return replace(row, state="uncertain", error=error)
+        after = replace(row, state="uncertain", error=error)
+        return after if allows("record", row, Ask(now, claim, claim)) else row
 
     return change
 
 
-def found(seen: Row, owner: str, result: dict[str, Any], rivals: Collection[str]) -> Change:
-    """Record what a look-up has found, in a transaction that began after it."""
+def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> Change:
+    """Record that the result of a write is that of another, too: one of them was not made."""
 
     def change(row: Row, now: int) -> Row:
-        if not allows("find", row, Ask(now, seen, row, rivals)):
-            return row
-        return replace(row, state="done", owner=owner, result=result, error=None)
+        ask = Ask(now, claim, claim)
+        error = f"job {result_id} is that of key '{other}' as well: look up both in the service"
+        after = replace(row, state="uncertain", error=error)
+        return after if allows("record", row, ask) or allows("record late", row, ask) else row
 
     return change
+
+
+def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
+    """Record what a look-up has found, in a transaction that began after it."""
+    return _decided("find", seen, result, rivals=rivals)
 
 
 def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
@@ -340,43 +327,27 @@ def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
     :param result: what was written; None if nothing was.
     :param who: who says so, when and why.
     """
-    event = "settle as not made" if result is None else "settle as made"
-
-    def change(row: Row, now: int) -> Row:
-        if not allows(event, row, Ask(now, seen, row)):
-            return row
-        state: State = "free" if result is None else "done"
-        return replace(row, state=state, owner=uuid4().hex, result=result, error=None, note=noted(row, who))
-
-    return change
+    return _decided("settle as not made" if result is None else "settle as made", seen, result, who)
 
 
 def forgotten(seen: Row, who: str) -> Change:
     """Have a write that is done sent again."""
+    return _decided("forget", seen, None, who)
+
+
+def _decided(
+    event: str, seen: Row, result: dict[str, Any] | None, who: str = "", rivals: Collection[str] = ()
+) -> Change:
+    owner = uuid4().hex
 
     def change(row: Row, now: int) -> Row:
-        if not allows("forget", row, Ask(now, seen, row)):
+        if not allows(event, row, Ask(now, seen, row, rivals)):
             return row
-        return replace(row, state="free", owner=uuid4().hex, result=None, error=None, note=noted(row, who))
+        after = row.with_note(who) if who else row
+        state: State = "free" if result is None else "done"
+        return replace(after, state=state, owner=owner, result=result, error=None)
 
     return change
-
-
-def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> Change:
-    """Record that the result of a write is that of another, too: one of them was not made."""
-    error = f"job {result_id} is that of key '{other}' as well: look both up in the service, then settle them"
-
-    def change(row: Row, now: int) -> Row:
-        if allows("record", row, ask := Ask(now, claim, claim)) or allows("record late", row, ask):
-            return replace(row, state="uncertain", error=error)
-        return row
-
-    return change
-
-
-def noted(row: Row, text: str) -> str:
-    """Return a row's note with a further sentence."""
-    return f"{row.note}; {text}" if row.note else text
 
 
 def check_input(
@@ -397,14 +368,13 @@ def check_input(
     """
     for row in elsewhere.values():
         raise FsmInputError(
-            f"{row} was sent at {row.by}, and this map index is to send the same: it may have moved. Restore "
-            "the order of the input, or give each write a key"
+            f"{row} was sent by {row.by}, and this map index is to send the same: it may have moved. Restore the "
+            "order of the input, or give each write a key"
         )
     ids = {write.id for write in writes}
     new = [one for one in writes if one.id not in known and (may_have_moved or not one.key_is_given)]
-    missing = [row for row in of_this_task.values() if row.id not in ids and row.state != "free"]
-    if may_have_moved and new and not missing:
-        missing = [row for row in of_this_task.values() if row.state != "free"]
+    sent = [row for row in of_this_task.values() if row.state != "free"]
+    missing = [row for row in sent if row.id not in ids] or (sent if may_have_moved else [])
     if new and missing:
         raise FsmInputError(
             f"this task has sent {missing[0]} (key '{missing[0].key}'), which is no longer in its input, and "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.runner import Ledger
+    from fsm_provider.writes.sql_ledger import SqlLedger
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ SERVICE = "fsm_service"
 """Key of the task state store: the service that the task writes to, and the id that its database gave it."""
 
 
-def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[Ledger, Task]:
+def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLedger | TaskLedger, Task]:
     """Open the ledger of the running task; return it and the task.
 
     :param by_key: each key is written once, whatever run asks.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict, cast
 
-from fsm_provider.api.errors import FsmConflictError, FsmError, FsmInputError, FsmUncertainWriteError
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmInputError,
+    FsmRepeatableWriteError,
+    FsmUncertainWriteError,
+)
 from fsm_provider.api.job_urls import job_page_url
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Row, Write
@@ -66,13 +71,12 @@ def what_became(one: Pending, *, unsent: What = "not_created") -> What:
 
     :param unsent: that of a write that nobody has sent.
     """
-    if (row := one.row) is None:
-        return "unknown"
+    row = one.row
+    if row.state == "done" and row.digest != one.write.digest:
+        return "not_created"
     if row.state == "done":
-        if row.digest != one.write.digest:
-            return "not_created"
         return "created" if one.is_created else "existing"
-    if row.state in ("uncertain", "sending") or one.is_lost:
+    if row.state != "free" or one.is_lost or one.is_created:
         return "uncertain"
     return "rejected" if one.error is not None and one.error.permanent else unsent
 
@@ -82,19 +86,17 @@ def error_of(one: Pending, place: Place, stop_reason: str = "") -> FsmError | No
     what, row = what_became(one), one.row
     if what in ("created", "existing"):
         return None
-    if row is None:
-        return FsmInputError("the ledger could not be read: whether an earlier attempt made it is not known")
     if row.state == "done":
         return FsmInputError(
-            f"key '{row.key}' is that of {row}, which {row.by} sent {_at(row)} (id {row.result_id}). Nothing was "
-            "sent now: restore the input, or use another key"
+            f"key '{row.key}' is that of {row} (id {row.result_id}), which {row.by} sent at {_sent_at(row)}. "
+            "Nothing was sent now: restore the input, or use another key"
         )
     if what == "uncertain":
         return _uncertain(one, row, place)
     if one.error is not None:
         return one.error
-    reasons = [f"not sent: {stop_reason or 'the task failed before'}", row.error or ""]
-    return NotCreatedError("; before that: ".join(filter(None, dict.fromkeys(reasons))))
+    before = f"; before that: {row.error}" if row.error and stop_reason not in row.error else ""
+    return NotCreatedError(f"not sent: {stop_reason or 'the task failed before'}{before}")
 
 
 @dataclass(eq=False)
@@ -108,31 +110,31 @@ class NotCreatedError(FsmError):
 
 
 def _uncertain(one: Pending, row: Row, place: Place) -> FsmError:
-    cause = one.error
     if row.state == "sending":
-        reason = f"{row.by} may be sending it for another {row.lease_left:.0f} s"
+        reason = f"it may be under way for another {row.lease_left:.0f} s"
     else:
         reason = row.error or "its response was lost"
     if row.digest != one.write.digest:
         reason += (
-            "; that is what was sent with this key, and the input is another now, of which nothing was sent"
+            "; this is what was sent with its key, and the input is another now: nothing was sent of that"
         )
     method, _, path = row.what.partition(" ")
-    subject = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
-    uncertain = FsmUncertainWriteError(
+    about = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
+    repeatable = isinstance(one.error, FsmRepeatableWriteError)
+    error = (FsmRepeatableWriteError if repeatable else FsmUncertainWriteError)(
         method=method,
         path=path,
         reason=f"{reason} (sent by {row.by})",
-        attempted_at=_at(row),
-        subject={name: value for name, value in subject.items() if value},
-        body_excerpt=getattr(cause, "body_excerpt", ""),
+        attempted_at=_sent_at(row),
+        subject={name: value for name, value in about.items() if value},
+        body_excerpt=getattr(one.error, "body_excerpt", ""),
         command=place.settle_command(row),
     )
-    uncertain.__cause__ = cause
-    return uncertain
+    error.__cause__ = one.error
+    return error
 
 
-def _at(row: Row) -> str:
+def _sent_at(row: Row) -> str:
     return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
@@ -151,27 +153,28 @@ class JobOutcomes:
         self.unsent: What = "unknown"
         """The outcome of what nobody has sent: ``unknown`` until the input is accepted."""
 
-    def pending(self, write: Write) -> Pending:
-        """Return a write in this attempt."""
-        return self._runner.pending[write.id]
-
-    def what(self, one: Pending) -> What:
-        """Return the outcome of a write."""
-        return what_became(one, unsent=self.unsent)
+    def what(self, write: Write) -> What:
+        """Return the outcome of a write; ``unknown`` if its row could not be read."""
+        one = self._runner.pending.get(write.id)
+        return "unknown" if one is None else what_became(one, unsent=self.unsent)
 
     @property
     def for_inputs(self) -> list[JobOutcome]:
         """One for each input, in input order."""
-        return [self._outcome(index, self.pending(write)) for index, write in enumerate(self._writes)]
+        return [self._outcome(index, write) for index, write in enumerate(self._writes)]
 
-    def _outcome(self, index: int, one: Pending) -> JobOutcome:
-        what, row = self.what(one), one.row or one.write.planned(self._place.task)
-        error = None if what == "valid" else error_of(one, self._place, self._runner.stop_reason)
-        is_made = what in ("created", "existing")
-        job_id = cast(int, row.result_id) if is_made else None
-        link = (
-            job_page_url(self._web_url, job_id, row.property_id or "") if self._web_url and job_id else None
-        )
+    def _outcome(self, index: int, write: Write) -> JobOutcome:
+        what, one, error = self.what(write), self._runner.pending.get(write.id), None
+        row = one.row if one else write.planned(self._place.task)
+        reason = self._runner.stop_reason
+        if what == "unknown":
+            error = (
+                f"{reason or 'the task failed before'}: whether an earlier attempt created it is not known"
+            )
+        elif one and what != "valid" and (failure := error_of(one, self._place, reason)):
+            error = str(failure)
+        job_id = cast(int, row.result_id) if what in ("created", "existing") else None
+        is_own = one is None or one.is_created or one.is_lost or not row.sent_at
         return JobOutcome(
             index=index,
             key=row.key,
@@ -179,46 +182,39 @@ class JobOutcomes:
             customerReference=row.reference,
             outcome=what,
             jobID=job_id,
-            link=link,
-            by=asdict(row.by) if row.sent_at and not one.is_created and not one.is_lost else None,
-            error=None if error is None else str(error),
+            link=job_page_url(self._web_url, job_id, row.property_id or "")
+            if self._web_url and job_id
+            else None,
+            by=None if is_own else asdict(row.by),
+            error=error,
         )
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to do."""
-        return all(self.what(one) in ("created", "existing") for one in self._runner.pending.values())
+        return all(self.what(write) in ("created", "existing") for write in self._writes)
 
     def fails(self, fail_on: str) -> bool:
-        """Return whether they fail the task, if no other attempt could help: see ``FsmCreateJobsOperator``."""
-        outcomes = [self.what(one) for one in self._runner.pending.values()]
+        """Return whether they fail the task, if no other attempt could help.
+
+        :param fail_on: see ``FsmCreateJobsOperator``.
+        """
+        outcomes = {self.what(write) for write in self._writes}
         if fail_on == "all":
-            return not any(one in ("created", "existing") for one in outcomes)
-        is_uncertain = any(one in ("uncertain", "unknown") for one in outcomes)
-        return fail_on == "any" or (fail_on == "uncertain" and is_uncertain)
+            return not outcomes & {"created", "existing"}
+        return fail_on == "any" or (fail_on == "uncertain" and bool(outcomes & {"uncertain", "unknown"}))
 
     @property
     def summary(self) -> str:
         """The number of inputs by outcome, in one line."""
-        counts = Counter(self.what(self.pending(write)) for write in self._writes)
+        counts = Counter(self.what(write) for write in self._writes)
         parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
         parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
-        reason = self._runner.stop_reason
+        reason, number = self._runner.stop_reason, len(self._writes)
         stopped = f" (nothing more was sent: {reason})" if reason else ""
-        number = len(self._writes)
         return f"{number} job{'s' * (number != 1)}: {', '.join(parts)}{stopped}"
 
 
 def as_number(identifier: str | None) -> int | str | None:
     """Return an identifier as the service's integer, if it is one."""
     return int(identifier) if identifier and identifier.isdecimal() else identifier
-
-
-def needs_no_retry(pending: Iterable[Pending]) -> bool:
-    """Return whether nothing that failed in this attempt could succeed in another."""
-    return not any(one.error is not None and not one.error.permanent for one in pending)
-
-
-def is_conflict(one: Pending) -> bool:
-    """Return whether the service refused a write with 409: it may exist already."""
-    return isinstance(one.error, FsmConflictError)

@@ -1,7 +1,7 @@
 """Send writes, each once: the one loop of all operators that write.
 
-The calling thread alone touches the ledger; other threads do nothing but send. What has ended is recorded before
-anything is looked up or claimed. Only what the ledger returns as claimed is sent.
+The calling thread alone touches the ledger; other threads do nothing but send. What has ended is recorded
+before anything is looked up or claimed. Only what the ledger returns as claimed is sent.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fsm_provider.api.errors import (
+    FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmRateLimitedError,
     FsmRepeatableWriteError,
     FsmUnauthorisedError,
+    FsmUncertainWriteError,
 )
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.time_limits import TimeLimit, clocks
@@ -38,34 +40,23 @@ from fsm_provider.writes.ledger import (
     succeeded,
 )
 
+if TYPE_CHECKING:
+    from fsm_provider.writes.sql_ledger import SqlLedger
+    from fsm_provider.writes.task_ledger import TaskLedger
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.5
 """Seconds between two looks at what others are sending."""
 MAX_LOST_IN_A_ROW = 20
 """Lost responses in a row, after which the service counts as down."""
+PASSING = FsmConnectionError | FsmRateLimitedError
+"""Errors after which the same request may succeed: nothing came of it."""
 
 Send = Callable[[Write, Mapping[str, str], TimeLimit], dict[str, Any]]
 """Sends a write once, with further headers; returns the response, with its ``id`` if it has one."""
 Find = Callable[[Write], "int | str | None"]
 """Looks for what a write has made; returns its id, or None."""
-
-
-class Ledger(Protocol):
-    """Where the rows are: in a SQL database, or with the task in Airflow.
-
-    :param is_shared: other tasks and map indexes see the rows.
-    """
-
-    is_shared: bool
-
-    def load(self, ids: Collection[str]) -> dict[str, Row]: ...
-    def of_task(self, task: Task) -> dict[str, Row]: ...
-    def of_other_indexes(self, task: Task, digests: Collection[str]) -> dict[str, Row]: ...
-    def plan(self, rows: Collection[Row]) -> dict[str, Row]: ...
-    def change(self, changes: Mapping[str, Change]) -> dict[str, Row]: ...
-    def find(self, seen: Row, result: dict[str, Any]) -> Row: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +94,28 @@ class Rules:
 class Pending:
     """A write in this attempt.
 
-    :param row: as it was read last; None: the ledger could not be read.
-    :param was_uncertain: when the attempt began.
+    :param row: as it was read last.
+    :param may_create: it was uncertain when the attempt began, and has not been sent by it.
+    :param is_lost: the response to this attempt's request was.
+    :param is_over: this attempt does nothing more about it.
     :param response: what the service has returned to this attempt.
     :param error: why this attempt has not made it.
     """
 
     write: Write
     attempts: Attempts
-    row: Row | None = None
-    was_uncertain: bool = False
+    row: Row
+    may_create: bool = False
     is_lost: bool = False
-    is_created: bool = False
+    is_over: bool = False
     awaited: str = ""
     response: dict[str, Any] | None = None
     error: FsmError | None = None
+
+    @property
+    def is_created(self) -> bool:
+        """Whether this attempt has made it."""
+        return self.response is not None
 
 
 class NotSentError(FsmError):
@@ -134,7 +132,7 @@ class Runner:
     :param ended: is called once for each write whose end this attempt knows.
     """
 
-    ledger: Ledger
+    ledger: SqlLedger | TaskLedger
     by: Task
     send: Send
     rules: Rules
@@ -158,32 +156,31 @@ class Runner:
 
         :raises FsmInputError: if a new write may be an earlier one, edited or moved.
         """
-        attempts = self.rules.retry_policy
-        self.pending = {one.id: Pending(one, Attempts(attempts)) for one in writes}
-        rows = self.ledger.load(self.pending.keys())
-        for one in self.pending.values():
-            one.row = rows.get(one.write.id) or one.write.planned(self.by)
-            one.was_uncertain = one.row.state in ("uncertain", "sending")
+        rows = self.ledger.load([one.id for one in writes])
+        for one in writes:
+            row = rows.get(one.id) or one.planned(self.by)
+            may_create = self.rules.create_uncertain and row.state in ("uncertain", "sending")
+            self.pending[one.id] = Pending(one, Attempts(self.rules.retry_policy), row, may_create)
         is_mapped = self.by.map_index >= 0
-        new = [one for one in writes if not one.key_is_given and self.row_of(one).state == "free"]
+        new = [one.digest for one in writes if not one.key_is_given and self.row_of(one).state == "free"]
         check_input(
             writes,
             rows,
             self.ledger.of_task(self.by),
             may_have_moved=is_mapped and not self.ledger.is_shared,
-            elsewhere=self.ledger.of_other_indexes(self.by, {one.digest for one in new}) if is_mapped else {},
+            elsewhere=self.ledger.of_other_indexes(self.by, new) if is_mapped else {},
         )
 
     def row_of(self, write: Write) -> Row:
         """Return what is known of a write."""
-        return self.pending[write.id].row or write.planned(self.by)
+        return self.pending[write.id].row
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
 
         :raises Exception: what the ledger raises. What was in flight then is awaited, recorded or logged.
         """
-        rows = self.ledger.plan([one.row for one in self.pending.values() if one.row])
+        rows = self.ledger.plan([one.row for one in self.pending.values()])
         for one in self.pending.values():
             one.row = rows[one.write.id]
             self._sort(one)
@@ -203,10 +200,6 @@ class Runner:
                 for future in wait(self._flying).done:
                     self._take_end(*self._flying.pop(future), future)
                 self._record_ends()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read all rows again: outcomes say what the ledger knows now."""
         for one_id, row in self.ledger.load(self.pending.keys()).items():
             self.pending[one_id].row = row
 
@@ -216,39 +209,29 @@ class Runner:
 
     def _sort(self, one: Pending) -> None:
         """Put a write where its row says: to be sent, to be looked at again, or at its end."""
-        row = one.row
-        assert row is not None
-        if row.state == "free":
+        row, waits = one.row, False
+        if (
+            one.is_over
+            or row.state == "done"
+            or (row.state == "uncertain" and row.digest != one.write.digest)
+        ):
+            self.ended(one)
+        elif row.state == "free" or self.rules.recognises(one.write, row):
             self._waiting.append(one)
         elif row.state == "sending":
             self._rest(one, f"{row.by} is sending it")
-        elif row.state == "done" or row.digest != one.write.digest:
-            self.ended(one)
-        elif self.rules.recognises(one.write, row):
-            self._waiting.append(one)
-        elif not (self.find or (self.rules.create_uncertain and one.was_uncertain and not one.is_lost)):
-            self.ended(one)
-        elif row.lease_left > 0:
+        elif (waits := bool(self.find or one.may_create)) and row.lease_left > 0:
             self._rest(one, "its last request may still be on its way")
-        elif self.find and self._look_up(one, row):
-            self.ended(one)
-        elif self.rules.create_uncertain and one.was_uncertain and not one.is_lost:
+        elif waits and not (self.find and self._look_up(one)) and one.may_create:
             self._waiting.append(one)
         else:
             self.ended(one)
 
     def _rest(self, one: Pending, why: str) -> None:
         self._resting.append(one)
-        if one.awaited != why and one.row:
-            until = datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
-            logger.info(
-                "%s (key '%s'): %s; waiting until %s at the latest",
-                one.row,
-                one.write.key,
-                why,
-                f"{until:%X}",
-            )
-            one.awaited = why
+        if one.awaited != why:
+            one.awaited, until = why, datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
+            logger.info("%s (key '%s'): %s: waiting until %s", one.row, one.write.key, why, f"{until:%T} UTC")
 
     def _look_at_resting(self) -> None:
         if not self._resting or self.stop_reason:
@@ -259,19 +242,19 @@ class Runner:
             one.row = rows[one.write.id]
             self._sort(one)
 
-    def _look_up(self, one: Pending, row: Row) -> bool:
+    def _look_up(self, one: Pending) -> bool:
         """Look in the service for what is uncertain; return whether that ends it."""
-        assert self.find is not None
+        row = one.row
         try:
-            job_id = self.find(one.write)
+            found_id = self.find(one.write) if self.find else None
         except Exception as error:  # noqa: BLE001 - it is the user's function
             logger.warning("%s could not be looked up: %s: %s", row, type(error).__name__, error)
             return True
-        if job_id is None:
+        if found_id is None:
             return False
-        one.row = self.ledger.find(row, {"id": job_id})
+        one.row = self.ledger.find(row, {"id": found_id})
         if one.row.state != "done":
-            logger.warning("%s: the look-up found %s, which may be that of another write", row, job_id)
+            logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
         return True
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
@@ -281,24 +264,18 @@ class Runner:
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
         while self._waiting and len(claims) < room and self._may_begin():
             one = self._waiting.popleft()
-            assert one.row is not None
-            claims[one.write.id] = (
-                one,
-                new_claim(one.write, one.row, self.by, self.rules.token_for(one.write, one.row)),
-            )
+            token = self.rules.token_for(one.write, one.row)
+            claims[one.write.id] = one, new_claim(one.write, one.row, self.by, token)
         if not claims:
             return
+        lease = self.rules.lease
         rows = self.ledger.change(
-            {
-                one_id: claimed(claim, one.row, self.rules.lease)
-                for one_id, (one, claim) in claims.items()
-                if one.row
-            }
+            {one_id: claimed(claim, one.row, lease) for one_id, (one, claim) in claims.items()}
         )
         for one_id, (one, claim) in claims.items():
             one.row = rows[one_id]
             if one.row.owner == claim.owner and one.row.state == "sending":
-                limit = TimeLimit(self.rules.lease / 4, begin_within=self.rules.lease / 2, since=since)
+                limit = TimeLimit(lease / 4, begin_within=lease / 2, since=since)
                 self._flying[pool.submit(self._send, one.write, one.row, limit)] = one, one.row
             else:
                 self._sort(one)
@@ -326,8 +303,7 @@ class Runner:
         seconds = min(LOOK_INTERVAL, pause) if pause > 0 else LOOK_INTERVAL
         if not self._flying:
             time.sleep(seconds)
-            return
-        for future in wait(self._flying, seconds, FIRST_COMPLETED).done:
+        for future in wait(self._flying, seconds, FIRST_COMPLETED).done if self._flying else ():
             self._take_end(*self._flying.pop(future), future)
 
     def _take_end(self, one: Pending, claim: Row, future: Future[dict[str, Any]]) -> None:
@@ -336,44 +312,41 @@ class Runner:
             response = future.result()
         except NotSentError:
             self._to_record[claim.id] = came_to_nothing(claim, f"not sent: {self.stop_reason}")
-            return
         except FsmError as error:
             one.error = error
             if error.may_have_written:
                 self._take_loss(one, claim, error)
-            elif isinstance(error, FsmConnectionError | FsmRateLimitedError):
-                self._to_record[claim.id] = came_to_nothing(claim, storable_text(error))
-                self._pause(one, error)
-            else:
-                self._to_record[claim.id] = came_to_nothing(claim, storable_text(error))
-            return
+                return
+            self._to_record[claim.id] = came_to_nothing(claim, storable_text(error))
+            one.is_over = not (isinstance(error, PASSING) and self._may_repeat(one, error))
+            if one.is_over and isinstance(error, PASSING):
+                self.stop(f"every further request would fail with: {error}")
         except BaseException as error:
             self._to_record[claim.id] = response_lost(claim, f"the request ended in {type(error).__name__}")
-            self.stop(f"{type(error).__name__}: {error}")
             raise
-        self._lost_in_a_row = 0
-        one.response, one.error, one.is_created = response, None, True
-        self._to_record[claim.id] = succeeded(claim, kept(response))
+        else:
+            self._lost_in_a_row = 0
+            one.response, one.error, one.is_over = response, None, True
+            self._to_record[claim.id] = succeeded(claim, kept(response))
 
     def _take_loss(self, one: Pending, claim: Row, error: FsmError) -> None:
         self._to_record[claim.id] = response_lost(claim, storable_text(error))
-        one.is_lost = True
+        one.is_lost, one.may_create = True, False
         self._lost_in_a_row += 1
         if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
             self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
-        if claim.token:
-            fields = {name: getattr(error, name, "") for name in ("method", "path", "reason", "attempted_at")}
-            self._pause(one, FsmRepeatableWriteError(**fields, subject={}))
+        if claim.token and isinstance(error, FsmUncertainWriteError):
+            one.error = FsmRepeatableWriteError(**vars(error))
+            one.is_over = not self._may_repeat(one, one.error)
 
-    def _pause(self, one: Pending, error: FsmError) -> None:
-        """Begin nothing for a while; stop if the policy allows no further attempt."""
+    def _may_repeat(self, one: Pending, error: FsmError) -> bool:
+        """Begin nothing for a while; return False if the policy allows no further attempt."""
         try:
             delay = one.attempts.delay_after(error)
         except FsmError:
-            one.error = error if isinstance(error, FsmRepeatableWriteError) else one.error
-            self.stop(f"every further request would fail with: {one.error}")
-        else:
-            self._resume_at = max(self._resume_at, time.monotonic() + delay)
+            return False
+        self._resume_at = max(self._resume_at, time.monotonic() + delay)
+        return True
 
     def _record_ends(self) -> None:
         """Record what has ended, and put it where its row says."""
@@ -391,15 +364,7 @@ class Runner:
         for one_id, row in rows.items():
             one = self.pending[one_id]
             one.row = row
-            refused = (
-                one.error is not None
-                and not one.is_lost
-                and not isinstance(one.error, FsmConnectionError | FsmRateLimitedError)
-            )
-            if refused or one.is_created or self.stop_reason:
-                self.ended(one)
-            else:
-                self._sort(one)
+            self._sort(one)
 
 
 def kept(response: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,10 +383,6 @@ def kept(response: Mapping[str, Any]) -> dict[str, Any]:
 
 def storable_text(error: FsmError) -> str:
     """Return an error's text without what the service said, which may name people."""
-    if not hasattr(error, "body_excerpt"):
-        return getattr(error, "reason", None) or str(error)
-    said, error.body_excerpt = error.body_excerpt, ""
-    try:
-        return getattr(error, "reason", None) or str(error)
-    finally:
-        error.body_excerpt = said
+    if isinstance(error, FsmUncertainWriteError):
+        return error.reason
+    return str(replace(error, body_excerpt="") if isinstance(error, FsmApiError) else error)

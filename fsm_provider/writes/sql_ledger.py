@@ -178,7 +178,7 @@ class SqlLedger:
                 for row in connection.execute(rivals)
                 if (row.scope, row.id) != (self._here["scope"], seen.id)
             ]
-            return self._change(connection, {seen.id: found(seen, uuid4().hex, result, keys)})
+            return self._change(connection, {seen.id: found(seen, result, keys)})
 
         try:
             return in_transaction(self._engine, work)[seen.id]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 from fsm_provider.compat import never_expire
 from fsm_provider.state.task import Task
@@ -97,7 +96,7 @@ class TaskLedger:
             for row in self._rows.values()
             if row.subject == seen.subject and row.id != seen.id and row.state in ("sending", "uncertain")
         ]
-        return self.change({seen.id: found(seen, uuid4().hex, result, rivals)})[seen.id]
+        return self.change({seen.id: found(seen, result, rivals)})[seen.id]
 
     def _put(self, row: Row) -> None:
         self._rows[row.id] = row
