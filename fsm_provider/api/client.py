@@ -386,7 +386,7 @@ class FsmClient:
         return hide_in(values, token.get_secret_value())
 
     def reserve(self) -> float:
-        """Reserve the next time at which ``max_requests_per_second`` lets a request begin; return the delay."""
+        """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
         per_second = self.settings.max_requests_per_second
         return throttle_for(self.settings.base_url).reserve(per_second) if per_second else 0.0
 

@@ -59,7 +59,8 @@ def check_event_types(registration: Webhook, *, requested: list[str], hidden: It
         )
     elif not isinstance(echoed, list) or set(map(str, echoed)) != set(requested):
         raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {hide(str(echoed), *hidden)} instead of {requested}: "
+            f"webhook {registration.id} was registered for {hide(str(echoed), *hidden)} instead of "
+            f"{requested}: "
             "set event_types_style on the connection to what the service understands, "
             "and delete this webhook in the service",
             webhook_id=registration.id,

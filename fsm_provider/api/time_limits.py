@@ -1,4 +1,4 @@
-"""Limit when a request begins and how long it takes: a socket's own timeout applies to each read of a few bytes."""
+"""Limit when a request begins and how long it takes: a socket's timeout applies to each read alone."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs, with the arguments of its base.
 
     :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it
-        can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns the
-        id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
+        can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
+        the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
         :func:`find_by` makes one for services that list jobs.
     """
 
@@ -190,8 +190,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     All jobs are checked before the first is sent. Killed at any time and run again, it creates the missing
     jobs. Airflow's retries resend only what another attempt could create; other failures fail the task at the
-    end, without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects the
-    token or asks for a long wait, and after twenty lost responses in a row.
+    end, without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects
+    the token or asks for a long wait, and after twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
@@ -298,7 +298,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
             to_create = sum(runner.row_of(one).state == "free" for one in jobs)
             if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
                 raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. None "
+                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. "
+                    f"None "
                     "was sent"
                 )
             if is_dry_run:

@@ -27,13 +27,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
     A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
-    target: its id and its signing secret, which goes nowhere else. The operator first checks that it can write
-    this Variable. Another run, a retry, a cleared task or another DAG finds it and registers nothing. Airflow 3.3
-    itself logs every Variable that a task sets, at DEBUG on the worker: register at INFO.
+    target: its id and its signing secret, which goes nowhere else. The operator first checks that it can
+    write this Variable. Another run, a retry, a cleared task or another DAG finds it and registers nothing.
+    Airflow 3.3 itself logs every Variable that a task sets, at DEBUG on the worker: register at INFO.
 
-    If the connection has ``state_conn_id``, the registration is also a row of the ledger in that database, with
-    the Variable's name as its key: then concurrent tasks, and other Airflows with the database, register once.
-    Before Airflow 3.3 the database is needed.
+    If the connection has ``state_conn_id``, the registration is also a row of the ledger in that database,
+    with the Variable's name as its key: then concurrent tasks, and other Airflows with the database,
+    register once. Before Airflow 3.3 the database is needed.
 
     The connection's ``event_types_style`` selects how several event types are sent.
 

@@ -25,14 +25,15 @@ STOPPED = "the task was stopped"
 class FsmWriteOperator(FsmOptionsOperator):
     """Base of the operators that write to the service, each write once.
 
-    Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow 3.3
-    and newer the ledger is in the task's state store. If the connection has ``state_conn_id``, it is in that SQL
-    database; before Airflow 3.3 it has to be.
+    Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow
+    3.3 and newer the ledger is in the task's state store. If the connection has ``state_conn_id``, it is in
+    that SQL database; before Airflow 3.3 it has to be.
 
     :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
         Airflow asks, which needs the database, and a key for each write (templated).
     :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what became of it:
-        ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two (templated).
+        ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two
+        (templated).
     :param headers: further headers of each request (templated).
     """
 

@@ -368,7 +368,8 @@ def check_input(
     """
     for row in elsewhere.values():
         raise FsmInputError(
-            f"{row} was sent by {row.by}, and this map index is to send the same: it may have moved. Restore the "
+            f"{row} was sent by {row.by}, and this map index is to send the same: it may have moved. "
+            f"Restore the "
             "order of the input, or give each write a key"
         )
     ids = {write.id for write in writes}

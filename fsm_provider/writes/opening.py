@@ -50,7 +50,8 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
     if state_conn_id is None:
         if store is None:
             raise FsmInputError(
-                "state_conn_id: before Airflow 3.3 what is sent is recorded in a SQL database, so that nothing is "
+                "state_conn_id: before Airflow 3.3 what is sent is recorded in a SQL database, so that "
+                "nothing is "
                 f"sent twice: {_how_to_name(hook.fsm_conn_id)}"
             )
         if stored is not None and stored["id"]:
@@ -62,7 +63,8 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
         return TaskLedger(store, task), task
     if stored is not None and not stored["id"]:
         raise FsmInputError(
-            "state_conn_id: is new: earlier attempts of this task have recorded in Airflow itself what they sent. "
+            "state_conn_id: is new: earlier attempts of this task have recorded in Airflow itself what they "
+            "sent. "
             "Start another run"
         )
     from fsm_provider.state.database import open_database
@@ -75,8 +77,10 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
             raise _is_another(registered, service)
         if stored is not None and stored["id"] != task_id:
             raise FsmInputError(
-                f"state_conn_id: the database of connection '{state_conn_id}' is not the one in which earlier "
-                "attempts of this task have recorded what they sent: restore it, or look in the service and start "
+                f"state_conn_id: the database of connection '{state_conn_id}' is not the one in which "
+                f"earlier "
+                "attempts of this task have recorded what they sent: restore it, or look in the service and "
+                "start "
                 "another run"
             )
         if stored is None and store is not None:
@@ -90,14 +94,16 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
 
 def _is_another(before: str, now: str) -> FsmInputError:
     return FsmInputError(
-        f"host: earlier attempts of this task have written to {before}, and the connection leads to {now} now. "
+        f"host: earlier attempts of this task have written to {before}, and the connection leads to {now} "
+        f"now. "
         "Nothing was sent: start another run, or restore the connection's host and login"
     )
 
 
 def _how_to_name(fsm_conn_id: str) -> str:
     return (
-        f"set state_conn_id in the extra of connection '{fsm_conn_id}' to the id of one, such as fsm_ledger. Add it "
+        f"set state_conn_id in the extra of connection '{fsm_conn_id}' to the id of one, such as "
+        f"fsm_ledger. Add it "
         "on one machine with\n"
         "  airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db\n"
         "and for several workers with\n"

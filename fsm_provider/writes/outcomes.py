@@ -26,14 +26,15 @@ What = Literal["created", "existing", "rejected", "uncertain", "not_created", "u
 class JobOutcome(TypedDict):
     """The outcome of one input: no less and no more than is known.
 
-    ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``: the service
-    refused it; after a 409 it may exist already. ``uncertain``: it may exist or not. ``not_created``: it does
-    not exist, and another attempt may create it; or its key is that of another job, which ``error`` names.
-    ``unknown``: the ledger could not be read, or the input was refused. ``valid``: in a dry run.
+    ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``: the
+    service refused it; after a 409 it may exist already. ``uncertain``: it may exist or not.
+    ``not_created``: it does not exist, and another attempt may create it; or its key is that of another job,
+    which ``error`` names. ``unknown``: the ledger could not be read, or the input was refused. ``valid``: in
+    a dry run.
 
-    ``propertyID`` and ``customerReference`` are those of what was sent with the key. ``by`` is the task that sent
-    it before, as ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``airflow``; None for what this attempt
-    has sent, and what nobody has.
+    ``propertyID`` and ``customerReference`` are those of what was sent with the key. ``by`` is the task that
+    sent it before, as ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``airflow``; None for what this
+    attempt has sent, and what nobody has.
     """
 
     index: int

@@ -88,13 +88,13 @@ TASKS = Table(
     Column("id", String(DIGITS), nullable=False),
     **TABLE_OPTIONS,
 )
-"""The service that a task of a run writes to, with a random id that shows that this database is still the same."""
+"""The service that a task of a run writes to, and a random id: another database has another."""
 
 _PRIMARY = ("service", "scope", "id")
 _UPDATE = (
     LEDGER.update()
     .where(*(LEDGER.c[name] == bindparam(f"its_{name}") for name in _PRIMARY))
-    .values({name: bindparam(name) for name in LEDGER.columns.keys() if name not in _PRIMARY})
+    .values({name: bindparam(name) for name in (one.name for one in LEDGER.c) if name not in _PRIMARY})
 )
 
 

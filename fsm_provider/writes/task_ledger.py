@@ -1,7 +1,7 @@
 """The ledger in the task state store of Airflow 3.3: the rows of one task instance, in pages.
 
-Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt was sending
-is uncertain.
+Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt was
+sending is uncertain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Webhook registrations: ordinary writes, and a Variable for each that holds its id and its signing secret."""
+"""Webhook registrations: writes, each with a Variable that holds its id and its signing secret."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ class Registration:
             self._store()
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             raise FsmSecretNotStoredError(
-                f"webhook {webhook.id} was registered, but Variable {self.variable} with its signing secret could "
+                f"webhook {webhook.id} was registered, but Variable {self.variable} with its signing secret "
+                f"could "
                 f"not be written ({type(error).__name__}): delete the webhook in the service",
                 webhook.id,
             ) from None

@@ -22,7 +22,7 @@ def secrets_variable(fsm_conn_id: str, watched: str) -> str:
 
 
 def registrations_prefix(fsm_conn_id: str, watched: str) -> str:
-    """Return how the names of the Variables begin that hold the registrations of an object: one each, as JSON."""
+    """Return how the names of an object's Variables begin: one for each registration, as JSON."""
     return f"fsm_webhook_secret_{re.sub(r'[^A-Za-z0-9_.-]', '-', fsm_conn_id)[:100]}_{watched}_"
 
 
