@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.time_limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.outcomes import JobOutcome, JobOutcomes
+    from fsm_provider.writes.outcomes import JobOutcome
     from fsm_provider.writes.runner import Pending, Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
@@ -253,7 +253,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
         """Create the jobs that the ledger does not hold."""
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
         from fsm_provider.state.digest import digest_for
-        from fsm_provider.writes.outcomes import JobOutcomes
 
         with permanent_errors_fail_the_task():
             options = self.options()
@@ -262,84 +261,82 @@ class FsmCreateJobsOperator(FsmJobOperator):
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
             place = self.place_in_run(context)
             writes = [_write_for(one, digest_for([place, *one.content], 32)) for one in requests]
-            jobs = {one.id: one for one in writes}
             find = self.find_job if self.find_existing else None
-            with self.runner(
-                context, self.send_job, find=find, concurrency=options["max_concurrency"]
-            ) as opened:
-                runner, where = opened
-                outcomes = JobOutcomes(writes, runner, where, self.hook.web_url)
-                self._run(context, runner, list(jobs.values()), outcomes, options)
-        if not outcomes.complete and not options["dry_run_only"]:
-            self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
-        return outcomes.for_inputs
+            threads = options["max_concurrency"]
+            with self.runner(context, self.send_job, find=find, concurrency=threads) as runner:
+                return self._run(context, runner, writes, options)
 
     def _run(
-        self,
-        context: Context,
-        runner: Runner,
-        jobs: list[Write],
-        outcomes: JobOutcomes,
-        options: dict[str, Any],
-    ) -> None:
+        self, context: Context, runner: Runner, writes: list[Write], options: dict[str, Any]
+    ) -> list[JobOutcome]:
         """Send what is missing; if that is not all, push the outcomes, however it ends."""
-        ended, is_dry_run = count(1), options["dry_run_only"]
+        from fsm_provider.writes.outcomes import MADE, What, job_outcomes, summary_of
 
-        def report(one: Pending) -> None:
-            what, row = outcomes.what(one.write), one.row
-            level = logging.INFO if what in ("created", "existing") else logging.ERROR
-            details = f"job {row.result_id}" if row.state == "done" else one.error or row.error
-            progress = f"{next(ended)} of {len(jobs)}"
-            self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what, details)
-
+        jobs, is_dry_run = {one.id: one for one in writes}, options["dry_run_only"]
+        web_url = self.hook.web_url
+        unsent: What = "unknown"
         try:
-            runner.load(jobs)
-            outcomes.unsent = "not_created"
-            to_create = sum(runner.row_of(one).state == "free" for one in jobs)
+            runner.load(jobs.values())
+            to_create = sum(one.row.state == "free" for one in runner.pending.values())
             if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
+                unsent = "not_created"
                 raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. "
-                    f"None "
+                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. None "
                     "was sent"
                 )
             if is_dry_run:
-                outcomes.unsent = "valid"
-                self.log.info("Dry run: nothing was sent\n%s", _table(jobs, runner, outcomes))
-                return
-            if url := jobs_url(self.hook.web_url):
+                self.log.info("Dry run: nothing was sent\n%s", _table(runner))
+                return job_outcomes(writes, runner, unsent="valid", web_url=web_url)
+            if url := jobs_url(web_url):
                 context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-            runner.ended = report
+            runner.ended = partial(self._report, count(1), len(jobs))
             runner.run()
-            self.log.info(outcomes.summary)
+            unsent = "not_created"
         except FsmError as error:
             runner.stop(str(error))
             raise
-        except BaseException:
-            outcomes.unsent = "unknown"
-            raise
         finally:
-            for one in () if is_dry_run else jobs:
-                self.hook.metrics.incr("writes", outcome=outcomes.what(one))
-            if "ti" in context and not outcomes.complete:
-                context["ti"].xcom_push(key="return_value", value=outcomes.for_inputs)
+            if not is_dry_run:
+                outcomes = job_outcomes(writes, runner, unsent=unsent, web_url=web_url)
+                for one in {one["key"]: one["outcome"] for one in outcomes}.values():
+                    self.hook.metrics.incr("writes", outcome=one)
+                if "ti" in context and any(one["outcome"] not in MADE for one in outcomes):
+                    context["ti"].xcom_push(key="return_value", value=outcomes)
+        self.log.info(summary_of(outcomes, runner.stop_reason))
+        self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
+        return outcomes
 
-    def _fail_or_go_on(self, context: Context, runner: Runner, outcomes: JobOutcomes, fail_on: str) -> None:
+    def _report(self, ended: Iterator[int], number: int, one: Pending) -> None:
+        from fsm_provider.writes.outcomes import MADE, what_became
+
+        what, row = what_became(one), one.row
+        details = f"job {row.result_id}" if row.state == "done" else one.error or row.error
+        level, progress = (logging.INFO if what in MADE else logging.ERROR), f"{next(ended)} of {number}"
+        self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what, details)
+
+    def _fail_or_go_on(
+        self, context: Context, runner: Runner, outcomes: list[JobOutcome], fail_on: str
+    ) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
+        from fsm_provider.writes.outcomes import MADE, fails, summary_of
+
+        if not (failed := [one for one in outcomes if one["outcome"] not in MADE]):
+            return
         errors = [one.error for one in runner.pending.values() if one.error]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
         passing = None if is_refused else next((one for one in errors if not one.permanent), None)
         retry = passing is not None or runner.stop_reason == STOPPED
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
-        if (retry and not is_last) or runner.stop_reason or outcomes.fails(fail_on):
-            failed = [one for one in outcomes.for_inputs if one["outcome"] not in ("created", "existing")]
+        summary = summary_of(outcomes, runner.stop_reason)
+        if (retry and not is_last) or runner.stop_reason or fails(outcomes, fail_on):
             fail_in_part(
-                outcomes.summary,
+                summary,
                 [f"jobs[{one['index']}] ({_name(one)}) {one['outcome']}: {one['error']}" for one in failed],
                 all_are_in="the log, or the result in XCom",
                 retry=retry,
                 passing_error=passing,
             )
-        self.log.warning("The task goes on, as fail_on is '%s': %s", fail_on, outcomes.summary)
+        self.log.warning("The task goes on, as fail_on is '%s': %s", fail_on, summary)
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
@@ -385,14 +382,15 @@ def _name(outcome: JobOutcome) -> str:
     return f"customerReference {reference}" if reference else f"key {outcome['key']}"
 
 
-def _table(jobs: list[Write], runner: Runner, outcomes: JobOutcomes) -> str:
+def _table(runner: Runner) -> str:
     from fsm_provider.terminal import aligned
+    from fsm_provider.writes.outcomes import what_became
 
     rows = [("job", "property", "known", "payload")]
-    for index, job in enumerate(jobs):
-        what, row = outcomes.what(job), runner.row_of(job)
-        known = f"job {row.result_id}" if what == "existing" else what.replace("valid", "new")
-        rows.append((str(index), str(job.property_id), known, json.dumps(job.content, ensure_ascii=False)))
+    for index, one in enumerate(runner.pending.values()):
+        known = f"job {one.row.result_id}" if (what := what_became(one)) == "existing" else what
+        payload = json.dumps(one.write.content, ensure_ascii=False)
+        rows.append((str(index), str(one.write.property_id), known.replace("not_created", "new"), payload))
     return "\n".join(aligned(rows))
 
 

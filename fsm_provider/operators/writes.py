@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.outcomes import Place
     from fsm_provider.writes.runner import Find, Runner, Send
 
 
@@ -84,14 +83,13 @@ class FsmWriteOperator(FsmOptionsOperator):
         find: Find | None = None,
         concurrency: int = 1,
         once_per: str | None = None,
-    ) -> Iterator[tuple[Runner, Place]]:
+    ) -> Iterator[Runner]:
         """Open the ledger, for the block; give what sends writes through it.
 
         :param once_per: in place of the argument.
         """
         from fsm_provider.writes.ledger import lease_for
         from fsm_provider.writes.opening import open_ledger
-        from fsm_provider.writes.outcomes import Place
         from fsm_provider.writes.runner import Rules, Runner
 
         options, by_key = self.options(), (once_per or self.once_per) == "key"
@@ -99,6 +97,8 @@ class FsmWriteOperator(FsmOptionsOperator):
         try:
             client = self.hook.client
             rules = Rules(
+                fsm_conn_id=self.fsm_conn_id,
+                by_key=by_key,
                 lease=lease_for(client.settings.timeout),
                 create_uncertain=options["if_uncertain"] == "create",
                 token_header=client.settings.idempotency_header,
@@ -106,7 +106,7 @@ class FsmWriteOperator(FsmOptionsOperator):
                 retry_policy=client.retry_policy,
             )
             self._runner = Runner(ledger, task, send, rules, find, concurrency, client.reserve)
-            yield self._runner, Place(self.fsm_conn_id, task, by_key)
+            yield self._runner
         finally:
             ledger.close()
 
@@ -126,7 +126,7 @@ class FsmWriteOperator(FsmOptionsOperator):
         """
         from fsm_provider.writes.outcomes import error_of, what_became
 
-        with self.runner(context, send, find=find, once_per=once_per) as (runner, place):
+        with self.runner(context, send, find=find, once_per=once_per) as runner:
             runner.load(writes)
             try:
                 runner.run()
@@ -134,7 +134,7 @@ class FsmWriteOperator(FsmOptionsOperator):
                 for one in runner.pending.values():
                     self.hook.metrics.incr("writes", outcome=what_became(one))
             for one in runner.pending.values():
-                if error := error_of(one, place, runner.stop_reason):
+                if error := error_of(one, runner):
                     raise error from error.__cause__
                 if not one.is_created:
                     self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)

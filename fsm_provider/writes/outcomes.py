@@ -16,11 +16,13 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
 )
 from fsm_provider.api.job_urls import job_page_url
-from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Row, Write
 from fsm_provider.writes.runner import Pending, Runner
 
 What = Literal["created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid"]
+
+
+MADE: frozenset[What] = frozenset({"created", "existing"})
 
 
 class JobOutcome(TypedDict):
@@ -48,25 +50,6 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a ledger is, for the command that settles a write in it.
-
-    :param by_key: a key is written once, whatever run asks.
-    """
-
-    fsm_conn_id: str
-    task: Task
-    by_key: bool = False
-
-    def settle_command(self, row: Row) -> str:
-        """Return what to type once a write has been looked up in the service."""
-        scope = [] if self.by_key else ["--dag", self.task.dag_id, "--run", self.task.run_id]
-        words = ["settle", row.key, "--conn-id", self.fsm_conn_id, *scope]
-        made = "--job-id N" if row.kind == "job" else "--id N"
-        return f"python -m fsm_provider ledger {shlex.join(words)} {made} (or --not-created) --why '...'"
-
-
 def what_became(one: Pending, *, unsent: What = "not_created") -> What:
     """Return the outcome of a write.
 
@@ -82,10 +65,10 @@ def what_became(one: Pending, *, unsent: What = "not_created") -> What:
     return "rejected" if one.error is not None and one.error.permanent else unsent
 
 
-def error_of(one: Pending, place: Place, stop_reason: str = "") -> FsmError | None:
+def error_of(one: Pending, runner: Runner) -> FsmError | None:
     """Return why a write is not known to have been made; None if it is."""
     what, row = what_became(one), one.row
-    if what in ("created", "existing"):
+    if what in MADE:
         return None
     if row.state == "done":
         return FsmInputError(
@@ -93,11 +76,11 @@ def error_of(one: Pending, place: Place, stop_reason: str = "") -> FsmError | No
             "Nothing was sent now: restore the input, or use another key"
         )
     if what == "uncertain":
-        return _uncertain(one, row, place)
+        return _uncertain(one, row, runner)
     if one.error is not None:
         return one.error
-    before = f"; before that: {row.error}" if row.error and stop_reason not in row.error else ""
-    return NotCreatedError(f"not sent: {stop_reason or 'the task failed before'}{before}")
+    before = f"; before that: {row.error}" if row.error and runner.stop_reason not in row.error else ""
+    return NotCreatedError(f"not sent: {runner.stop_reason or 'the task failed before'}{before}")
 
 
 @dataclass(eq=False)
@@ -110,11 +93,10 @@ class NotCreatedError(FsmError):
         return self.message
 
 
-def _uncertain(one: Pending, row: Row, place: Place) -> FsmError:
+def _uncertain(one: Pending, row: Row, runner: Runner) -> FsmError:
+    reason = row.error or "its response was lost"
     if row.state == "sending":
         reason = f"it may be under way for another {row.lease_left:.0f} s"
-    else:
-        reason = row.error or "its response was lost"
     if row.digest != one.write.digest:
         reason += (
             "; this is what was sent with its key, and the input is another now: nothing was sent of that"
@@ -129,91 +111,73 @@ def _uncertain(one: Pending, row: Row, place: Place) -> FsmError:
         attempted_at=_sent_at(row),
         subject={name: value for name, value in about.items() if value},
         body_excerpt=getattr(one.error, "body_excerpt", ""),
-        command=place.settle_command(row),
+        command=_settle_command(row, runner),
     )
     error.__cause__ = one.error
     return error
+
+
+def _settle_command(row: Row, runner: Runner) -> str:
+    scope = [] if runner.rules.by_key else ["--dag", row.by.dag_id, "--run", row.by.run_id]
+    words = shlex.join(["settle", row.key, "--conn-id", runner.rules.fsm_conn_id, *scope])
+    return f"python -m fsm_provider ledger {words} --job-id N (or --not-created) --why '...'"
 
 
 def _sent_at(row: Row) -> str:
     return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
-class JobOutcomes:
-    """The outcomes of the jobs of an attempt.
+def job_outcomes(
+    writes: Sequence[Write], runner: Runner, *, unsent: What, web_url: str | None
+) -> list[JobOutcome]:
+    """Return the outcomes of the jobs of an attempt, in input order.
 
     :param writes: one for each input; inputs with the same key are one job.
+    :param unsent: the outcome of what nobody has sent.
     :param web_url: the setting of the connection.
     """
+    return [_outcome(index, one, runner, unsent, web_url) for index, one in enumerate(writes)]
 
-    def __init__(self, writes: Sequence[Write], runner: Runner, place: Place, web_url: str | None) -> None:
-        self._writes = writes
-        self._runner = runner
-        self._place = place
-        self._web_url = web_url
-        self.unsent: What = "unknown"
-        """The outcome of what nobody has sent: ``unknown`` until the input is accepted."""
 
-    def what(self, write: Write) -> What:
-        """Return the outcome of a write; ``unknown`` if its row could not be read."""
-        one = self._runner.pending.get(write.id)
-        return "unknown" if one is None else what_became(one, unsent=self.unsent)
+def _outcome(index: int, write: Write, runner: Runner, unsent: What, web_url: str | None) -> JobOutcome:
+    one, error = runner.pending.get(write.id), None
+    row = one.row if one else write.planned(runner.by)
+    what = what_became(one, unsent=unsent) if one else "unknown"
+    if what == "unknown":
+        reason = runner.stop_reason or "the task failed before"
+        error = f"{reason}: whether an earlier attempt created it is not known"
+    elif one and what != "valid" and (failure := error_of(one, runner)):
+        error = str(failure)
+    job_id = cast(int, row.result_id) if what in MADE else None
+    is_own = one is None or one.is_created or one.is_lost or not row.sent_at
+    return JobOutcome(
+        index=index,
+        key=row.key,
+        propertyID=as_number(row.property_id),
+        customerReference=row.reference,
+        outcome=what,
+        jobID=job_id,
+        link=job_page_url(web_url, job_id, row.property_id or "") if web_url and job_id else None,
+        by=None if is_own else asdict(row.by),
+        error=error,
+    )
 
-    @property
-    def for_inputs(self) -> list[JobOutcome]:
-        """One for each input, in input order."""
-        return [self._outcome(index, write) for index, write in enumerate(self._writes)]
 
-    def _outcome(self, index: int, write: Write) -> JobOutcome:
-        what, one, error = self.what(write), self._runner.pending.get(write.id), None
-        row = one.row if one else write.planned(self._place.task)
-        reason = self._runner.stop_reason
-        if what == "unknown":
-            error = (
-                f"{reason or 'the task failed before'}: whether an earlier attempt created it is not known"
-            )
-        elif one and what != "valid" and (failure := error_of(one, self._place, reason)):
-            error = str(failure)
-        job_id = cast(int, row.result_id) if what in ("created", "existing") else None
-        is_own = one is None or one.is_created or one.is_lost or not row.sent_at
-        return JobOutcome(
-            index=index,
-            key=row.key,
-            propertyID=as_number(row.property_id),
-            customerReference=row.reference,
-            outcome=what,
-            jobID=job_id,
-            link=job_page_url(self._web_url, job_id, row.property_id or "")
-            if self._web_url and job_id
-            else None,
-            by=None if is_own else asdict(row.by),
-            error=error,
-        )
+def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
+    """Return the number of inputs by outcome, in one line."""
+    counts = Counter(one["outcome"] for one in outcomes)
+    parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
+    parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
+    stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
+    return f"{len(outcomes)} job{'s' * (len(outcomes) != 1)}: {', '.join(parts)}{stopped}"
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to do."""
-        return all(self.what(write) in ("created", "existing") for write in self._writes)
 
-    def fails(self, fail_on: str) -> bool:
-        """Return whether they fail the task, if no other attempt could help.
-
-        :param fail_on: see ``FsmCreateJobsOperator``.
-        """
-        outcomes = {self.what(write) for write in self._writes}
-        if fail_on == "all":
-            return not outcomes & {"created", "existing"}
-        return fail_on == "any" or (fail_on == "uncertain" and bool(outcomes & {"uncertain", "unknown"}))
-
-    @property
-    def summary(self) -> str:
-        """The number of inputs by outcome, in one line."""
-        counts = Counter(self.what(write) for write in self._writes)
-        parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
-        parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
-        reason, number = self._runner.stop_reason, len(self._writes)
-        stopped = f" (nothing more was sent: {reason})" if reason else ""
-        return f"{number} job{'s' * (number != 1)}: {', '.join(parts)}{stopped}"
+def fails(outcomes: Sequence[JobOutcome], fail_on: str) -> bool:
+    """Return whether outcomes fail the task: see ``FsmCreateJobsOperator``."""
+    found = {one["outcome"] for one in outcomes}
+    if fail_on == "all":
+        return not found & MADE
+    return fail_on == "any" or (fail_on == "uncertain" and bool(found & {"uncertain", "unknown"}))
 
 
 def as_number(identifier: str | None) -> int | str | None:

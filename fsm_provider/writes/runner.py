@@ -63,6 +63,8 @@ Find = Callable[[Write], "int | str | None"]
 class Rules:
     """What may be sent again, and when.
 
+    :param fsm_conn_id: the connection.
+    :param by_key: a key is written once, whatever run asks.
     :param lease: seconds for which a request may be on its way.
     :param create_uncertain: send again what was uncertain when the attempt began.
     :param token_header: by whose value the service recognises a write that is sent again.
@@ -70,6 +72,8 @@ class Rules:
     :param retry_policy: for requests of which nothing came.
     """
 
+    fsm_conn_id: str
+    by_key: bool
     lease: float
     create_uncertain: bool = False
     token_header: str | None = None
