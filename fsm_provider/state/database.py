@@ -122,7 +122,6 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
 
 def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
     from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
 
     hook = _hook_for(state_conn_id, get_hook)
     named = f"state_conn_id: connection '{state_conn_id}'"
@@ -140,7 +139,6 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
                 f"{named}: its host should be the absolute path of a file, and its other fields empty"
             )
         connect = {"timeout": SQLITE_LOCK_SECONDS, "check_same_thread": False}
-        arguments["poolclass"] = NullPool
     elif dialect == "postgresql":
         arguments["isolation_level"] = "READ COMMITTED"
         if engine.driver == "psycopg":

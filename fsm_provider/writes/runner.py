@@ -191,7 +191,6 @@ class Runner:
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
                 while True:
-                    self._record_ends()
                     self._look_at_resting()
                     self._claim_next(pool)
                     if not self._flying and (self.stop_reason or not (self._waiting or self._resting)):
@@ -203,7 +202,7 @@ class Runner:
             finally:
                 for future in wait(self._flying).done:
                     self._take_end(*self._flying.pop(future), future)
-                self._record_ends()
+                self._record_and({})
         for one_id, row in self.ledger.load(self.pending.keys()).items():
             self.pending[one_id].row = row
 
@@ -240,6 +239,7 @@ class Runner:
     def _look_at_resting(self) -> None:
         if not self._resting or self.stop_reason:
             return
+        self._record_and({})
         resting, self._resting = self._resting, []
         rows = self.ledger.load([one.write.id for one in resting])
         for one in resting:
@@ -264,25 +264,39 @@ class Runner:
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
         since = clocks()  # before the transaction that claims begins
-        claims: dict[str, tuple[Pending, Row]] = {}
+        claims: list[tuple[Pending, Row]] = []
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
         while self._waiting and len(claims) < room and self._may_begin():
             one = self._waiting.popleft()
             token = self.rules.token_for(one.write, one.row)
-            claims[one.write.id] = one, new_claim(one.write, one.row, self.by, token)
-        if not claims:
-            return
+            claims.append((one, new_claim(one.write, one.row, self.by, token)))
         lease = self.rules.lease
-        rows = self.ledger.change(
-            {one_id: claimed(claim, one.row, lease) for one_id, (one, claim) in claims.items()}
-        )
-        for one_id, (one, claim) in claims.items():
-            one.row = rows[one_id]
+        rows = self._record_and({claim.id: claimed(claim, one.row, lease) for one, claim in claims})
+        for one, claim in claims:
+            one.row = rows[claim.id]
             if one.row.owner == claim.owner and one.row.state == "sending":
                 limit = TimeLimit(lease / 4, begin_within=lease / 2, since=since)
                 self._flying[pool.submit(self._send, one.write, one.row, limit)] = one, one.row
             else:
                 self._sort(one)
+
+    def _record_and(self, claims: Mapping[str, Change]) -> dict[str, Row]:
+        """Record what has ended, and claim, in one transaction; put what has ended where its row says."""
+        if not (self._to_record or claims):
+            return {}
+        try:
+            rows = self.ledger.change({**self._to_record, **claims})
+        except BaseException:
+            for one in map(self.pending.__getitem__, self._to_record):
+                if one.response is not None:
+                    made = f"{one.write.kind} {kept(one.response).get('id', '')}"
+                    logger.error("%s (key '%s') was made, and cannot be recorded", made, one.write.key)
+            raise
+        recorded, self._to_record = self._to_record, {}
+        for one in map(self.pending.__getitem__, recorded):
+            one.row = rows[one.write.id]
+            self._sort(one)
+        return rows
 
     def _may_begin(self) -> bool:
         """Return whether pauses and the throttle let another request begin now."""
@@ -351,24 +365,6 @@ class Runner:
             return False
         self._resume_at = max(self._resume_at, time.monotonic() + delay)
         return True
-
-    def _record_ends(self) -> None:
-        """Record what has ended, and put it where its row says."""
-        if not self._to_record:
-            return
-        try:
-            rows = self.ledger.change(self._to_record)
-        except BaseException:
-            for one in map(self.pending.__getitem__, self._to_record):
-                if one.response is not None:
-                    made = f"{one.write.kind} {kept(one.response).get('id', '')}"
-                    logger.error("%s (key '%s') was made, and cannot be recorded", made, one.write.key)
-            raise
-        self._to_record = {}
-        for one_id, row in rows.items():
-            one = self.pending[one_id]
-            one.row = row
-            self._sort(one)
 
 
 def kept(response: Mapping[str, Any]) -> dict[str, Any]:
