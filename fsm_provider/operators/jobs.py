@@ -281,8 +281,8 @@ class FsmCreateJobsOperator(FsmJobOperator):
             if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
                 unsent = "not_created"
                 raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}. None "
-                    "was sent"
+                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}: "
+                    "none was sent"
                 )
             if is_dry_run:
                 self.log.info("Dry run: nothing was sent\n%s", _table(runner))

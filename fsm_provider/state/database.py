@@ -17,7 +17,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import unreadable_variable_is_named
 
 try:
-    from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, event, inspect, select
+    from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, event, inspect, select
     from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.schema import CreateIndex, CreateTable
@@ -55,7 +55,7 @@ _BEGIN = {
 """The first statement of each transaction: behind a PgBouncer, a session is not ours."""
 _PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 """SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
-_PACKAGES = {"postgres": "apache-airflow-providers-postgres", "mysql": "apache-airflow-providers-mysql"}
+PROVIDERS = {"postgres": "apache-airflow-providers-postgres", "mysql": "apache-airflow-providers-mysql"}
 
 
 class now(FunctionElement[int]):
@@ -91,10 +91,9 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     """
     engine = _engine_for(state_conn_id, get_hook)
     try:
-        for is_last in (False, False, True):
-            if _has_tables(engine):
-                return engine
-            _create_tables(engine, is_last)
+        for is_last in (False, True):
+            if not _has_tables(engine):
+                _create_tables(engine, is_last)
     except BaseException:
         engine.dispose()
         raise
@@ -121,61 +120,47 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
 
 
 def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
-    from sqlalchemy import create_engine
-
-    hook = _hook_for(state_conn_id, get_hook)
     named = f"state_conn_id: connection '{state_conn_id}'"
-    if not hasattr(hook, "get_sqlalchemy_engine"):
-        raise FsmInputError(f"{named} is of type {getattr(hook, 'conn_type', '?')}, not of a SQL database")
-    arguments: dict[str, Any] = {"hide_parameters": True}
     try:
-        engine: Engine = hook.get_sqlalchemy_engine(arguments)
-    except ImportError as error:
-        raise FsmInputError(f"{named}: {error}: install the driver of the database") from None
-    dialect, connect = engine.dialect.name, dict[str, Any]()
-    if dialect == "sqlite":
-        if not (engine.url.database or "").startswith("/"):
-            raise FsmInputError(
-                f"{named}: its host should be the absolute path of a file, and its other fields empty"
-            )
-        connect = {"timeout": SQLITE_LOCK_SECONDS, "check_same_thread": False}
-    elif dialect == "postgresql":
-        arguments["isolation_level"] = "READ COMMITTED"
-        if engine.driver == "psycopg":
-            connect = {"prepare_threshold": None}
-    elif dialect in ("mysql", "mariadb"):
-        arguments["isolation_level"] = "READ COMMITTED"
-    else:
+        with unreadable_variable_is_named(state_conn_id):
+            hook = get_hook(state_conn_id)
+        if not hasattr(hook, "get_sqlalchemy_engine"):
+            kind = getattr(hook, "conn_type", "?")
+            raise FsmInputError(f"{named} is of type {kind}, not of a SQL database")
+        engine: Engine = hook.get_sqlalchemy_engine({"hide_parameters": True})
+    except AirflowNotFoundException as error:
+        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
+    except Exception as error:
+        kind = (
+            BaseHook.get_connection(state_conn_id).conn_type if get_hook is BaseHook.get_hook else "its type"
+        )
+        if not isinstance(error, ImportError) and "nknown hook type" not in str(error):
+            raise
+        package = PROVIDERS.get(str(kind), f"the Airflow provider of {kind}")
+        raise FsmInputError(f"{named}: {error}: install {package}, with the database's driver") from None
+    dialect, arguments = engine.dialect.name, {"hide_parameters": True}
+    if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
+    if dialect == "sqlite" and not (engine.url.database or "").startswith("/"):
+        raise FsmInputError(
+            f"{named}: its host should be the absolute path of a file, its other fields empty"
+        )
     extra = hook.get_connection(state_conn_id).extra_dejson
     if unused := [name for name in extra if name.startswith("ssl") and name not in engine.url.query]:
         raise FsmInputError(
             f"{named}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into the extra's "
             "sqlalchemy_query"
         )
-    given = {**connect, **extra.get("engine_kwargs", {}).get("connect_args", {})}
-    engine = create_engine(engine.url, connect_args=given, pool_pre_ping=dialect != "sqlite", **arguments)
+    connect: dict[str, Any] = {"timeout": SQLITE_LOCK_SECONDS} if dialect == "sqlite" else {}
+    if engine.driver == "psycopg":
+        connect = {"prepare_threshold": None}  # behind a PgBouncer another connection has what was prepared
+    if dialect != "sqlite":
+        arguments |= {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
+    engine = create_engine(engine.url, connect_args=connect, **arguments)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
         event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
     return engine
-
-
-def _hook_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Any:
-    try:
-        with unreadable_variable_is_named(state_conn_id):
-            return get_hook(state_conn_id)
-    except AirflowNotFoundException as error:
-        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
-    except ImportError as error:
-        cause: BaseException = error
-    except Exception as error:
-        if "nknown hook type" not in str(error):
-            raise
-        cause = error
-    kind = str(cause).split('"')[1] if '"' in str(cause) else ""
-    package = _PACKAGES.get(kind, "the Airflow provider of its connection type")
-    raise FsmInputError(f"state_conn_id: connection '{state_conn_id}': {cause}: install {package}") from None
 
 
 def _has_tables(engine: Engine) -> bool:
@@ -216,8 +201,6 @@ def _create_tables(engine: Engine, is_last: bool) -> None:
 
 def _statements(engine: Engine) -> str:
     version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
-    lines = [str(version.compile(engine, compile_kwargs={"literal_binds": True}))]
-    for table in METADATA.sorted_tables:
-        lines.append(str(CreateTable(table).compile(engine)).strip())
-        lines += [str(CreateIndex(one).compile(engine)) for one in table.indexes]
-    return ";\n".join([*lines[1:], lines[0], ""])
+    indexes = [CreateIndex(one) for table in METADATA.sorted_tables for one in table.indexes]
+    made = [str(one.compile(engine)).strip() for one in (*map(CreateTable, METADATA.sorted_tables), *indexes)]
+    return ";\n".join([*made, str(version.compile(engine, compile_kwargs={"literal_binds": True})), ""])
