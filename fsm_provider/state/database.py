@@ -138,7 +138,7 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
             raise
         package = PROVIDERS.get(str(kind), f"the Airflow provider of {kind}")
         raise FsmInputError(f"{named}: {error}: install {package}, with the database's driver") from None
-    dialect, arguments = engine.dialect.name, {"hide_parameters": True}
+    dialect, arguments = engine.dialect.name, dict[str, Any](hide_parameters=True)
     if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
     if dialect == "sqlite" and not (engine.url.database or "").startswith("/"):
@@ -201,6 +201,7 @@ def _create_tables(engine: Engine, is_last: bool) -> None:
 
 def _statements(engine: Engine) -> str:
     version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
-    indexes = [CreateIndex(one) for table in METADATA.sorted_tables for one in table.indexes]
-    made = [str(one.compile(engine)).strip() for one in (*map(CreateTable, METADATA.sorted_tables), *indexes)]
+    made = [str(CreateTable(table).compile(engine)).strip() for table in METADATA.sorted_tables]
+    indexes = [one for table in METADATA.sorted_tables for one in table.indexes]
+    made += [str(CreateIndex(one).compile(engine)) for one in indexes]
     return ";\n".join([*made, str(version.compile(engine, compile_kwargs={"literal_binds": True})), ""])

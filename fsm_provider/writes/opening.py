@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
@@ -23,6 +23,14 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 SERVICE = "fsm_service"
 """Key of the task state store: the service that the task writes to, and the id that its database gave it."""
+NEEDS_DATABASE = """\
+is missing: once_per="key", and before Airflow 3.3 every write, is recorded in a SQL database, so that
+nothing is sent twice. Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that
+connection. On one machine:
+  airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db
+For several workers:
+  airflow connections add fsm_ledger --conn-uri postgres://user:password@host:5432/database
+Install it with: pip install 'airflow-provider-fsm[sql]'"""
 
 
 def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLedger | TaskLedger, Task]:
@@ -34,57 +42,24 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
     :raises Exception: if the connection or the ledger cannot be read.
     """
     state_conn_id, service = hook.state_conn_id, hook.service
-    if by_key and state_conn_id is None:
-        raise FsmInputError(
-            f"once_per: 'key' needs a ledger in a SQL database: {_how_to_name(hook.fsm_conn_id)}"
-        )
+    store = task_state_store(context)
+    if by_key and "ti" not in context:
+        raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
     if "ti" not in context:
-        if by_key:
-            raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
         logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
         return TaskLedger(None, task := Task("", uuid4().hex, "")), task
-    task, store = Task.from_context(context), task_state_store(context)
-    stored = store.get(SERVICE) if store is not None else None
-    if stored is not None and stored["service"] != service:
-        raise _is_another(stored["service"], service)
+    if state_conn_id is None and (by_key or store is None):
+        raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
+    task = Task.from_context(context)
     if state_conn_id is None:
-        if store is None:
-            raise FsmInputError(
-                "state_conn_id: before Airflow 3.3 what is sent is recorded in a SQL database, so that "
-                "nothing is "
-                f"sent twice: {_how_to_name(hook.fsm_conn_id)}"
-            )
-        if stored is not None and stored["id"]:
-            raise FsmInputError(
-                "state_conn_id: is missing: earlier attempts of this task have recorded there"
-            )
-        if stored is None:
-            store.set(SERVICE, {"service": service, "id": ""}, retention=never_expire())
+        _check_same(store, service, service, "")
         return TaskLedger(store, task), task
-    if stored is not None and not stored["id"]:
-        raise FsmInputError(
-            "state_conn_id: is new: earlier attempts of this task have recorded in Airflow itself what they "
-            "sent. "
-            "Start another run"
-        )
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedger, register_task
 
     engine = open_database(state_conn_id)
     try:
-        registered, task_id = register_task(engine, task, service)
-        if registered != service:
-            raise _is_another(registered, service)
-        if stored is not None and stored["id"] != task_id:
-            raise FsmInputError(
-                f"state_conn_id: the database of connection '{state_conn_id}' is not the one in which "
-                f"earlier "
-                "attempts of this task have recorded what they sent: restore it, or look in the service and "
-                "start "
-                "another run"
-            )
-        if stored is None and store is not None:
-            store.set(SERVICE, {"service": service, "id": task_id}, retention=never_expire())
+        _check_same(store, service, *register_task(engine, task, service))
     except BaseException:
         engine.dispose()
         raise
@@ -92,21 +67,25 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
     return SqlLedger(engine, service, scope), task
 
 
-def _is_another(before: str, now: str) -> FsmInputError:
-    return FsmInputError(
-        f"host: earlier attempts of this task have written to {before}, and the connection leads to {now} "
-        f"now. "
-        "Nothing was sent: start another run, or restore the connection's host and login"
-    )
+def _check_same(store: Any, service: str, registered: str, ledger_id: str) -> None:
+    """Check that all attempts of the task write to one service, and record in one ledger.
 
-
-def _how_to_name(fsm_conn_id: str) -> str:
-    return (
-        f"set state_conn_id in the extra of connection '{fsm_conn_id}' to the id of one, such as "
-        f"fsm_ledger. Add it "
-        "on one machine with\n"
-        "  airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db\n"
-        "and for several workers with\n"
-        "  airflow connections add fsm_ledger --conn-uri postgres://user:password@host:5432/database\n"
-        "(pip install 'airflow-provider-fsm[sql]')"
-    )
+    :param store: the task state store, which remembers both; None before Airflow 3.3.
+    :param registered: the service that the task's first attempt has written to, as its database says.
+    :param ledger_id: what the database has drawn for the task; empty: the ledger is in Airflow.
+    """
+    stored = store.get(SERVICE) if store is not None else None
+    for before in (registered, stored["service"] if stored else service):
+        if before != service:
+            raise FsmInputError(
+                f"host: earlier attempts of this task have written to {before}, and the connection leads to "
+                f"{service} now. Nothing was sent: restore its host and login, or start another run"
+            )
+    if stored and stored["id"] != ledger_id:
+        where = "in another database" if stored["id"] else "in Airflow itself"
+        raise FsmInputError(
+            f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
+            "sent: restore that, or look in the service and start another run"
+        )
+    if store is not None and not stored:
+        store.set(SERVICE, {"service": service, "id": ledger_id}, retention=never_expire())
