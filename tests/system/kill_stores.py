@@ -1,4 +1,4 @@
-"""Where the ledger of the tasks may be that tests kill: in Airflow itself, or in a database.
+"""Where the ledger of the tasks may be that tests kill: in Airflow itself since 3.3, or in a database.
 
 ``FSM_KILLS_STORES`` names the stores of ``test_kills.py`` and ``test_kills_database.py``, with commas.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from tests.capabilities import STATE_STORE
 from tests.distributed.backends import Server, missing, postgresql_server
 
 STORES = {"Airflow": "fsm_default", "SQLite": "fsm_sqlite", "PostgreSQL": "fsm_postgresql"}
@@ -20,20 +21,27 @@ STORES = {"Airflow": "fsm_default", "SQLite": "fsm_sqlite", "PostgreSQL": "fsm_p
 CHOSEN = os.environ.get("FSM_KILLS_STORES", "Airflow,SQLite").split(",")
 
 
+def _missing(store: str) -> str:
+    """Say why a store cannot be tested here; nothing if it can."""
+    reasons = {
+        "Airflow": "" if STATE_STORE.is_there else STATE_STORE.missing,
+        "PostgreSQL": missing("postgres"),
+    }
+    return reasons.get(store, "")
+
+
 def chosen(*stores: str) -> list[object]:
-    """Give those of the stores that are to be tested, as parameters; one that is not installed is skipped."""
-    reason = missing("postgres")
-    without_postgresql = pytest.mark.skipif(bool(reason), reason=reason)
+    """Give those of the stores that are to be tested, as parameters; one that is not here is skipped."""
     return [
-        pytest.param(store, marks=[without_postgresql] if store == "PostgreSQL" else [])
+        pytest.param(store, marks=pytest.mark.skipif(bool(_missing(store)), reason=_missing(store)))
         for store in stores
         if store in CHOSEN
     ]
 
 
 def available(stores: Collection[str] = CHOSEN) -> list[str]:
-    """Give those of the stores that are installed."""
-    return [store for store in stores if store != "PostgreSQL" or not missing("postgres")]
+    """Give those of the stores that are here."""
+    return [store for store in stores if not _missing(store)]
 
 
 def note(record_property: Callable[[str, str], None], capability: str, fsm_conn_id: str) -> None:

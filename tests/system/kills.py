@@ -150,7 +150,8 @@ class Run:
     @property
     def task(self) -> dict[str, Any]:
         """Its task, as the outcomes of others name it."""
-        return {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": TASK_ID, "map_index": -1}
+        its = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": TASK_ID}
+        return {**its, "map_index": -1, "airflow": ""}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import psutil
 import pytest
 
-from fsm_provider.operators.jobs import KEPT_FIELDS
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.seeds import SEED
 from tests.system import kill_stores
@@ -41,9 +40,10 @@ IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
 """Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
 ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
+KEPT = ("id", "propertyID", "customerReference", "createdOnDateTime", "lastUpdatedOnDateTime")
+"""What a ledger has of a job."""
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
 OPTIONS = {
-    "create another": ("recorded", {"if_already_done": "create"}),
     "create what may be missing": ("before the POST", {"if_uncertain": "create"}),
     "create what may exist": ("stored, not answered", {"if_uncertain": "create"}),
 }
@@ -120,25 +120,13 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
         number = killed[point, victim].run.number
         message = re.compile(
             rf"POST /properties/{number}000/jobs {UNCERTAIN}: .*"
-            rf"at 2[0-9T:.+-]+, with propertyID '?{number}000'?, customerReference 'PO-{number}-0'"
+            rf"at 2[0-9T:.+-]+, with key 'create', propertyID '{number}000', "
+            rf"customerReference 'PO-{number}-0'"
         )
         [said, said_again] = [message.search(report.log) for report in (retried, cleared)]
         assert said, retried.log
         assert said_again, cleared.log
         assert said[0] == said_again[0]
-
-
-@pytest.mark.skipif(not IS_RETRIED, reason=RETRIES_OF_KILLED.missing)
-def test_if_already_created_another_is_created_by_a_clear_and_never_by_a_retry(
-    killed: dict[object, Aftermath],
-) -> None:
-    retried, cleared = killed["create another"].retried, killed["create another"].cleared
-    assert cleared
-    assert retried.state == "success"
-    assert retried.attempts in AFTER_ONE_KILL
-    assert [retried.result["id"]] == retried.job_ids
-    assert cleared.state == "success"
-    assert [*retried.job_ids, cleared.result["id"]] == cleared.job_ids
 
 
 @pytest.mark.parametrize(("name", "jobs"), [("create what may be missing", 1), ("create what may exist", 2)])
@@ -149,7 +137,7 @@ def test_if_uncertain_a_job_is_created_again_only_where_asked(
     assert cleared
     assert (retried.state, len(retried.job_ids)) == ("success", jobs)
     assert retried.result["id"] == retried.job_ids[-1]
-    kept = {name: value for name, value in retried.result.items() if name in KEPT_FIELDS}
+    kept = {name: value for name, value in retried.result.items() if name in KEPT}
     assert (cleared.state, cleared.result, cleared.jobs) == ("success", kept, retried.jobs)
 
 
@@ -171,15 +159,13 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
     kill_stores.note(record_property, "once in a run", fsm_conn_id)
 
 
-def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(
-    killed: dict[object, Aftermath], fsm_conn_id: str
-) -> None:
+def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
     cleared = [killed[number] for number in range(RUNS) if killed[number].cleared]
     assert cleared
     for aftermath in cleared:
         assert aftermath.cleared
         assert aftermath.cleared.jobs == aftermath.retried.jobs
-        by = None if fsm_conn_id == "fsm_default" else aftermath.run.task
+        by = aftermath.run.task
         assert aftermath.cleared.result == [
             {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"], "by": by}
             for one in aftermath.retried.result

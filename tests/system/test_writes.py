@@ -27,5 +27,5 @@ def test_an_uncertain_write_is_sent_once_and_reported(
         assert len(service.requests_to("POST", f"/properties/{property_id}/jobs")) == 1
         log = airflow.task_log("uncertain_writes", run_id, task_id, try_number=1)
         assert f"POST /properties/{property_id}/jobs may or may not have taken effect" in log
-        assert f"propertyID {property_id}" in log
+        assert f"propertyID '{property_id}'" in log
         assert f"customerReference 'PO-{task_id}'" in log

@@ -10,16 +10,21 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
+import fsm_provider.writes.ledger as ledger
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
-from fsm_provider.state.variable_store import state_store_for
+from fsm_provider.writes.task_ledger import PAGE
+
+# Two minutes by default, for which other attempts wait.
+ledger.MIN_LEASE = 16.0
+ledger.LEASE_TIMEOUTS = 0
 
 STORES = {
-    "before the POST": ("after", "intent"),
-    "answered, not recorded": ("before", "job"),
-    "recorded": ("after", "job"),
+    "before the POST": ("after", "sending"),
+    "answered, not recorded": ("before", "done"),
+    "recorded": ("after", "done"),
 }
-"""What is being stored when the task dies, and whether it is stored."""
+"""The state that is being stored when the task dies, and whether it is stored."""
 
 
 def die(victim):
@@ -28,34 +33,32 @@ def die(victim):
 
 
 class DeadlyStore:
-    """The store of a task's state, in one of whose ``set`` the task is killed: the second is for the job."""
+    """The store of a task's state, in one of whose ``set`` the task is killed."""
 
     def __init__(self, store, dies_at, victim):
         self._store, self._dies_at, self._victim = store, dies_at, victim
-        self._sets = 0
 
     def get(self, key, default=None):
         return self._store.get(key, default)
 
     def set(self, key, value, *, retention=None):
-        self._sets += 1
-        self._die_if("before")
+        states = {row.get("state") for row in value.values()} if key.startswith(PAGE) else ()
+        self._die_if("before", states)
         self._store.set(key, value, retention=retention)
-        self._die_if("after")
+        self._die_if("after", states)
 
-    def _die_if(self, when):
-        if (when, {1: "intent", 2: "job"}.get(self._sets)) == self._dies_at:
+    def _die_if(self, when, states):
+        if any((when, state) == self._dies_at for state in states):
             die(self._victim)
 
 
 def die_in_database(dies_at, victim):
     """Kill the task before it sends the COMMIT that stores this, or after it has gone through."""
-    statements = {"INSERT INTO fsm_ledger ": "intent", "UPDATE fsm_ledger ": "job"}
 
-    def note(connection, cursor, statement, *args):
-        for start, stored in statements.items():
-            if statement.startswith(start):
-                connection.info["stored"] = stored
+    def note(connection, cursor, statement, parameters, *args):
+        if statement.startswith("UPDATE fsm_ledger "):
+            values = parameters.values() if isinstance(parameters, dict) else parameters
+            connection.info["stored"] = next((one for one in ("sending", "done") if one in values), None)
 
     def forget(connection):
         connection.info.pop("stored", None)
@@ -80,7 +83,7 @@ def arm(context):
         if FsmHook(conf["fsm_conn_id"]).state_conn_id:
             die_in_database(dies_at, conf["victim"])
         else:
-            context["task_state_store"] = DeadlyStore(state_store_for(context), dies_at, conf["victim"])
+            context["task_state_store"] = DeadlyStore(context["task_state_store"], dies_at, conf["victim"])
 
 
 def wait_to_be_killed(context, result=None):
@@ -119,7 +122,6 @@ def kills_one():
         property_id="{{ dag_run.conf['number'] * 1000 }}",
         job={"customerReference": "PO-{{ dag_run.conf['number'] }}-0"},
         if_uncertain="{{ dag_run.conf.get('if_uncertain', 'fail') }}",
-        if_already_done="{{ dag_run.conf.get('if_already_done', 'reuse') }}",
         pre_execute=arm,
     )
 

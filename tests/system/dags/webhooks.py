@@ -1,4 +1,4 @@
-"""Webhook registrations whose secrets go to an Airflow Variable."""
+"""Webhook registrations, whose secrets go to an Airflow Variable each."""
 
 from datetime import timedelta
 
@@ -29,6 +29,7 @@ def webhook_registered_by_many():
     registered = [
         FsmRegisterWebhookOperator(
             task_id=f"register_{number}",
+            fsm_conn_id="fsm_with_ledger",
             object="assets",
             event_types=["assets.created"],
             target_url="https://hooks.example.com/{{ params.target }}",
