@@ -275,6 +275,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         jobs, is_dry_run = {one.id: one for one in writes}, options["dry_run_only"]
         web_url = self.hook.web_url
         unsent: What = "unknown"
+        is_current = True
         try:
             runner.load(jobs.values())
             to_create = sum(one.row.state == "free" for one in runner.pending.values())
@@ -295,12 +296,15 @@ class FsmCreateJobsOperator(FsmJobOperator):
         except FsmError as error:
             runner.stop(str(error))
             raise
+        except Exception:
+            is_current = runner.ledger.is_shared  # Airflow's store refuses an attempt that was replaced
+            raise
         finally:
             if not is_dry_run:
                 outcomes = job_outcomes(writes, runner, unsent=unsent, web_url=web_url)
                 for one in {one["key"]: one["outcome"] for one in outcomes}.values():
                     self.hook.metrics.incr("writes", outcome=one)
-                if "ti" in context and any(one["outcome"] not in MADE for one in outcomes):
+                if "ti" in context and is_current and any(one["outcome"] not in MADE for one in outcomes):
                     context["ti"].xcom_push(key="return_value", value=outcomes)
         self.log.info(summary_of(outcomes, runner.stop_reason))
         self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
