@@ -94,13 +94,12 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         def send(write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
             return missing[write.key].send({**(self.headers or {}), **headers}, limit)
 
-        for one in missing.values():
-            one.prepare()
         results = self.write_once(
             context,
             [one.write for one in missing.values()],
             send,
             once_per="run" if self.hook.state_conn_id is None else "key",
+            prepare=lambda write: missing[write.key].prepare(),
             existing=lambda row: missing[row.key].existing(row),
         )
         return dict(zip(missing, results, strict=True))
