@@ -174,9 +174,10 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
 
 
 def spelled(identifier: object) -> str:
-    """Return the one spelling in which identifiers are compared: ``7.0``, ``" 7"`` and ``"0007"`` are ``7``."""
-    is_whole = isinstance(identifier, float) and identifier.is_integer()
-    text = str(int(identifier) if is_whole else identifier).strip()
+    """Return the one spelling in which identifiers are compared: 7.0, ``" 7"`` and ``"0007"`` are ``7``."""
+    if isinstance(identifier, float) and identifier.is_integer():  # of a response
+        identifier = int(identifier)
+    text = str(identifier).strip()
     return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else text
 
 
