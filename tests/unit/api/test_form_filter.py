@@ -119,7 +119,7 @@ def test_a_time_is_written_as_the_service_writes_it(timestamp, text):
         ({"property_id": 7}, True),
         ({"property_id": "7"}, True),
         ({"property_id": 8}, False),
-        ({"property_id": "07"}, False),
+        ({"property_id": "07"}, True),
         ({"job_id": 21}, True),
         ({"job_id": "21"}, True),
         ({"job_id": "2"}, False),

@@ -18,6 +18,7 @@ def settings(**values: Any) -> Settings:
 
 def test_defaults_are_those_of_the_contract():
     assert settings().model_dump(exclude={"base_url", "token"}) == {
+        "account": "",
         "api_version": "2.0",
         "cursor_param": "cursor",
         "page_size_param": None,
@@ -32,7 +33,7 @@ def test_defaults_are_those_of_the_contract():
         "allow_http": False,
         "state_conn_id": None,
         "idempotency_header": None,
-        "idempotency_hours": 24.0,
+        "idempotency_hours": 20.0,
         "web_url": None,
     }
 

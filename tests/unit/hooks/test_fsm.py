@@ -259,7 +259,7 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     assert fields["timeout"].kwargs["default"] == "30"
     behaviour = FsmHook.get_ui_field_behaviour()
     assert behaviour["relabeling"]["password"] == "API token"
-    assert "login" in behaviour["hidden_fields"]
+    assert "login" not in behaviour["hidden_fields"]  # it is the account
 
 
 def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
