@@ -68,6 +68,7 @@ class Registration:
 
         :raises Exception: if it cannot: nothing was registered.
         """
+        self._stored = self._read()  # another task may have registered it meanwhile
         if self._payload.target_url.endswith(f"/{HIDDEN}") and "token" not in self._stored:
             self._stored["token"] = secrets.token_urlsafe(32)
         self._store()
@@ -89,7 +90,10 @@ class Registration:
         return registration
 
     def existing(self, row: Row) -> dict[str, Any]:
-        """Return what is known of a registration that was made before, and whose Variable is not here."""
+        """Return a registration that was made before: what its Variable holds by now, or else its row."""
+        self._stored = self._read()
+        if (registered := self.registered) is not None:
+            return registered
         logger.warning(
             "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this Airflow",
             *(row.result_id, row.by, self.variable),
