@@ -57,7 +57,8 @@ def _measure(options: argparse.Namespace) -> report.Report:
     outcome = report.surroundings() | {"runs": [run], "rows": [], "costs": []}
     print(f"seed {options.seed}", flush=True)
     sizes = (*extent.sizes, extent.latency_pages, *(extent.exports if "exports" in options.only else ()))
-    with running_service(max(sizes), extent.jobs) as service:
+    jobs = extent.rows if "bulk" in options.only else extent.jobs
+    with running_service(max(sizes), jobs) as service:
         for name in options.only:
             case: Case = import_module(f"tests.benchmarks.{name}").CASE
             measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)

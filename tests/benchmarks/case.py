@@ -16,6 +16,7 @@ class Extent:
 
     :param sizes: pages of the listings, ascending.
     :param jobs: how many are created.
+    :param rows: of a large ledger.
     :param latency_pages: pages of the listing with latency.
     :param modes: whether forms are streamed, or collected in a list.
     :param modules_per_folder: how many are imported; None: all.
@@ -28,6 +29,7 @@ class Extent:
 
     sizes: tuple[int, ...] = (10, 200, 1000)
     jobs: int = 1000
+    rows: int = 10_000
     latency_pages: int = 40
     modes: tuple[str, ...] = ("stream", "collect")
     modules_per_folder: int | None = None
@@ -41,6 +43,7 @@ class Extent:
 QUICK = Extent(
     sizes=(5, 40),
     jobs=100,
+    rows=1000,
     latency_pages=8,
     modes=("stream",),
     modules_per_folder=1,

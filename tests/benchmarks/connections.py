@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 look_ups = 0
-_provided: dict[str, Any] = {}
+_provided: dict[str | None, dict[str, Any]] = {}
 
 
-def provide(connection: dict[str, Any]) -> None:
-    """Give every connection that is looked up from now on these fields."""
+def provide(connection: dict[str, Any], **others: dict[str, Any]) -> None:
+    """Give every connection that is looked up from now on these fields; others, by their id, those."""
     _provided.clear()
-    _provided.update(connection)
+    _provided.update({None: connection, **others})
 
 
-def look_up() -> str:
+def look_up(conn_id: str) -> str:
     """Give the connection as JSON, and count."""
     global look_ups
     look_ups += 1
-    return json.dumps(_provided)
+    return json.dumps(_provided.get(conn_id, _provided[None]))

@@ -8,8 +8,8 @@ from tests.benchmarks import connections
 
 
 class CountingBackend(BaseSecretsBackend):
-    """Gives the provided connection, whatever it is asked for."""
+    """Gives the provided connections."""
 
     def get_conn_value(self, conn_id: str, team_name: str | None = None) -> str | None:
         """Give the connection as JSON."""
-        return connections.look_up()
+        return connections.look_up(conn_id)
