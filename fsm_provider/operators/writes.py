@@ -43,6 +43,7 @@ class FsmWriteOperator(FsmOptionsOperator):
         "headers": parse_headers,
     }
     _runner: Runner | None = None
+    _is_stopped: bool = False
 
     def __init__(
         self,
@@ -106,6 +107,8 @@ class FsmWriteOperator(FsmOptionsOperator):
                 retry_policy=client.retry_policy,
             )
             self._runner = Runner(ledger, task, send, rules, find, concurrency, client.reserve)
+            if self._is_stopped:  # while the ledger was opened
+                self._runner.stop(STOPPED)
             yield self._runner
         finally:
             ledger.close()
@@ -150,5 +153,6 @@ class FsmWriteOperator(FsmOptionsOperator):
 
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
+        self._is_stopped = True
         if self._runner:
             self._runner.stop(STOPPED)
