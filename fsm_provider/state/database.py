@@ -18,7 +18,7 @@ from fsm_provider.compat import unreadable_variable_is_named
 
 try:
     from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, event, inspect, select
-    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.schema import CreateIndex, CreateTable
     from sqlalchemy.sql.functions import FunctionElement
@@ -44,8 +44,9 @@ _SCHEMA = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
     **TABLE_OPTIONS,
 )
-MAX_REPEATS = 8
-"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended."""
+MAX_REPEATS = 12
+"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended: 15 to 30 seconds."""
+MAX_DELAY = 5.0
 SQLITE_LOCK_SECONDS = 30
 _BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
@@ -113,9 +114,11 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
             code = str(getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None) or "")
             number = str(error.orig.args[0]) if error.orig and error.orig.args else ""
             passing = error.connection_invalidated or {code, number} & _PASSING or "locked" in str(error.orig)
-            if isinstance(error, IntegrityError) or not passing or repeat == MAX_REPEATS:
+            # A server that cannot be reached gives no SQLSTATE.
+            is_away = isinstance(error, OperationalError) and not code and engine.dialect.name != "sqlite"
+            if isinstance(error, IntegrityError) or not (passing or is_away) or repeat == MAX_REPEATS:
                 raise
-            time.sleep(random.uniform(0, 0.05 * 2**repeat))  # noqa: S311
+            time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**repeat, MAX_DELAY))  # noqa: S311
     raise AssertionError
 
 
