@@ -94,7 +94,7 @@ class FsmRequestOperator(FsmWriteOperator):
                 responses.append(sent)
                 return sent if isinstance(sent, dict) else {}
 
-            (known,) = self.write_once(context, [write], send, existing=lambda row: row.result)
+            (known,) = self.write_once(context, [write], send, existing=lambda row: row.result or None)
             return responses[0] if responses else known
 
 

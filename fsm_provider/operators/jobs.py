@@ -323,6 +323,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
     ) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
         from fsm_provider.writes.outcomes import MADE, fails, summary_of
+        from fsm_provider.writes.runner import PASSING
 
         if not (failed := [one for one in outcomes if one["outcome"] not in MADE]):
             return
@@ -332,7 +333,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         retry = passing is not None or runner.stop_reason == STOPPED
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
         summary = summary_of(outcomes, runner.stop_reason)
-        if (retry and not is_last) or runner.stop_reason or fails(outcomes, fail_on):
+        needs_a_person = runner.stop_reason and not isinstance(passing, PASSING)
+        is_stopped = needs_a_person or runner.stop_reason == STOPPED
+        if (retry and not is_last) or is_stopped or fails(outcomes, fail_on):
             fail_in_part(
                 summary,
                 [f"jobs[{one['index']}] ({_name(one)}) {one['outcome']}: {one['error']}" for one in failed],

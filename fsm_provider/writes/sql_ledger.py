@@ -198,7 +198,7 @@ class SqlLedger:
             "base_url": _escaped(self._base_url),
             "task": task_digest(row.by),
             "subject": row.subject,
-            "result": row.result and json.dumps(row.result),
+            "result": None if row.result is None else json.dumps(row.result),
             "result_id": None if result_id is None else str(_escaped(str(result_id)))[:64],
             "job": digest_for(result_id, DIGITS) if is_job else None,
         }
