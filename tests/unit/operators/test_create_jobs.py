@@ -12,8 +12,8 @@ from fsm_provider.api import FsmInputError, FsmRateLimitedError
 from fsm_provider.links.jobs import FsmJobsLink
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
-from tests.unit.state_store import DatabaseStore, context_for
+from fsm_provider.writes.runner import MAX_LOST_IN_A_ROW
+from tests.unit.state_store import context_for
 
 
 def request(number, **more):
@@ -38,9 +38,14 @@ def attempt(store):
     return run
 
 
-def existing_in(store, outcome):
-    by = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
-    return {**outcome, "outcome": "existing", "by": by if isinstance(store, DatabaseStore) else None}
+BY = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1, "airflow": ""}
+
+
+@pytest.fixture
+def logged(caplog, capsys):
+    """Return what was logged: Airflow 3 writes the log of an operator to standard output."""
+    caplog.set_level(logging.INFO)
+    return lambda: caplog.text + capsys.readouterr().out
 
 
 def references(service):
@@ -65,14 +70,14 @@ def test_one_outcome_for_each_input_in_order(service, connect, attempt):
         assert outcome["outcome"] == "created"
         assert outcome["propertyID"] == job["propertyID"] == outcome["index"] + 1
         assert outcome["customerReference"] == job["customerReference"]
-        assert outcome["link"] == job["links"]["self"]
+        assert (outcome["link"], outcome["by"]) == (None, None)
 
 
-def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt, store):
+def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt):
     connect(service)
     first, _ = attempt(create([request(1), request(2)]))
 
-    existing = [existing_in(store, outcome) for outcome in first]
+    existing = [{**outcome, "outcome": "existing", "by": BY} for outcome in first]
     assert attempt(create([request(1), request(2)])) == (existing, None)
     again, _ = attempt(create([request(2), request(1), request(3)]), cleared=1)
 
@@ -87,18 +92,6 @@ def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
 
     assert outcomes[2] == {**outcomes[0], "index": 2}
     assert references(service) == ["PM-1", "PM-2"]
-
-
-def test_a_key_identifies_a_job_whose_payload_has_changed(service, connect, attempt):
-    connect(service)
-    attempt(create([request(1, key="a")]))
-
-    renamed = {**request(1, key="a"), "job": {"customerReference": "PM-1 (new)"}}
-    outcomes, error = attempt(create([renamed]))
-
-    assert error is None
-    assert statuses(outcomes) == ["existing"]
-    assert references(service) == ["PM-1"]
 
 
 def test_all_errors_are_listed_before_anything_is_sent(service, connect):
@@ -138,9 +131,7 @@ def test_two_jobs_with_the_same_key_are_refused():
         ({"max_concurrency": 65}, "max_concurrency: 65 should be at most 64"),
         ({"max_jobs": "many"}, "max_jobs: 'many' should be an integer"),
         ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
-        ({"on_error": "ignore"}, "on_error: 'ignore' is none of fail_at_end, fail_fast"),
         ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
-        ({"if_already_done": "fail"}, "if_already_done: 'fail' is none of reuse, create"),
     ],
 )
 def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
@@ -174,37 +165,36 @@ def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connec
     outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=2))
 
     assert statuses(outcomes) == ["not_created"] * 3
-    assert "max_jobs: 3 jobs are to be created, one attempt may create 2. None was sent" in str(error)
+    assert "max_jobs: 3 jobs are to be created, and one attempt may create 2: none was sent" in str(error)
     assert isinstance(error, AirflowFailException)
     assert service.requests == []
 
 
-def test_a_dry_run_logs_a_table_and_sends_nothing(service, connect, attempt, caplog):
+def test_a_dry_run_logs_a_table_and_sends_nothing(service, connect, attempt, logged):
     connect(service)
-    caplog.set_level(logging.INFO)
 
     outcomes, _ = attempt(create([request(1), request(22)], dry_run=True))
 
     assert statuses(outcomes) == ["valid", "valid"]
-    assert "2 jobs are valid, 2 of them to be created, none was sent" in caplog.text
-    assert '1  22        new    {"customerReference": "PM-22"}' in caplog.text
+    assert (
+        '1    22        new    {"customerReference": "PM-22"}'
+        in logged().split("Dry run: nothing was sent")[1]
+    )
     assert service.requests == []
 
 
-def test_a_dry_run_shows_what_the_ledger_knows(service, connect, attempt, caplog):
+def test_a_dry_run_shows_what_the_ledger_knows(service, connect, attempt, logged):
     connect(service)
-    caplog.set_level(logging.INFO)
     service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
     attempt(create([request(1), request(2)]))
 
     outcomes, _ = attempt(create([request(1), request(2), request(3)], dry_run=True))
 
     assert statuses(outcomes) == ["existing", "uncertain", "valid"]
-    assert "3 jobs are valid, 1 of them to be created, none was sent" in caplog.text
-    table = [line.split()[:3] for line in caplog.text.split("payload\n")[-1].split("\n")[:3]]
-    assert [row[0] for row in table] == ["0", "1", "2"]
-    assert f"job {outcomes[0]['jobID']}" in caplog.text
-    assert [row[2] for row in table] == ["job", "uncertain", "new"]
+    text = logged()
+    table = [line.split()[:3] for line in text.split("payload\n")[-1].split("\n")[:3]]
+    assert table == [["0", "1", "job"], ["1", "2", "uncertain"], ["2", "3", "new"]]
+    assert f"job {outcomes[0]['jobID']}" in text
 
 
 def test_max_jobs_counts_only_jobs_that_are_to_be_created(service, connect, attempt):
@@ -263,7 +253,9 @@ def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connec
     assert "404" in outcomes[1]["error"]
     assert isinstance(error, AirflowFailException)
     assert "3 jobs: 2 created, 1 rejected" in str(error)
-    assert "jobs[1] rejected: POST /properties/2/jobs returned HTTP 404" in str(error)
+    assert "jobs[1] (customerReference PM-2) rejected: POST /properties/2/jobs returned HTTP 404" in str(
+        error
+    )
 
 
 def test_a_cleared_task_sends_rejected_jobs_again(connect, attempt):
@@ -278,71 +270,24 @@ def test_a_cleared_task_sends_rejected_jobs_again(connect, attempt):
         assert references(service) == ["PM-1", "PM-2"]
 
 
-def test_fail_fast_sends_nothing_after_the_first_rejection(connect, attempt):
-    with FakeFieldService(properties={1, 3}) as service:
-        connect(service)
-        jobs = [request(1), request(2), request(3)]
-        outcomes, error = attempt(create(jobs, max_concurrency=1, on_error="fail_fast"))
-
-    assert statuses(outcomes) == ["created", "rejected", "not_created"]
-    assert outcomes[2]["error"] == "not sent: on_error is fail_fast"
-    assert isinstance(error, AirflowFailException)
-
-
-def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt, caplog):
+@pytest.mark.usefixtures("short_lease")
+def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt, logged):
     connect(service)
     service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
     jobs = [request(1), request(2), request(3)]
 
     for cleared, others in ((0, "created"), (1, "existing")):
-        caplog.clear()
         outcomes, error = attempt(create(jobs), cleared=cleared)
-        logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        assert [line for line in logged if "propertyID" in line] == [logged[0]]
-        assert "propertyID 2, customerReference 'PM-2': uncertain" in logged[0]
+        assert logged().count("propertyID 2, customerReference 'PM-2': uncertain: ") == 1
         assert statuses(outcomes) == [others, "uncertain", others]
-        assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
+        assert "key '" in outcomes[1]["error"]
+        assert "propertyID '2', customerReference 'PM-2'" in outcomes[1]["error"]
         assert isinstance(error, AirflowFailException)
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
     outcomes, error = attempt(create(jobs, if_uncertain="create"), cleared=2)
     assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
     assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
-
-
-def test_existing_jobs_are_not_sent_and_the_others_are(service, connect, attempt, store):
-    connect(service)
-    jobs = [request(number, key=f"PM-{number}") for number in (1, 2, 3)]
-    service.fail("POST", "/properties/1/jobs", faults.Reset(after_handling=True))
-    service.fail("POST", "/properties/2/jobs", faults.Reset())
-    assert statuses(attempt(create(jobs, max_concurrency=1))[0]) == ["uncertain", "uncertain", "created"]
-    (found,) = [job["id"] for job in service.jobs if job["customerReference"] == "PM-1"]
-
-    operator = create(jobs, existing_jobs="{{ found | tojson }}", if_uncertain="create")
-    operator.render_template_fields({"found": {"PM-1": found}})
-    outcomes, error = attempt(operator, cleared=1)
-
-    assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
-    assert outcomes[0]["jobID"] == found
-    assert references(service) == ["PM-1", "PM-2", "PM-3"]
-    assert attempt(create(jobs), cleared=2)[0] == [existing_in(store, one) for one in outcomes]
-
-
-@pytest.mark.parametrize(
-    ("existing", "message"),
-    [
-        ({"PM-9": 1}, "existing_jobs: PM-9: no job has this key"),
-        ({"PM-1": 0}, r"existing_jobs\.PM-1: 0 should be an integer"),
-        ([1], "existing_jobs: should be a mapping, not list"),
-        ("PM-1", "existing_jobs: is text, but no JSON"),
-    ],
-)
-def test_invalid_existing_jobs_are_refused(service, connect, attempt, existing, message):
-    connect(service)
-
-    with pytest.raises((FsmInputError, AirflowFailException), match=message):
-        raise attempt(create([request(1, key="PM-1")], existing_jobs=existing))[1]
-    assert service.requests == []
 
 
 def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
@@ -372,15 +317,14 @@ def test_an_unreachable_service_ends_the_task_early(connect, attempt):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_bad_connection_sends_nothing_and_each_outcome_says_so(service, connect, attempt, dry_run):
+def test_a_bad_connection_sends_nothing(service, connect, attempt, store, dry_run):
     connect(service, timeout="soon")
 
-    outcomes, error = attempt(create([request(1), request(2)], dry_run=dry_run))
+    _, error = attempt(create([request(1), request(2)], dry_run=dry_run))
 
-    assert statuses(outcomes) == ["not_created"] * 2
-    assert outcomes[0]["error"] == "not sent: the task failed before"
     assert "timeout" in str(error)
     assert isinstance(error, AirflowFailException)
+    assert (service.requests, store.rows) == ([], {})
 
 
 def test_a_refused_token_ends_the_task_early(service, connect, attempt):
@@ -400,8 +344,8 @@ def test_a_failing_service_does_not_make_every_job_uncertain(service, connect, a
 
     outcomes, error = attempt(create([request(number) for number in range(100)], max_concurrency=1))
 
-    assert statuses(outcomes).count("uncertain") == MAX_UNCERTAIN_IN_A_ROW
-    assert statuses(outcomes).count("not_created") == 100 - MAX_UNCERTAIN_IN_A_ROW
+    assert statuses(outcomes).count("uncertain") == MAX_LOST_IN_A_ROW
+    assert statuses(outcomes).count("not_created") == 100 - MAX_LOST_IN_A_ROW
     assert isinstance(error, AirflowFailException)
 
 
@@ -426,7 +370,7 @@ def test_a_stop_finishes_and_records_the_request_in_flight(service, connect, att
     assert statuses(outcomes) == ["created", "not_created"]
     assert outcomes[1]["error"] == "not sent: the task was stopped"
     assert not isinstance(error, AirflowFailException)
-    assert ["result" in entry for entry in store.entries.values()] == [True]
+    assert sorted(row["state"] for row in store.rows.values()) == ["done", "free"]
 
 
 def test_a_stop_ends_the_wait_before_another_attempt(service, connect, attempt, store):
@@ -443,19 +387,17 @@ def test_a_stop_ends_the_wait_before_another_attempt(service, connect, attempt, 
     refused.join()
 
     assert statuses(outcomes) == ["not_created"]
-    assert store.entries == {}
+    assert [row["state"] for row in store.rows.values()] == ["free"]
 
 
-def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, caplog):
+def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, logged):
     connect(service)
-    caplog.set_level(logging.INFO)
 
     attempt(create([request(1), request(2)], max_concurrency=1))
 
-    assert (
-        f"1 of 2: propertyID 1, customerReference 'PM-1': created: job {service.jobs[0]['id']}" in caplog.text
-    )
-    assert "2 jobs: 2 created" in caplog.text
+    text = logged()
+    assert f"1 of 2: propertyID 1, customerReference 'PM-1': created: job {service.jobs[0]['id']}" in text
+    assert "2 jobs: 2 created" in text
 
 
 def test_an_empty_list_is_no_error(service, connect, attempt):
@@ -490,4 +432,4 @@ def test_each_outcome_links_to_the_page_of_its_job_and_the_task_to_all(service, 
     (job,) = service.jobs
     page = f"https://app.example.com/jobs/{job['id']}?at=2"
     assert created == ([None, page], "https://app.example.com/jobs")
-    assert existing == ([None, job["links"]["self"]], None)
+    assert existing == ([None, None], None)

@@ -11,7 +11,7 @@ from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.testing import faults
-from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.state_store import context_for
 
 
 def list_forms(**kwargs):
@@ -214,22 +214,22 @@ def request(**kwargs):
 JOB = {"method": "post", "path": "/properties/7/jobs", "json": {"notes": "x"}}
 
 
-def test_a_write_is_sent_once_and_a_read_each_time(service, connect):
+def test_a_write_is_sent_once_and_a_read_each_time(service, connect, store):
     connect(service)
-    store = MemoryStateStore()
 
     responses = [request(**JOB).execute(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)]
     for _ in range(2):
         request(path="/forms").execute(context_for(store))
 
-    assert responses == [responses[0]] * 3
+    assert responses[0] == service.jobs[0]
+    assert [one["id"] for one in responses[1:]] == [service.jobs[0]["id"]] * 2
+    assert all("notes" not in one for one in responses[1:])
     assert len(service.requests_to("POST", "*")) == 1
     assert len(service.requests_to("GET", "/forms")) == 2
 
 
-def test_a_write_whose_response_has_no_body_is_sent_once(service, connect):
+def test_a_write_whose_response_has_no_body_is_sent_once(service, connect, store):
     connect(service)
-    store = MemoryStateStore()
     service.fail("PUT", "/jobs/7", faults.Status(204), every=True)
 
     responses = [request(method="put", path="/jobs/7", json={}).execute(context_for(store)) for _ in range(2)]
@@ -238,27 +238,13 @@ def test_a_write_whose_response_has_no_body_is_sent_once(service, connect):
     assert len(service.requests) == 1
 
 
-def test_a_cleared_task_sends_a_write_again_if_already_done_says_so(service, connect):
+@pytest.mark.usefixtures("short_lease")
+def test_an_uncertain_write_stays_uncertain_until_if_uncertain_is_set(service, connect, store):
     connect(service)
-    store = MemoryStateStore()
-
-    for cleared, jobs in ((0, 1), (0, 1), (1, 2)):
-        request(**JOB, if_already_done="send").execute(context_for(store, cleared=cleared))
-        assert len(service.jobs) == jobs
-
-
-def test_an_uncertain_write_stays_uncertain_until_if_uncertain_is_set(service, connect):
-    connect(service)
-    store = MemoryStateStore()
     service.fail("POST", "*", faults.Reset(after_handling=True))
 
     for cleared in (0, 0, 1):
         with pytest.raises(AirflowFailException, match="POST /properties/7/jobs may or may not"):
             request(**JOB).execute(context_for(store, cleared=cleared))
     assert len(service.jobs) == 1
-    assert request(**JOB, if_uncertain="send").execute(context_for(store))["id"] == service.jobs[1]["id"]
-
-
-def test_bad_options_of_a_request_are_refused_when_the_dag_is_parsed():
-    with pytest.raises(FsmInputError, match="if_already_done: 'no' is none of reuse, send"):
-        request(**JOB, if_already_done="no")
+    assert request(**JOB, if_uncertain="create").execute(context_for(store))["id"] == service.jobs[1]["id"]

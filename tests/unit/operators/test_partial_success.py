@@ -8,7 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from fsm_provider.api import FsmInputError
 from fsm_provider.operators.jobs import FsmCreateJobsOperator, job_id_or_skip
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.bulk import MAX_UNCERTAIN_IN_A_ROW
+from fsm_provider.writes.runner import MAX_LOST_IN_A_ROW
 from tests.unit.state_store import context_for
 
 LAST = 3
@@ -122,7 +122,7 @@ def test_a_refused_token_fails_the_task_whatever_may_pass(service, connect, atte
 
     assert outcomes == [GOOD, REJECTED, MISSING]
     assert isinstance(error, AirflowFailException)
-    assert "nothing more was sent: every further job would fail with: " in str(error)
+    assert "nothing more was sent: every further request would fail with: " in str(error)
     assert "HTTP 401" in str(error)
 
 
@@ -135,7 +135,7 @@ def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, attemp
 
         outcomes, error = attempt(*range(1, 26), fail_on=fail_on, try_number=try_number)
 
-    assert outcomes == [UNCERTAIN] * MAX_UNCERTAIN_IN_A_ROW + [MISSING] * (25 - MAX_UNCERTAIN_IN_A_ROW)
+    assert outcomes == [UNCERTAIN] * MAX_LOST_IN_A_ROW + [MISSING] * (25 - MAX_LOST_IN_A_ROW)
     assert isinstance(error, AirflowFailException)
 
 
