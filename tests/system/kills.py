@@ -330,7 +330,7 @@ class Tally:
     uncertain_existing: int = 0
     uncertain_missing: int = 0
     not_created: int = 0
-    """Said to be not created, or rejected, and there is none."""
+    """Said to be not created, or rejected, or nothing definite, and there is none."""
     twice: int = 0
     """More than one job."""
     lost: int = 0
@@ -370,7 +370,7 @@ class Tally:
                 return "lost"
             case "uncertain":
                 return "uncertain_existing" if jobs else "uncertain_missing"
-            case "not_created" | "rejected" if not jobs:
+            case "not_created" | "rejected" | "unknown" if not jobs:
                 return "not_created"
         return "wrong"
 
