@@ -117,9 +117,11 @@ class Configuration:
     def is_fresh(self, route: Route) -> bool:
         """Return whether endpoint and tokens of a route are known without I/O."""
         settings = self._cached(("settings", CONFIGURATION), MAX_AGE_BEFORE_REFUSAL)
-        name = tokens_variable(route.fsm_conn_id, route.watched)
-        tokens = self._cached(("tokens", name), MAX_AGE_BEFORE_REFUSAL)
-        return settings is not None and (tokens is not None or str(route) not in settings.value)
+        if settings is None or str(route) not in settings.value:
+            return settings is not None
+        names = (route.fsm_conn_id, route.watched)
+        keys = (("tokens", tokens_variable(*names)), ("registrations", registrations_prefix(*names)))
+        return all(self._cached(key, MAX_AGE_BEFORE_REFUSAL) for key in keys)
 
     def _registrations(self, route: Route, fresher: bool) -> list[dict[str, Any]]:
         """Return what the operator has stored of the registrations of a route, oldest first."""

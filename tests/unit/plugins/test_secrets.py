@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsm_provider.plugins.webhooks.names import tokens_variable
+from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix, tokens_variable
 from fsm_provider.storage.lineage import uri_for_records
 from tests.unit.plugins import signing
 from tests.unit.plugins.conftest import TOKEN
@@ -201,3 +201,61 @@ class TestShared:
         assert post(receiver, first, "fsm_default/jobs") == 200
         assert post(receiver, other, "fsm_other/jobs") == 200
         assert post(receiver, written, "fsm_other/jobs") == 200
+
+
+class TestRegistrations:
+    """Each is a Variable of its own, which the operator writes."""
+
+    @pytest.fixture
+    def register(self, receiver):
+        """Have the operator's Variable of a registration."""
+
+        def write(number, *, route="fsm_default/jobs", digits=DIGITS, **record):
+            conn_id, watched = route.split("/")
+            given = {"for": route, "at": f"2026-01-0{number}T00:00:00+00:00", **record}
+            name = registrations_prefix(conn_id, watched) + str(number).zfill(digits)
+            receiver.set(name, record.get("text", given))
+
+        return write
+
+    def post(self, receiver, number, route="fsm_default/jobs"):
+        headers = signing.hexadecimal(f"{SECRET} {number}", BODY)
+        url = receiver.url(f"{TOKEN}{number}", route)
+        return receiver.post(BODY, headers=headers, url=url).status_code
+
+    def test_each_has_a_token_and_a_secret(self, receiver, register):
+        for number in (1, 2):
+            register(number, token=f"{TOKEN}{number}", secret=f"{SECRET} {number}")
+        receiver.configure(signature=SCHEME)
+
+        assert [self.post(receiver, number) for number in (1, 2, 3)] == [200, 200, 404]
+        assert post(receiver, SECRET) == 401  # by hand: a token without a secret
+        receiver.configure(signature=SCHEME, secrets=SECRET)
+        assert [post(receiver, SECRET), self.post(receiver, 1)] == [200, 200]
+
+    @pytest.mark.parametrize("record", [{"digits": 20}, {"route": "fsm default/jobs"}, {"text": "[1"}])
+    def test_what_is_of_another_connection_or_no_registration_is_not_read(
+        self, receiver, register, caplog, record
+    ):
+        """Names of connections that differ only in signs begin alike."""
+        given = {"token": f"{TOKEN}1", "secret": f"{SECRET} 1", **record}
+        register(1, **given)
+        receiver.configure(signature=SCHEME, base={"endpoints": {"fsm-default/jobs": {"signature": SCHEME}}})
+
+        assert self.post(receiver, 1, "fsm-default/jobs") == 404
+        receiver.configure(signature=SCHEME)
+        assert self.post(receiver, 1) == 404
+        assert SECRET not in caplog.text
+
+    def test_a_new_one_is_read_before_its_first_delivery_is_refused(self, receiver, register):
+        """However old what is known of registrations is, where tokens by hand have just been read."""
+        receiver.configure(signature=SCHEME, secrets=SECRET)
+        assert post(receiver, SECRET) == 200
+        receiver.clock.now += 5
+        assert post(receiver, "a wrong secret") == 401
+        receiver.clock.now += 5.5
+        assert post(receiver, SECRET) == 200
+
+        register(1, token=f"{TOKEN}1", secret=f"{SECRET} 1")
+
+        assert self.post(receiver, 1) == 200
