@@ -84,9 +84,9 @@ _CONN_FIELDS = {
     "idempotency_hours": _field(
         "number",
         "Idempotency (h)",
-        "Hours for which the service remembers such a key. Default: 24.",
+        "Hours for which the service remembers such a key. Default: 20.",
         exclusiveMinimum=0,
-        default=24,
+        default=20,
     ),
     "web_url": _field(
         "string",

@@ -101,7 +101,7 @@ def test_named_classes_exist():
 def test_the_connection_form_is_the_settings():
     fields = CONNECTION_TYPE["conn-fields"]
 
-    assert {"base_url", "token", *fields} == Settings.model_fields.keys()
+    assert {"base_url", "token", "account", *fields} == Settings.model_fields.keys()
     for name, field in fields.items():
         default = Settings.model_fields[name].default
         shown = field["schema"].get("default")
