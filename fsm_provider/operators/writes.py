@@ -130,6 +130,7 @@ class FsmWriteOperator(FsmOptionsOperator):
         :raises FsmError: why one of them is not known to have been made, once all have ended.
         """
         from fsm_provider.writes.outcomes import error_of, what_became
+        from fsm_provider.writes.runner import PASSING
 
         with self.runner(context, send, find=find, once_per=once_per) as runner:
             runner.load(writes)
@@ -143,6 +144,8 @@ class FsmWriteOperator(FsmOptionsOperator):
                     self.hook.metrics.incr("writes", outcome=what_became(one))
             for one in runner.pending.values():
                 if error := error_of(one, runner):
+                    if isinstance(one.error, PASSING):  # then another attempt sends it again
+                        raise one.error
                     raise error from error.__cause__
                 if not one.is_created:
                     self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)

@@ -288,7 +288,8 @@ def came_to_nothing(claim: Row, error: str) -> Change:
         # An earlier request with the same token may still be on its way.
         lease_until = row.lease_until if row.token else 0
         state: State = "uncertain" if row.was_uncertain else "free"
-        after = replace(row, state=state, error=error, lease_until=lease_until)
+        text = f"unknown since an earlier request; another failed: {error}" if row.was_uncertain else error
+        after = replace(row, state=state, error=text, lease_until=lease_until)
         return after if allows("record", row, Ask(now, claim, claim)) else row
 
     return change

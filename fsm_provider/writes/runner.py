@@ -152,7 +152,8 @@ class Runner:
         self._resting: list[Pending] = []
         self._flying: dict[Future[dict[str, Any]], tuple[Pending, Row]] = {}
         self._to_record: dict[str, Change] = {}
-        self._resume_at = self._slot_at = 0.0
+        self._resume_at = 0.0
+        self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
 
     def load(self, writes: Collection[Write]) -> None:
@@ -300,9 +301,13 @@ class Runner:
 
     def _may_begin(self) -> bool:
         """Return whether pauses and the throttle let another request begin now."""
-        if self.stop_reason or (now := time.monotonic()) < max(self._resume_at, self._slot_at):
+        if self.stop_reason or (now := time.monotonic()) < self._resume_at:
             return False
-        self._slot_at = now + self.reserve()
+        if self._slot_at is None:
+            self._slot_at = now + self.reserve()
+        if now < self._slot_at:
+            return False
+        self._slot_at = None
         return True
 
     def _send(self, write: Write, claim: Row, limit: TimeLimit) -> dict[str, Any]:
@@ -317,7 +322,7 @@ class Runner:
 
     def _await_ends(self) -> None:
         """Wait until a request ends, or it is time to look again."""
-        pause = max(self._resume_at, self._slot_at) - time.monotonic()
+        pause = max(self._resume_at, self._slot_at or 0.0) - time.monotonic()
         seconds = min(LOOK_INTERVAL, pause) if pause > 0 else LOOK_INTERVAL
         if not self._flying:
             time.sleep(seconds)
