@@ -1,6 +1,7 @@
 """One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
 
 import json
+import logging
 import os
 import signal
 import threading
@@ -14,8 +15,8 @@ from fsm_provider.api import FsmRateLimitedError, JobCreate
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
-from fsm_provider.writes.ledger import NothingSentError
-from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
+from fsm_provider.writes.outcomes import NotCreatedError
+from tests.unit.state_store import MemoryStateStore, context_for
 
 
 def job(reference="PO-1", **options):
@@ -25,13 +26,12 @@ def job(reference="PO-1", **options):
 
 
 def request(reference="PO-1", **options):
-    given = {name: value.replace("create", "send") for name, value in options.items()}
     return FsmRequestOperator(
         task_id="write",
         method="POST",
         path="/properties/7/jobs",
         json={"customerReference": reference},
-        **given,
+        **options,
     )
 
 
@@ -56,18 +56,21 @@ def alarm(handler, seconds):
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, write):
     connect(service)
     service.fail("POST", "*", faults.Reset(after_handling=True))
     service.fail("POST", "*", faults.Status(400), call=2)
 
-    for cleared, options in enumerate([{}, {"if_uncertain": "create"}, {}, {}]):
+    for cleared, options in enumerate([{}, {"if_uncertain": "create"}, {}]):
         with pytest.raises(AirflowFailException, match="may or may not have taken effect") as caught:
             write(**options).execute(context_for(store, cleared=cleared))
-        assert ("another attempt at it failed: " in str(caught.value)) == bool(options)
+        said = "unknown since an earlier request; another failed: POST /properties/7/jobs returned HTTP 400"
+        assert (said in str(caught.value)) == bool(cleared)
     assert len(service.jobs) == 1
 
 
+@pytest.mark.usefixtures("short_lease")
 def test_a_rate_limit_leaves_an_uncertain_write_uncertain_and_allows_a_retry(service, connect, store, write):
     connect(service, max_retries=0)
     service.fail("POST", "*", faults.Reset(after_handling=True))
@@ -107,17 +110,10 @@ def test_nothing_is_recorded_if_the_connection_cannot_be_read(
         prepare(connect, service, patch)
         with pytest.raises((AirflowException, RuntimeError)):
             write().execute(context_for(store))
-        assert store.entries == {}
+        assert store.rows == {}
     connect(service)
 
     assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
-    with monkeypatch.context() as patch:
-        prepare(connect, service, patch)
-        if isinstance(store, DatabaseStore) and prepare is not bad_connection:
-            with pytest.raises((AirflowException, RuntimeError)):
-                write().execute(context_for(store))
-        else:
-            assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
 
 
 def test_a_host_that_is_no_url_fails_the_task_without_a_retry(service, connect, monkeypatch, store, write):
@@ -127,7 +123,37 @@ def test_a_host_that_is_no_url_fails_the_task_without_a_retry(service, connect, 
 
     with pytest.raises(AirflowFailException, match="connection 'fsm_default': host: should be a URL"):
         write().execute(context_for(store))
-    assert store.entries == {}
+    assert store.rows == {}
+
+
+class Released(logging.Handler):
+    """Lets connections through again, once somebody waits to try again."""
+
+    def __init__(self, refusal):
+        super().__init__()
+        self.refusal = refusal
+
+    def emit(self, record):
+        self.refusal.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("fault", ["429", "connection refused"])
+def test_what_was_not_carried_out_is_sent_again_by_the_same_attempt(service, connect, store, write, fault):
+    connect(service)
+    if fault == "429":
+        service.fail("POST", "*", faults.Status(429, retry_after=0))
+    else:
+        refusal = service.refuse_connections()
+        refusal.__enter__()
+        retries, released = logging.getLogger("fsm_provider.api.retry"), Released(refusal)
+        retries.addHandler(released)
+
+    made = write().execute(context_for(store))
+    if fault != "429":
+        retries.removeHandler(released)
+
+    assert [stored["id"] for stored in service.jobs] == [made["id"]]
+    assert [row["state"] for row in store.rows.values()] == ["done"]
 
 
 @pytest.mark.parametrize("extra", [{}, {"max_requests_per_second": 0.01}])
@@ -139,24 +165,26 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
         FsmRequestOperator(task_id="first", path="/forms").execute({})
     operator, sent, context = write(), len(service.requests), context_for(store)
 
+    def states():
+        return {row["state"] for row in store.rows.values()}
+
     def interrupt(*_):
         raise TimeoutOfTask
 
     def stop():
-        if not extra:
-            service.wait_for(lambda: service.requests[sent:], 10)
+        service.wait_for(lambda: extra or service.requests[sent:], 10)
+        while states() != {"free"}:  # planned, or recorded as refused
+            time.sleep(0.05)
         if ended_by == "stop":
             operator.on_kill()
             return
-        while store.entries:  # until the intent is withdrawn, as it waits
-            time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
-    threading.Timer(1.5 if extra else 0.3, stop).start()
-    with alarm(interrupt, 0), pytest.raises((NothingSentError, TimeoutOfTask)):
+    threading.Thread(target=stop).start()
+    with alarm(interrupt, 0), pytest.raises((NotCreatedError, FsmRateLimitedError, TimeoutOfTask)):
         operator.execute(context)
 
-    assert store.entries == {}
+    assert states() == {"free"}
     assert len(service.requests) - sent == (0 if extra else 1)
 
 
@@ -164,19 +192,8 @@ def test_a_signal_in_the_waiting_thread_ends_the_wait(service, connect, store, w
     connect(service)
     service.fail("POST", "*", faults.Status(429, headers={"Retry-After": "100"}))
     operator, context = write(), context_for(store)
-    with alarm(lambda *_: operator.on_kill(), 0.5), pytest.raises(NothingSentError):
+    with alarm(lambda *_: operator.on_kill(), 0.5), pytest.raises(FsmRateLimitedError):
         operator.execute(context)
-
-
-def test_a_cleared_task_with_another_payload_sends_nothing(service, connect, store, write):
-    connect(service)
-    write("PO-1").execute(context_for(store))
-
-    with pytest.raises(AirflowFailException, match="before it was cleared, this task sent POST /prop"):
-        write("PO-2").execute(context_for(store, cleared=1))
-    assert len(service.jobs) == 1
-    write("PO-2", if_already_done="create").execute(context_for(store, cleared=1))
-    assert [made["customerReference"] for made in service.jobs] == ["PO-1", "PO-2"]
 
 
 def test_a_rejected_payload_may_be_corrected(service, connect, store, write):
