@@ -278,9 +278,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         is_current = True
         try:
             runner.load(jobs.values())
+            unsent = "not_created"
             to_create = sum(one.row.state == "free" for one in runner.pending.values())
             if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
-                unsent = "not_created"
                 raise FsmInputError(
                     f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}: "
                     "none was sent"
@@ -292,7 +292,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
             runner.ended = partial(self._report, count(1), len(jobs))
             runner.run()
-            unsent = "not_created"
         except FsmError as error:
             runner.stop(str(error))
             raise

@@ -79,8 +79,9 @@ def error_of(one: Pending, runner: Runner) -> FsmError | None:
         return _uncertain(one, row, runner)
     if one.error is not None:
         return one.error
-    before = f"; before that: {row.error}" if row.error and runner.stop_reason not in row.error else ""
-    return NotCreatedError(f"not sent: {runner.stop_reason or 'the task failed before'}{before}")
+    reason = runner.stop_reason or "the task failed before"
+    before = f"; before that: {row.error}" if row.error and reason not in row.error else ""
+    return NotCreatedError(f"not sent: {reason}{before}")
 
 
 @dataclass(eq=False)

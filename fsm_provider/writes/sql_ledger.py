@@ -121,7 +121,9 @@ class SqlLedger:
             try:
                 in_transaction(self._engine, partial(_insert, values=values))
             except IntegrityError:
-                continue  # another task plans the same
+                if missing.isdisjoint(self.load(missing)):
+                    raise
+                # another task plans the same
         return known
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
