@@ -18,8 +18,7 @@ from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
 from fsm_provider.api.downloads import Downloads, PdfLimits, PdfRequest
-from fsm_provider.api.echoes import check_event_types, check_id, check_job
-from fsm_provider.api.endpoints import Endpoint
+from fsm_provider.api.endpoints import Endpoint, check_event_types, check_id, check_job
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -30,7 +29,6 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     is_refusal,
 )
-from fsm_provider.api.excerpts import hide, hide_in
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.listing import Listing
@@ -39,6 +37,7 @@ from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, 
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, WebhookCreate, check
+from fsm_provider.api.redaction import hide, hide_in
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttle import throttle_for
@@ -85,7 +84,6 @@ class FsmClient:
         self._sleep = sleep
         self._metrics = metrics or Metrics()
         self._transport = Transport(settings, self._metrics)
-        self._downloads = Downloads(self._transport, settings, self._throttle)
 
     def __enter__(self) -> FsmClient:
         return self
@@ -329,7 +327,8 @@ class FsmClient:
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
         download = PdfRequest.from_form(form, **limits)
-        return self._with_retries(lambda token: self._downloads.fetch(download, token, read))
+        downloads = Downloads(self._transport, self.settings, self._throttle)
+        return self._with_retries(lambda token: downloads.fetch(download, token, read))
 
     def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
         return self._with_retries(lambda token: self._attempt(call, token, read), call.writes)

@@ -27,9 +27,9 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.excerpts import request_id_in
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
+from fsm_provider.api.redaction import request_id_in
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait

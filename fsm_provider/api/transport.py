@@ -36,9 +36,8 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.excerpts import excerpt, request_id_in
-from fsm_provider.api.log_filter import filter_log
 from fsm_provider.api.metrics import Metrics
+from fsm_provider.api.redaction import excerpt, filter_log, request_id_in
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.validation import parse_headers, refuse_half_characters

@@ -33,7 +33,7 @@ def traced(call: Any) -> dict[str, set[str]]:
         call()
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return passed
 
 

@@ -27,10 +27,14 @@ def push_seconds(context, result):
     context["ti"].xcom_push(key="seconds", value=time.perf_counter() - context["started"])
 
 
+def property_ids(conf):
+    return range(conf["first"], conf["first"] + conf["count"])
+
+
 def job_requests(conf):
     return [
         {"property_id": property_id, "job": pages.job_payload(property_id)}
-        for property_id in range(conf["count"])
+        for property_id in property_ids(conf)
     ]
 
 
@@ -82,7 +86,7 @@ def http_hook():
                 lambda request: hook.run(path.format_map(request), json=request["job"]).json()["id"],
                 job_requests(conf),
             )
-        assert list(responses) == [pages.job_id(property_id) for property_id in range(conf["count"])]
+        assert list(responses) == [pages.job_id(property_id) for property_id in property_ids(conf)]
 
     create()
 

@@ -13,7 +13,7 @@ from fsm_provider.api import (
     FsmError,
     Settings,
 )
-from fsm_provider.api.excerpts import EXCERPT_LENGTH
+from fsm_provider.api.redaction import EXCERPT_LENGTH
 from tests.unit.api.raw import RawServer, http
 from tests.unit.conftest import TOKEN
 
