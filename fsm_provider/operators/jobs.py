@@ -31,6 +31,7 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
+from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from fsm_provider.api.time_limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.outcomes import JobOutcome
     from fsm_provider.writes.runner import Pending, Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
@@ -175,7 +175,7 @@ class FsmCreateJobOperator(FsmJobOperator):
             job: dict[str, Any]
             (job,) = self.write_once(context, [write], self.send_job, find=find, existing=_job_of)
             self.log.info("Job %s: %s", job["id"], request)
-            if web_url := self.hook.web_url:
+            if web_url := self.hook.settings.web_url:
                 page = job_page_url(web_url, job["id"], request.property_id)
                 links = job.get("links")
                 job = {**job, "links": {**(links if isinstance(links, dict) else {}), "web": page}}
@@ -208,7 +208,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         retries send what another attempt could create. A task that was stopped fails, and so does one whose
         token is refused, or with twenty lost responses in a row (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: one :class:`~fsm_provider.writes.outcomes.JobOutcome` for each input, in order, even if the task
+    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order, even if the task
         fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
@@ -273,7 +273,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.writes.outcomes import MADE, What, job_outcomes, summary_of
 
         jobs, is_dry_run = {one.id: one for one in writes}, options["dry_run_only"]
-        web_url = self.hook.web_url
+        web_url = self.hook.settings.web_url
         unsent: What = "unknown"
         is_current = True
         try:
