@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 
 EXCERPT_LENGTH = 300
 _SECRET = re.compile(
@@ -42,9 +42,19 @@ def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
 def hide(text: str, *secrets: str) -> str:
     """Replace secrets, also as JSON and URLs write them."""
     for secret in secrets:
-        for written in (secret, secret.replace("/", "\\/"), quote(secret, safe="")):
-            text = text.replace(written, "***")
+        text = _written(secret).sub("***", text)
     return text
+
+
+@lru_cache(maxsize=64)
+def _written(secret: str) -> re.Pattern[str]:
+    """Match a secret, each character as it is, or as JSON (also inside JSON) or a URL writes it."""
+    return re.compile("".join(map(_written_character, secret)))
+
+
+def _written_character(character: str) -> str:
+    in_url = "".join(f"%{byte:02x}" for byte in character.encode())
+    return rf"(?:\\{{0,15}}{re.escape(character)}|(?i:\\{{1,15}}u{ord(character):04x}|{in_url}))"
 
 
 def hide_in(values: Any, *secrets: str) -> Any:
