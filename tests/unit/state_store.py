@@ -1,6 +1,7 @@
 """Where a task's ledger is, without an Airflow behind it: a state store, or a database."""
 
 import json
+from collections import defaultdict
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -51,8 +52,8 @@ class DatabaseStore:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "ledger.db"
         self.engine = sqlalchemy.create_engine(f"sqlite:///{self.file}")
-        self.beside = MemoryStateStore()
-        """The task state store, which such a task has too."""
+        self.beside: dict[tuple[str, str, int], MemoryStateStore] = defaultdict(MemoryStateStore)
+        """The task state stores, which such tasks have too, by run, task and map index."""
 
     @property
     def connection(self) -> str:
@@ -121,5 +122,6 @@ def context_for(
     if isinstance(store, DatabaseStore):
         # By which Airflow 2 tells attempts apart.
         dag_run = SimpleNamespace(id=int(context["ti"].id))
-        return {**context, "dag_run": dag_run, "task_state_store": store.beside}
+        beside = store.beside[run_id, task_id, map_index]
+        return {**context, "dag_run": dag_run, "task_state_store": beside}
     return context if store is None else {**context, "task_state_store": store}
