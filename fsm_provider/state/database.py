@@ -18,7 +18,13 @@ from fsm_provider.compat import unreadable_variable_is_named
 
 try:
     from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, event, inspect, select
-    from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+    from sqlalchemy.exc import (
+        DBAPIError,
+        IntegrityError,
+        NoSuchModuleError,
+        OperationalError,
+        SQLAlchemyError,
+    )
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.schema import CreateIndex, CreateTable
     from sqlalchemy.sql.functions import FunctionElement
@@ -135,9 +141,9 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
         raise AirflowNotFoundException(f"state_conn_id: {error}") from None
     except Exception as error:
         kind = (
-            BaseHook.get_connection(state_conn_id).conn_type if get_hook is BaseHook.get_hook else "its type"
+            BaseHook.get_connection(state_conn_id).conn_type if get_hook == BaseHook.get_hook else "its type"
         )
-        if not isinstance(error, ImportError) and "nknown hook type" not in str(error):
+        if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(error):
             raise
         package = PROVIDERS.get(str(kind), f"the Airflow provider of {kind}")
         raise FsmInputError(f"{named}: {error}: install {package}, with the database's driver") from None
@@ -156,7 +162,8 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
         )
     connect: dict[str, Any] = {"timeout": SQLITE_LOCK_SECONDS} if dialect == "sqlite" else {}
     if engine.driver == "psycopg":
-        connect = {"prepare_threshold": None}  # behind a PgBouncer another connection has what was prepared
+        # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be bytes.
+        connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
     if dialect != "sqlite":
         arguments |= {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
     engine = create_engine(engine.url, connect_args=connect, **arguments)
@@ -167,13 +174,10 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
 
 
 def _has_tables(engine: Engine) -> bool:
-    try:
-        with engine.connect() as connection:
-            version = connection.execute(select(_SCHEMA.c.version)).scalar()
-    except DBAPIError:
-        if inspect(engine).has_table(_SCHEMA.name):
-            raise
+    if not inspect(engine).has_table(_SCHEMA.name):
         return False
+    with engine.connect() as connection:
+        version = connection.execute(select(_SCHEMA.c.version)).scalar()
     if version not in (None, SCHEMA_VERSION):
         raise FsmInputError(
             f"state_conn_id: the tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -50,9 +51,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     except ImportError as error:
         return fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
     try:
-        with quiet_airflow():
-            entries = [one for one in _open(options.conn_id) if _is_wanted(one.row, options)]
-        return COMMANDS[options.command](entries, options)
+        with ExitStack() as stack:
+            with quiet_airflow():
+                every = _open(options.conn_id, stack)
+                entries = [one for one in every if _is_wanted(one.row, options)]
+            return COMMANDS[options.command](entries, options)
     except RefusedError as error:
         return fail(1, str(error))
     except SQLAlchemyError as error:
@@ -62,12 +65,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         return fail(2, str(error))
 
 
-def _open(conn_id: str) -> Iterator[Entry]:
+def _open(conn_id: str, stack: ExitStack) -> Iterator[Entry]:
     from fsm_provider.compat import hook_outside_of_tasks
     from fsm_provider.hooks.fsm import FsmHook
 
     hook = FsmHook.outside_of_tasks(conn_id)
-    service, state_conn_id = hook.service, hook.state_conn_id
+    service, state_conn_id = hook.settings.service, hook.settings.state_conn_id
     if state_conn_id is None:
         from fsm_provider.writes.airflow_rows import change_row, rows_in_airflow
 
@@ -78,6 +81,7 @@ def _open(conn_id: str) -> Iterator[Entry]:
     from fsm_provider.writes.sql_ledger import SqlLedger, rows_of_service
 
     engine = open_database(state_conn_id, hook_outside_of_tasks)
+    stack.callback(engine.dispose)
     for scope, row in rows_of_service(engine, service):
         ledger = SqlLedger(engine, service, scope)
         yield Entry(row, partial(ledger.change_one, row.id))
