@@ -1,10 +1,15 @@
 """Empty databases for a ledger.
 
-``FSM_DATABASES`` names others than SQLite: ``postgresql,mariadb``, as ``make test-databases`` does.
+``FSM_DATABASES`` names others than SQLite, as ``make test-databases`` does: ``postgresql`` and ``psycopg2``
+are one server by two drivers, ``pgbouncer`` is one behind a PgBouncer that pools transactions, and there is
+``mariadb``.
 """
 
 import json
 import os
+import shutil
+import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +20,8 @@ from typing import Any
 
 import sqlalchemy
 
-from tests.distributed.backends import mariadb, postgresql
+from tests.distributed.backends import USER, Server, mariadb, postgresql
+from tests.system.local_airflow import free_port
 
 DATABASES = os.environ.get("FSM_DATABASES", "sqlite").split(",")
 _numbers = count(1)
@@ -55,11 +61,47 @@ class Database:
 
 
 @contextmanager
+def pgbouncer(behind: str) -> Iterator[str]:
+    """Run a PgBouncer in front of a PostgreSQL, and give its URL, without a scheme.
+
+    Three sessions of the server serve all clients of a user, each for a transaction.
+    """
+    at, port = sqlalchemy.engine.make_url(f"postgresql://{behind}"), free_port()
+    with tempfile.TemporaryDirectory(prefix="fsm-pgbouncer-") as folder:
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": port,
+            "unix_socket_dir": "",
+            "auth_type": "trust",
+            "auth_file": f"{folder}/users",
+            "auth_user": USER,
+            "pool_mode": "transaction",
+            "default_pool_size": 3,
+            "ignore_startup_parameters": "extra_float_digits",
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        databases = ["[databases]", f"* = host={at.host} port={at.port}", "[pgbouncer]"]
+        Path(folder, "ini").write_text("\n".join([*databases, *lines, ""]))
+        Path(folder, "users").write_text(f'"{USER}" ""\n')
+        as_user = []
+        if os.geteuid() == 0:  # as which it does not run
+            shutil.chown(folder, USER, USER)
+            as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
+        command = [*as_user, shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", f"{folder}/ini"]
+        probe = ["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"]
+        with Server(f"{USER}@127.0.0.1:{port}/postgres", command, probe, Path(folder), signal.SIGINT) as one:
+            yield one.url
+
+
+@contextmanager
 def server(kind: str) -> Iterator[str | int | None]:
     """Run the server of a database, if it needs one; give what :func:`empty_database` needs."""
-    if kind == "postgresql":
+    if kind in ("postgresql", "psycopg2"):
         with postgresql() as url:
             yield url
+    elif kind == "pgbouncer":
+        with postgresql() as url, pgbouncer(url) as pooled:
+            yield pooled
     elif kind == "mariadb":
         with mariadb() as port:
             yield port
@@ -67,8 +109,11 @@ def server(kind: str) -> Iterator[str | int | None]:
         yield None
 
 
-def empty_database(kind: str, at: str | int | None, folder: Path) -> Database:
-    """Make an empty database on a server."""
+def empty_database(kind: str, at: str | int | None, folder: Path, encoding: str = "") -> Database:
+    """Make an empty database on a server.
+
+    :param encoding: of a PostgreSQL, else it is UTF-8.
+    """
     name = f"ledger{next(_numbers)}"
     if kind == "sqlite":
         file = folder / f"{name}.db"
@@ -78,8 +123,16 @@ def empty_database(kind: str, at: str | int | None, folder: Path) -> Database:
         Database({}, url).execute(f"CREATE DATABASE {name}")
         login = {"conn_type": "mysql", "host": "127.0.0.1", "port": at, "login": "root"}
         return Database({**login, "schema": name}, f"{url}/{name}")
-    port = sqlalchemy.engine.make_url(f"postgresql://{at}").port
-    url = f"postgresql+psycopg2://{at}"
-    Database({}, url).execute(f"CREATE ROLE {name} LOGIN", f"CREATE SCHEMA {name} AUTHORIZATION {name}")
-    login = {"conn_type": "postgres", "host": "127.0.0.1", "port": port, "login": name, "schema": "postgres"}
-    return Database(login, url.replace("postgres@", f"{name}@"))
+    url = sqlalchemy.engine.make_url(f"postgresql+psycopg2://{at}")
+    admin = Database({}, str(url))
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    if encoding:
+        with admin.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            made = f"CREATE DATABASE {name} OWNER {name} TEMPLATE template0 ENCODING '{encoding}'"
+            connection.execute(sqlalchemy.text(made))
+    else:
+        admin.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
+    mine = url.set(username=name, database=name if encoding else "postgres")
+    login = {"conn_type": "postgres", "host": mine.host, "port": mine.port, "login": name}
+    extra = {"sqlalchemy_scheme": "postgresql+psycopg2"} if kind == "psycopg2" else {}
+    return Database({**login, "schema": mine.database, "extra": extra}, str(mine))
