@@ -170,7 +170,11 @@ class Settings(BaseModel):
     @property
     def service(self) -> str:
         """Base URL and account, the same for each way to write them."""
-        return service_name(self.base_url, self.account)
+        parts = split_url(self.base_url)
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+        port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+        account = f" (account {self.account})" if self.account else ""
+        return f"{parts.scheme}://{host}{port}{parts.path}{account}"
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
@@ -200,17 +204,6 @@ def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
     if not hostname or parts.scheme not in DEFAULT_PORTS:
         raise ValueError(f"should be a URL such as {example}")
     return parts
-
-
-def service_name(base_url: str, account: str) -> str:
-    """Return base URL and account, the same for each way to write them.
-
-    :raises ValueError: if the URL is none.
-    """
-    parts = split_url(base_url.rstrip("/"))
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-    port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}{parts.path}{f' (account {account})' if account else ''}"
 
 
 def _needs_https(url: str, *, example: str) -> bool:

@@ -15,7 +15,7 @@ from fsm_provider.api.client import FsmClient
 from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.pagination import DEFAULT_MAX_PAGES
-from fsm_provider.api.settings import EXAMPLE_URL, Settings, service_name
+from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable_is_named
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
@@ -82,37 +82,14 @@ class FsmHook(BaseHook):
         return self.client
 
     @property
-    def state_conn_id(self) -> str | None:
-        """The connection of the database that holds the ledger, None if Airflow does.
-
-        :raises FsmInputError: if it cannot be told; other fields of the connection may be invalid.
-        """
-        with _named(self._connection):
-            conn_id = _extra(self._connection).get("state_conn_id")
-        return str(conn_id) if conn_id else None
-
-    @property
-    def service(self) -> str:
-        """Base URL and account, the same for each way to write them; other fields may be invalid.
-
-        :raises FsmInputError: if it cannot be told.
-        """
-        with _named(self._connection):
-            given = _url_and_token(self._connection)
-            try:
-                return service_name(given["base_url"], given["account"])
-            except ValueError as error:
-                raise FsmInputError(f"host: {error}") from None
+    def settings(self) -> Settings:
+        """The settings of :attr:`client`."""
+        return self.client.settings
 
     @property
     def metrics(self) -> Metrics:
         """Airflow's metrics, with the connection as a tag."""
         return AirflowMetrics(connection=self.fsm_conn_id)
-
-    @property
-    def web_url(self) -> str | None:
-        """The setting ``web_url``."""
-        return self.client.settings.web_url
 
     @cached_property
     def _connection(self) -> Connection:
@@ -181,7 +158,7 @@ class FsmHook(BaseHook):
 
         path = ObjectStoragePath(str(destination))
         if not isinstance(form, Form):
-            form = parse_form("form", form, self.client.settings.server_timezone)
+            form = parse_form("form", form, self.settings.server_timezone)
         with AtomicFiles(path.parent, context_for_current_task(), part=path.name) as files:
             stored = self.client.download_pdf(form, partial(files.store, path.name), **limits)
         report(self, inputs=[uri_for_records(self.fsm_conn_id, "forms")])
@@ -225,7 +202,7 @@ class FsmHook(BaseHook):
         if second is None:
             return True, (
                 f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "
-                f"parameter '{self.client.settings.cursor_param}' is right could not be tried."
+                f"parameter '{self.settings.cursor_param}' is right could not be tried."
             )
         return True, "The token is accepted, and the second page of forms followed the first."
 

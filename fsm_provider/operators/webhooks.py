@@ -98,7 +98,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             context,
             [one.write for one in missing.values()],
             send,
-            once_per="run" if self.hook.state_conn_id is None else "key",
+            once_per="run" if self.hook.settings.state_conn_id is None else "key",
             prepare=lambda write: missing[write.key].prepare(),
             existing=lambda row: missing[row.key].existing(row),
         )

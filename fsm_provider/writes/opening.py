@@ -41,7 +41,7 @@ def open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLe
         or recorded elsewhere. Nothing is sent then.
     :raises Exception: if the connection or the ledger cannot be read.
     """
-    state_conn_id, service = hook.state_conn_id, hook.service
+    state_conn_id, service = hook.settings.state_conn_id, hook.settings.service
     store = task_state_store(context)
     if by_key and "ti" not in context:
         raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")

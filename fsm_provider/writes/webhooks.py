@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmInputError, FsmRegistrationMismatchError, FsmSecretNotStoredError
-from fsm_provider.api.excerpts import hide_in
+from fsm_provider.api.redaction import hide_in
 from fsm_provider.links.webhooks import HIDDEN
 from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
 from fsm_provider.state.digest import digest_for
@@ -39,7 +39,7 @@ class Registration:
         self._hook = hook
         self._payload = payload
         watched, events = payload.object, sorted(payload.event_types)
-        digest = digest_for([hook.service, watched, events, payload.target_url], DIGITS)
+        digest = digest_for([hook.settings.service, watched, events, payload.target_url], DIGITS)
         self.variable = f"{registrations_prefix(hook.fsm_conn_id, watched)}{digest}"
         self.write = Write(
             method="POST",

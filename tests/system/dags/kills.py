@@ -80,7 +80,7 @@ def die_in_database(dies_at, victim):
 def arm(context):
     conf = context["dag_run"].conf
     if context["ti"].try_number == 1 and (dies_at := STORES.get(conf["point"])):
-        if FsmHook(conf["fsm_conn_id"]).state_conn_id:
+        if FsmHook(conf["fsm_conn_id"]).settings.state_conn_id:
             die_in_database(dies_at, conf["victim"])
         else:
             context["task_state_store"] = DeadlyStore(context["task_state_store"], dies_at, conf["victim"])

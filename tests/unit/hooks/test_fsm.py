@@ -106,19 +106,16 @@ def hook_for(monkeypatch, **fields):
         ({"host": "https://api.example.com/v1"}, "https://api.example.com/v1"),
         ({"host": "HTTPS://API.example.com:443/v1/"}, "https://api.example.com/v1"),
         ({"host": "api.example.com/v1", "port": 443}, "https://api.example.com/v1"),
-        ({"host": "http://api.example.com:443"}, "http://api.example.com:443"),
+        ({"host": "http://localhost:443"}, "http://localhost:443"),
+        ({"host": "https://api.example.com", "login": " north "}, "https://api.example.com (account north)"),
         ({"host": "https://[::1]:443/v1"}, "https://[::1]/v1"),
         ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
         ({"host": "https://[::1]:8443"}, "https://[::1]:8443"),
         ({"host": "https://[::1:8443]"}, "https://[::1:8443]"),
-        (
-            {"host": "https://api.example.com", "password": "", "extra": {"timeout": 0}},
-            "https://api.example.com",
-        ),
     ],
 )
 def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields, service):
-    assert hook_for(monkeypatch, **fields).service == service
+    assert hook_for(monkeypatch, **fields).settings.service == service
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,7 @@ def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields
 )
 def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
     with pytest.raises(FsmInputError) as refused:
-        _ = hook_for(monkeypatch, host=host).service
+        _ = hook_for(monkeypatch, host=host).settings.service
 
     assert str(refused.value) == (
         "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1"
