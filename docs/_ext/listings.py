@@ -38,7 +38,7 @@ MODULES_BESIDE = {
 }
 """Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
-    "fsm_provider.operators.jobs": ("JobOutcome", "find_by"),
+    "fsm_provider.operators.jobs": ("JobOutcome",),
     "fsm_provider.transfers.forms": ("PdfOutcome",),
 }
 """What users import from a module that is defined in another one."""

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+from dataclasses import replace
 from importlib.metadata import metadata
 from pathlib import Path
 from pkgutil import resolve_name
@@ -11,6 +12,7 @@ from typing import get_args, get_type_hints, is_typeddict
 
 import pytest
 import yaml
+from sqlalchemy import create_engine
 
 import fsm_provider
 from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
@@ -21,7 +23,11 @@ from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme, WebhookEndpoint
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.state.database import METADATA
+from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
+from fsm_provider.writes.ledger import Write
+from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
@@ -34,7 +40,7 @@ OUTPUT = {"text"}
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 RUN_IN_A_DATABASE = {"sql"}
-"""By tests/unit/transfers/test_windows.py, which fails at one for any other than DuckDB or PostgreSQL."""
+"""Those of files.md by tests/unit/transfers/test_windows.py, those of ledger.md here."""
 
 
 def test_every_block_is_run_or_included():
@@ -60,6 +66,27 @@ def test_python_runs_as_it_stands(block):
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
 def test_json_is_a_configuration_that_the_receiver_takes(block):
     assert ReceiverSettings.parse(block.text).endpoints
+
+
+def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_runs():
+    engine = create_engine("sqlite://")
+    METADATA.create_all(engine)
+    task, by_key = Task("planned", "monday", "create"), ""
+    export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
+
+    with engine.begin() as connection:
+        for scope, key, state in [("s", "old", "done"), ("s", "open", "uncertain"), (by_key, "kept", "done")]:
+            row = replace(Write(method="POST", path="/x", content=1, key=key).planned(task), state=state)
+            values = SqlLedger(engine, "https://api.example.com", scope)._values(replace(row, sent_at=1))
+            connection.execute(LEDGER.insert().values(values))
+        before = connection.exec_driver_sql(export).mappings().all()
+        connection.exec_driver_sql(delete)
+        after = connection.exec_driver_sql(export).mappings().all()
+
+    assert [(row["key"], row["run_id"]) for row in before] == [
+        (key, "monday") for key in ("old", "open", "kept")
+    ]
+    assert [row["key"] for row in after] == ["open", "kept"]
 
 
 def test_the_connection_that_is_shown_as_the_fakes_is_its():
