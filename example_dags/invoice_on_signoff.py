@@ -2,15 +2,17 @@
 
 A listing of forms contains no amount, and the service cannot look a job up. So the amounts come from the due
 list of ``planned_maintenance_jobs``, and the ids of the jobs from the ledger in the database that
-``state_conn_id`` of the connection ``fsm_default`` names: ``look_up_jobs`` is a dry run and sends nothing. It
-warns if a row has changed since its job was created. The amount that the list has now counts.
+``state_conn_id`` of the connection ``fsm_default`` names: ``look_up_jobs`` is a dry run and sends nothing. A
+row that has changed since its job was created is not that job's any more. So an amount that is agreed, or
+corrected, after that goes into a column of its own, ``agreedAmount``, which is sent to nobody and counts.
 
 A draft invoice is a file, ``job=<id>.json``, on this machine or in any object storage that Airflow knows. The
 accounting system may take it away. ``records/job=<id>.json`` stays: a job that has one gets no other draft
 invoice, whichever run or form comes again. A form that leads to no draft invoice is kept as
 ``held/job=<id>,form=<id>.json`` with the reason, and reported when it is new:
 
-- The job was created for no row of the due list, or the row has no amount above zero. Each run checks again.
+- The job was created for no row of the due list as it is now, or the row has no amount above zero. Each run
+  checks again.
 - The job already has a draft invoice, for another sign-off form. Delete the file once somebody has checked.
 - A run was stopped while it wrote the draft invoice, and there is none: either it was never written, or it
   is already taken away. If the accounting system has it, move ``begun/job=<id>.json`` into ``records/``,
@@ -50,10 +52,14 @@ OPTIONAL = ("notes", "priority", "quotedAmount")
 Row = dict[str, Any]
 
 
-def jobs_in(text: str) -> list[Row]:
-    """Return the jobs of a due list, as ``planned_maintenance_jobs`` sends them."""
-    rows = [dict.fromkeys(OPTIONAL) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
-    fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}}
+def jobs_in(text: str, amount: str = "quotedAmount") -> list[Row]:
+    """Return the jobs of a due list, as ``planned_maintenance_jobs`` sends them.
+
+    :param amount: the column of the amounts.
+    """
+    columns = (*OPTIONAL, amount)
+    rows = [dict.fromkeys(columns) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
+    fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}, "quotedAmount": amount}
     return jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
 
 
@@ -165,12 +171,13 @@ def invoice_on_signoff():
     def begin(params):
         return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
 
-    @task
+    @task(multiple_outputs=True)
     def read_due_list(params):
-        return jobs_in(path_for(params["due_list"]).read_text(encoding="utf-8-sig"))
+        text = path_for(params["due_list"]).read_text(encoding="utf-8-sig")
+        return {"jobs": jobs_in(text), "agreed": jobs_in(text, "agreedAmount")}
 
     @task
-    def draft_invoices(listed, jobs, outcomes, params, **context):
+    def draft_invoices(listed, due_list, outcomes, params, **context):
         """Write what can be drafted, and hold the rest."""
         folder = path_for(params["invoices"])
         held_before = [read_record(path) for path in (folder / "held").glob("*.json")]
@@ -178,8 +185,10 @@ def invoice_on_signoff():
         # Of a form that is held and listed again, the listed one is newer.
         forms = {form["id"]: form for form in [*held_before, *signed_off]}.values()
         names = {str(form["jobID"]): draft_name(form["jobID"]) for form in forms}
-        known = zip(jobs, outcomes, strict=True)
-        created = {str(outcome["jobID"]): job["job"] for job, outcome in known if outcome["jobID"]}
+        known = zip(due_list["jobs"], due_list["agreed"], outcomes, strict=True)
+        created = {
+            str(one["jobID"]): job["job"] | agreed["job"] for job, agreed, one in known if one["jobID"]
+        }
         with AtomicFiles(folder, context) as files:
             recorded, begun = record_drafts(files)
             invoiced = {
@@ -211,9 +220,11 @@ def invoice_on_signoff():
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
-    jobs = read_due_list()
-    look_up_jobs = FsmCreateJobsOperator(task_id="look_up_jobs", jobs=jobs, once_per="key", dry_run=True)
-    draft_invoices(list_forms.output, jobs, look_up_jobs.output) >> commit(begun["now"])
+    due_list = read_due_list()
+    look_up_jobs = FsmCreateJobsOperator(
+        task_id="look_up_jobs", jobs=due_list["jobs"], once_per="key", dry_run=True
+    )
+    draft_invoices(list_forms.output, due_list, look_up_jobs.output) >> commit(begun["now"])
 
 
 invoice_on_signoff()

@@ -10,9 +10,11 @@ clear, not if the run is deleted and triggered again. ``report`` prints the outc
 
 - ``created`` or ``existing``: the job exists. For ``existing``, the report names the task that created it.
 - ``rejected`` or ``not_created``: the run fails, unless ``fail_on`` is another; the next one sends it again.
-- ``uncertain``, or ``rejected`` by HTTP 409: the job may exist. Each run fails, and none sends the row again
-  until a person has looked for the reference in the service, and runs ``python -m fsm_provider ledger settle
-  PM-2026-0001`` with ``--job-id 4711`` or ``--not-created``, and ``--why "looked in the app"``.
+  If the row has changed since its job was created, no run sends it: restore the row, or give it another
+  reference.
+- ``uncertain``: the job may exist. Each run fails, and none sends the row again until a person has looked for
+  the reference in the service, and runs ``python -m fsm_provider ledger settle PM-2026-0001`` with ``--job-id
+  4711`` or ``--not-created``, and ``--why "looked in the app"``.
 """
 
 import csv

@@ -232,7 +232,7 @@ FsmCreateJobOperator(
     ),
     Mistake(
         "once_per_key_without_database",
-        ("once_per: 'key' needs a ledger in a database", "state_conn_id"),
+        ("state_conn_id: is missing", "airflow connections add fsm_ledger"),
         tasks="""
 FsmCreateJobsOperator(
     task_id="create_jobs",

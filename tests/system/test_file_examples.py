@@ -103,7 +103,7 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_onc
         ]
     )
 
-    due_list.write_text("\n".join([*rows[:2], rows[2] + "45.50"]))
+    due_list.write_text("\n".join([f"{rows[0]},agreedAmount", rows[1], f"{rows[2]},45.50"]))
     # The accounting system removes the draft, and its form is listed again.
     (folder / f"job={quoted}.json").unlink()
     run_id, state = run(airflow, INVOICES, **params)

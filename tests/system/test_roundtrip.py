@@ -50,7 +50,6 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     assert airflow.xcom(dag_id, run_id, "report") == {
         "purchaseOrder": f"PO-{mode}",
         "jobID": job["id"],
-        "link": job["links"]["self"],
         "forms": ["Gas Safety Record", "Job Sign-off"],
     }
     assert airflow.extra_links(dag_id, run_id, "create_job") == {"Job": job["links"]["self"]}

@@ -169,7 +169,7 @@ class TestJobsIn:
     LIST = EXAMPLES / "data" / "planned_maintenance.csv"
 
     def test_the_jobs_are_those_that_planned_maintenance_sends(self):
-        """Else the ledger would warn of a change."""
+        """Else the ledger would take them for other jobs."""
         assert invoices.jobs_in(self.LIST.read_text()) == planned.due_jobs(self.LIST.read_text(), date.max)
 
     @pytest.mark.parametrize("amount", ["-5", '"120,00"', "NaN!", "Infinity", "tba", "1E+3"])
@@ -184,9 +184,21 @@ class TestDraftInvoices:
         params = {"form_name": "Job Sign-off", "invoices": str(tmp_path)}
         jobs = [{"key": "A", "job": {"customerReference": "A", "quotedAmount": "9.00"}}]
 
-        result = draft([form(1, None)], jobs, [{"key": "A", "jobID": None}], params)
+        result = draft([form(1, None)], {"jobs": jobs, "agreed": jobs}, [{"key": "A", "jobID": None}], params)
 
         assert (result["drafted"], result["held"]) == ([], 1)
+
+    @pytest.mark.parametrize(("agreed", "amount"), [("", "9.00"), ("45.50", "45.50")])
+    def test_an_amount_that_was_agreed_counts_and_the_job_is_the_same(self, tmp_path, agreed, amount):
+        draft = invoices.invoice_on_signoff().get_task("draft_invoices").python_callable
+        text = f"reference,propertyID,due,quotedAmount,agreedAmount\nA,7,2026-01-05,9.00,{agreed}\n"
+        due_list = {"jobs": invoices.jobs_in(text), "agreed": invoices.jobs_in(text, "agreedAmount")}
+        params = {"form_name": "Job Sign-off", "invoices": str(tmp_path)}
+
+        result = draft([form(1)], due_list, [{"key": "A", "jobID": 77}], params)
+
+        assert [one["amount"] for one in result["drafted"]] == [amount]
+        assert due_list["jobs"] == planned.due_jobs(text, date.max)
 
 
 def test_a_file_is_named_by_its_job_and_form_whatever_they_are():
