@@ -121,7 +121,6 @@ def tells_nothing(store, prepare):
     return is_away or prepare in (connection_unreadable, connection_missing)
 
 
-@pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("cleared", [0, 1])
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
 @pytest.mark.parametrize(("prepare", "third"), ENDS.values(), ids=ENDS)
