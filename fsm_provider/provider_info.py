@@ -73,7 +73,7 @@ _CONN_FIELDS = {
         "string",
         "Ledger's connection",
         "The connection of a SQL database that records what is sent: once across runs, DAGs and Airflows. "
-        "Empty: Airflow records it, for each run.",
+        "Empty: Airflow 3.3 records it, for each run.",
     ),
     "idempotency_header": _field(
         "string",
@@ -134,14 +134,6 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "north",
                         "default": "",
-                    },
-                    "ledger_retention_days": {
-                        "description": "Before Airflow 3.3, how many days after a task's last attempt its "
-                        "ledger is deleted from Airflow's Variables, by a later run of the task.",
-                        "version_added": None,
-                        "type": "integer",
-                        "example": "30",
-                        "default": "90",
                     },
                     "webhook_secrets_function": {
                         "description": "The function that returns the signing secrets of endpoints with "

@@ -221,7 +221,7 @@ FsmCreateJobOperator(task_id="create", fsm_conn_id="ledger_not_defined", propert
     ),
     Mistake(
         "ledger_in_a_relative_path",
-        ("state_conn_id", "'relative_ledger' should be the absolute path of a file"),
+        ("state_conn_id", "'relative_ledger': its host should be the absolute path of a file"),
         tasks="""
 FsmCreateJobOperator(
     task_id="create_job", fsm_conn_id="ledger_in_a_relative_path", property_id=7, job={"notes": "1"}
