@@ -265,5 +265,5 @@ def test_a_connection_without_a_ledger_is_refused_in_words_that_help(
 
     assert airflow.wait_for_run("planned_without_ledger", run_id) == "failed"
     log = airflow.task_log("planned_without_ledger", run_id, "create_jobs")
-    assert "set state_conn_id in the extra of connection 'fsm_default'" in log
+    assert "Set state_conn_id in the extra of connection 'fsm_default'" in log
     assert posts_to(service, 9111) == [0]
