@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
@@ -34,10 +34,8 @@ class WatchedAsset:
     :param watch: its current configuration.
     :param waiting: the replay that is requested, and that no watcher has begun.
     :param has_watcher: whether a watcher runs.
-    :ivar place: what it is, as ``--in`` says it.
     """
 
-    place: ClassVar[str] = "asset"
     watch: FormWatch
     waiting: Replay | None
     has_watcher: bool

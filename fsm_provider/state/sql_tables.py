@@ -1,4 +1,4 @@
-"""The tables of a SQL database that holds ledgers and watermarks, created on first use."""
+"""The tables of a SQL database that holds ledgers and what is stored with assets, created on first use."""
 
 from __future__ import annotations
 
@@ -81,19 +81,6 @@ HISTORY = Table(
     **_MYSQL,
 )
 """What people have changed, each in the transaction that changed it. ``entry`` is what was there before."""
-
-WATERMARKS = Table(
-    "fsm_watermarks",
-    _metadata,
-    Column("service", String(DIGITS), primary_key=True),
-    Column("name_digest", String(DIGITS), primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("base_url", Text, nullable=False),
-    Column("at", String(32), nullable=False),
-    Column("updated_at", DateTime, nullable=False),
-    **_MYSQL,
-)
-"""One watermark each. ``at`` is ISO 8601 in UTC, always as long, so that texts sort as the times do."""
 
 _SCHEMA = Table(
     "fsm_ledger_schema",
