@@ -150,14 +150,16 @@ def completed_forms(
         name=name,
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
         watchers=[
-            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
+            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)),
             AssetWatcher(
                 name=f"{name} configuration",
                 trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
             ),
             AssetWatcher(
                 name=f"{name} interval",
-                trigger=FsmFormIntervalTrigger(asset_name=name, poll_interval=interval),
+                trigger=FsmFormIntervalTrigger(
+                    asset_name=name, fsm_conn_id=fsm_conn_id, poll_interval=interval
+                ),
             ),
         ],
     )

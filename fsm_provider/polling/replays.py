@@ -11,7 +11,7 @@ from fsm_provider.api.form_filter import format_time
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.validation import parse_past, parse_time
 from fsm_provider.polling.watch import FormWatch
-from fsm_provider.state.asset_store import AssetReader
+from fsm_provider.state.assets import AssetReader
 
 logger: logging.Logger = logging.getLogger(__name__)
 

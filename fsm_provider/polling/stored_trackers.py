@@ -12,7 +12,7 @@ from fsm_provider.polling.configurations import CONFIGURATIONS, CONFLICT_WINDOW,
 from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark
 from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.watch import FormWatch, filter_from, question_from
-from fsm_provider.state.asset_store import AssetReader
+from fsm_provider.state.assets import AssetReader
 from fsm_provider.state.digest import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)

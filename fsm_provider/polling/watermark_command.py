@@ -127,7 +127,7 @@ async def _emit_again(options: argparse.Namespace, since: datetime, until: datet
             rows = [tuple(str(form[key]) for key in FORM_COLUMNS) for form in forms[:MAX_SHOWN]]
             line = f"{asset.name}: {len(forms)} forms {replay} would be emitted again"
             return [line], [FORM_COLUMNS, *rows] if rows else []
-        asset.request(replay)
+        await asset.request(replay)
     begins = "within a minute" if asset.has_watcher else "once a watcher runs, and none does: see show"
     return [f"{asset.name}: forms {replay} are emitted again. That begins {begins}."], []
 

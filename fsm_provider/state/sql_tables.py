@@ -28,13 +28,13 @@ DIGITS = 32
 CREATE_PAUSE = 0.5
 """Seconds before the tables are created again that another task may be creating."""
 
-_metadata = MetaData()
-_MYSQL: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
-_LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
+METADATA = MetaData()
+TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+LONG_TEXT = Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
 
 LEDGER = Table(
     "fsm_ledger",
-    _metadata,
+    METADATA,
     Column("service", String(DIGITS), primary_key=True),
     Column("scope", String(DIGITS), primary_key=True),
     Column("key_digest", String(DIGITS), primary_key=True),
@@ -48,25 +48,25 @@ LEDGER = Table(
     Column("attempt", String(64), nullable=False),
     Column("version", Integer, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("entry", _LONG_TEXT, nullable=False),
+    Column("entry", LONG_TEXT, nullable=False),
     Column("updated_at", DateTime, nullable=False),
-    **_MYSQL,
+    **TABLE_OPTIONS,
 )
 """One entry of a ledger each. ``entry`` is JSON; the columns beside it are for the eye, in UTC."""
 
 ATTEMPTS = Table(
     "fsm_ledger_attempts",
-    _metadata,
+    METADATA,
     Column("task", String(DIGITS), primary_key=True),
     Column("attempt", String(64), nullable=False),
     Column("stored_at", DateTime, nullable=False),
-    **_MYSQL,
+    **TABLE_OPTIONS,
 )
 """The latest attempt of each task instance. No other attempt of it claims anything."""
 
 HISTORY = Table(
     "fsm_ledger_history",
-    _metadata,
+    METADATA,
     # Sorts by time. The database numbers nothing: that needs rights of its own.
     Column("id", String(DIGITS), primary_key=True),
     Column("service", String(DIGITS), nullable=False),
@@ -77,16 +77,16 @@ HISTORY = Table(
     Column("who", Text, nullable=False),
     Column("why", Text, nullable=False),
     Column("action", Text, nullable=False),
-    Column("entry", _LONG_TEXT, nullable=False),
-    **_MYSQL,
+    Column("entry", LONG_TEXT, nullable=False),
+    **TABLE_OPTIONS,
 )
 """What people have changed, each in the transaction that changed it. ``entry`` is what was there before."""
 
 _SCHEMA = Table(
     "fsm_ledger_schema",
-    _metadata,
+    METADATA,
     Column("version", Integer, primary_key=True, autoincrement=False),
-    **_MYSQL,
+    **TABLE_OPTIONS,
 )
 
 
@@ -152,7 +152,7 @@ def has_tables(engine: Engine) -> bool:
 
 def statements(engine: Engine) -> str:
     """Return the statements that create the tables, for a user who may do so."""
-    tables = [str(CreateTable(table).compile(engine)).strip() for table in _metadata.sorted_tables]
+    tables = [str(CreateTable(table).compile(engine)).strip() for table in METADATA.sorted_tables]
     version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
     insert = version.compile(engine, compile_kwargs={"literal_binds": True})
     return ";\n".join([*tables, f"{insert};"])
@@ -180,7 +180,7 @@ def _create(engine: Engine, is_last: bool) -> None:
                 # A transaction then waits once for the disk, not three times.
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         with engine.begin() as connection:
-            _metadata.create_all(connection)
+            METADATA.create_all(connection)
             connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
     except SQLAlchemyError as error:
         # Another task may be creating them. Where the database is away, the next query says so.
@@ -192,4 +192,4 @@ def _create(engine: Engine, is_last: bool) -> None:
             ) from None
         time.sleep(CREATE_PAUSE)
     else:
-        logger.info("Created the tables %s", ", ".join(_metadata.tables))
+        logger.info("Created the tables %s", ", ".join(METADATA.tables))

@@ -19,6 +19,7 @@ from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
 from fsm_provider.polling import new_forms  # noqa: E402
+from fsm_provider.polling.asset_stores import asset_store_for  # noqa: E402
 from fsm_provider.polling.configurations import CONFIGURATIONS, announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
     BEGAN,
@@ -233,8 +234,9 @@ def test_a_configuration_that_replaces_another_emits_the_rest_of_its_backlog(ser
 async def events_by_hand(watch, *outcomes):
     """The forms of the first events, of each of which Airflow notes an outcome."""
     await announce(watch)
-    await announce_interval(watch["asset_name"], 1.0)
-    producer, emitted = FormEventProducer(watch["asset_name"]), []
+    asset = watch["asset_name"], watch["fsm_conn_id"]
+    await announce_interval(*asset, 1.0)
+    producer, emitted = FormEventProducer(watch["asset_name"], asset_store_for(*asset)), []
     async with aclosing(producer.open_stream()) as events:
         for outcome in outcomes:
             async with asyncio.timeout(300):

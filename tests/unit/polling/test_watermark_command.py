@@ -33,16 +33,9 @@ def airflow_database():
 
 
 @pytest.fixture(autouse=True)
-def connected(service, connect, airflow_database, request):
-    from airflow.models import Variable
-    from airflow.utils.session import create_session
-
-    if "store" in request.fixturenames:
-        request.getfixturevalue("store")
+def connected(service, connect, airflow_database, database):
+    """With a database for Airflow before 3.3."""
     connect(service, max_retries=0)
-    yield
-    with create_session() as session:
-        session.query(Variable).delete()
 
 
 @pytest.fixture
@@ -65,15 +58,21 @@ def run(capsys):
 
 @contextmanager
 def opened_store():
-    """The store of the asset, in Airflow's database."""
+    """The store of the asset, as commands open it."""
     from airflow.utils.session import create_session
 
-    from fsm_provider.state.server_asset_store import ServerAssetStore, active_assets
+    from fsm_provider.polling.watched_assets import _store_of
+    from fsm_provider.state.server_asset_store import active_assets
     from tests.unit.polling.emitting import NAME
 
     with create_session() as session:
         (asset,) = active_assets(NAME, session)
-        yield ServerAssetStore(asset, session)
+        yield _store_of(asset, session)
+
+
+async def store_all(store, values):
+    for key, text in values.items():
+        await store.aset(key, json.loads(text))
 
 
 @ASSETS.needed
@@ -112,8 +111,7 @@ class TestOfAnAsset:
             with supervised():
                 forms = emit(values, expected, **settings)
             with opened_store() as store:
-                for key, text in values.values.items():
-                    store.set(key, json.loads(text))
+                asyncio.run(store_all(store, values.values))
             return forms
 
         return emit_until
@@ -246,7 +244,7 @@ class TestOfAnAsset:
 
         with ThreadPoolExecutor() as pool, create_session() as session:
             (asset,) = asyncio.run(watched_assets(session, "records", lock=True))
-            asset.request(asset.replay(datetime.now(UTC) - timedelta(hours=4), None))
+            asyncio.run(asset.request(asset.replay(datetime.now(UTC) - timedelta(hours=4), None)))
             second = pool.submit(main, self.replay(6, 4))
             time.sleep(1)
             session.commit()
@@ -258,7 +256,7 @@ class TestOfAnAsset:
         from fsm_provider.polling.replays import REPLAY
 
         with opened_store() as store:
-            store.set(REPLAY, {"since": "yesterday"})
+            asyncio.run(store.aset(REPLAY, {"since": "yesterday"}))
 
         assert run(*self.replay(4, 2.5))[0] == 0
         assert watch(5002) == [5002]
@@ -315,19 +313,26 @@ class TestOfAnAsset:
         assert run(*arguments)[0] == code
         assert "to emit again" not in run("show")[1]
 
-    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 the values are in no Variables")
-    def test_a_variable_that_somebody_has_edited_is_named(self, run, watch):
-        from airflow.models import Variable
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            for one in session.query(Variable).filter(Variable.key.like("fsm_asset%configurations")):
-                one.set_val("no JSON")
+    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 the values are Airflow's")
+    def test_a_value_that_somebody_has_edited_is_named(self, run, watch, database):
+        database.execute("UPDATE fsm_asset_state SET value = 'no JSON'")
 
         code, _, error = run("show")
 
         assert code == 2
-        assert "fsm_forms.configurations is not what was stored" in error
+        assert (
+            "'fsm_forms/configurations' of the asset 'records' in the table fsm_asset_state is not" in error
+        )
+
+    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 no database is needed")
+    def test_without_a_database_it_says_what_is_missing(self, run, watch, service, connect, connection_extra):
+        del connection_extra["state_conn_id"]
+        connect(service)
+
+        code, _, error = run("show")
+
+        assert code == 2
+        assert "connection 'fsm_default' names no database as its state_conn_id" in error
 
     @SHARED_STREAMS.needed
     def test_values_that_are_elsewhere_are_not_looked_for(self, run, watch, monkeypatch):
