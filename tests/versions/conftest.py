@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
-from tests.capabilities import ASSETS
+from tests.capabilities import ASSETS, STATE_STORE
+from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 
 collect_ignore = ["form_runs"]  # a project, whose tests a test runs
@@ -31,7 +32,9 @@ def airflow(service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory)
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
     for name in ("runs.py", *(["watching.py"] if ASSETS.is_there else [])):
         (dags / name).symlink_to(DAGS / name)
-    with LocalAirflow(dags, home, {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}) as running:
+    in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+    env = in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home)
+    with LocalAirflow(dags, home, env) as running:
         yield running
     logs = [path for path in home.rglob("*") if path.is_file()]
     assert [path for path in logs if TOKEN.encode() in path.read_bytes()] == []
