@@ -58,6 +58,8 @@ def completed_forms(
 ) -> Asset:
     """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.0.
 
+    Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
+
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
     tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references. While
     there are more, the next event follows after 15 s, and polls go on: in turn an event starts with the

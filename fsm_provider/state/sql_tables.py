@@ -136,6 +136,14 @@ def check_tables(engine: Engine) -> None:
         _create(engine, is_last)
 
 
+def all_tables() -> MetaData:
+    """Return the tables, with that of the other module."""
+    from fsm_provider.state.assets import asset_state
+
+    asset_state()
+    return METADATA
+
+
 def has_tables(engine: Engine) -> bool:
     """Return whether there are tables of this version.
 
@@ -152,7 +160,7 @@ def has_tables(engine: Engine) -> bool:
 
 def statements(engine: Engine) -> str:
     """Return the statements that create the tables, for a user who may do so."""
-    tables = [str(CreateTable(table).compile(engine)).strip() for table in METADATA.sorted_tables]
+    tables = [str(CreateTable(table).compile(engine)).strip() for table in all_tables().sorted_tables]
     version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
     insert = version.compile(engine, compile_kwargs={"literal_binds": True})
     return ";\n".join([*tables, f"{insert};"])
@@ -180,7 +188,7 @@ def _create(engine: Engine, is_last: bool) -> None:
                 # A transaction then waits once for the disk, not three times.
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         with engine.begin() as connection:
-            METADATA.create_all(connection)
+            all_tables().create_all(connection)
             connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
     except SQLAlchemyError as error:
         # Another task may be creating them. Where the database is away, the next query says so.
