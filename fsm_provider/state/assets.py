@@ -154,9 +154,11 @@ class SqlAssetStore:
 def asset_state() -> Table:
     """Return the table: one value of an asset each, as JSON. The columns between are for the eye."""
     from sqlalchemy import Column, DateTime, String, Table, Text
+    from sqlalchemy.dialects.mysql import DATETIME
 
     from fsm_provider.state.sql_tables import LONG_TEXT, METADATA, TABLE_OPTIONS
 
+    time = DateTime().with_variant(DATETIME(fsp=6), "mysql").with_variant(DATETIME(fsp=6), "mariadb")
     return Table(
         "fsm_asset_state",
         METADATA,
@@ -166,7 +168,7 @@ def asset_state() -> Table:
         Column("asset_name", Text, nullable=False),
         Column("key", Text, nullable=False),
         Column("value", LONG_TEXT, nullable=False),
-        Column("updated_at", DateTime, nullable=False),
+        Column("updated_at", time, nullable=False),
         **TABLE_OPTIONS,
     )
 

@@ -20,7 +20,7 @@ class ServerAssetStore:
 
     :param asset: the asset.
     :param session: the session with Airflow's database that it is from.
-    :raises FsmInputError: if the values are where only workers read them.
+    :raises FsmInputError: if the values are where only workers read them; by ``aget``, if one was edited.
     :raises sqlalchemy.exc.SQLAlchemyError: by each method, if the database fails.
     """
 
@@ -36,7 +36,10 @@ class ServerAssetStore:
     async def aget(self, key: str) -> Any:
         """Return a JSON value, None if there is none."""
         text = self._backend.get(self._scope, key, session=self._session)
-        return None if text is None else json.loads(text)
+        try:
+            return None if text is None else json.loads(text)
+        except ValueError as error:
+            raise FsmInputError(f"'{key}' of the asset is not what was stored: {error}") from None
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a JSON value."""
