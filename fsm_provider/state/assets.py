@@ -34,15 +34,11 @@ _claimed: set[tuple[str, str]] = set()
 """The processes and the names of assets that they have owned."""
 
 
-class AssetReader(Protocol):
-    """Reads the JSON values that are stored with an asset."""
+class AssetStore(Protocol):
+    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
 
     async def aget(self, key: str) -> Any:
         """Return a value, None if there is none."""
-
-
-class AssetStore(AssetReader, Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
 
     async def aset(self, key: str, value: Any) -> None:
         """Store a value other than None."""
