@@ -1,16 +1,15 @@
 """Handle every completed form, whichever runs fail, without relying on events.
 
 Each run lists what was updated since the last run that *succeeded*, and skips what that run has seen, by
-``(id, lastUpdatedOnDateTime)``. The watermark is in the SQL database that the setting ``state_conn_id`` of
-the connection ``fsm_default`` names, or else in an Airflow Variable named like the DAG; what was seen is in
-another Variable. The last task writes both, once the forms are handled: if a run fails, the next one gets
-its forms too. So a form is handled at least once. Handle it by its key, because writing the watermark may be
-what failed.
+``(id, lastUpdatedOnDateTime)``. The watermark and what was seen are in an Airflow Variable named like the
+DAG. The last task writes it, once the forms are handled: if a run fails, the next one gets its forms too. So
+a form is handled at least once. Handle it by its key, because writing the Variable may be what failed. To
+have forms handled again, set the time in it back.
 
 The watermark is the start of a listing, by the worker's clock, never the latest time in its records: forms
 arrive while a listing is read. Each listing also goes back by a look-back, because phones sync late and
 clocks differ. A form that reaches the service even later is not seen. The DAG allows one run at a time, so
-do not backfill it. It starts paused: its first run begins one look-back before itself.
+do not backfill it. It starts paused: until a run has succeeded, each begins one look-back before itself.
 """
 
 from __future__ import annotations
@@ -20,18 +19,21 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Param, Variable, dag, task
 
-from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 
-CONNECTION = "fsm_default"
-WATERMARK = "forms_since_watermark"
-SEEN = "forms_since_watermark_seen"
+VARIABLE = "forms_since_watermark"
 
 
 def read_state() -> dict:
     """Return what the last run that succeeded has seen: ``listed_at`` and ``seen``."""
     # The parameter of the default has another name before Airflow 3.
-    return json.loads(Variable.get(SEEN, "{}"))
+    return json.loads(Variable.get(VARIABLE, "{}"))
+
+
+def times_for(state: dict, now: datetime, look_back: timedelta) -> dict[str, str]:
+    """Return when a run lists, and since when: the last listing, less the look-back."""
+    last = datetime.fromisoformat(state["listed_at"]) if state else now
+    return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
 
 
 def key_for(form: dict) -> str:
@@ -69,7 +71,7 @@ def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
         """Take the time before anything is listed."""
-        return watermark.begin(WATERMARK, timedelta(hours=params["look_back_hours"]), CONNECTION)
+        return times_for(read_state(), datetime.now(UTC), timedelta(hours=params["look_back_hours"]))
 
     @task
     def choose_unseen(listed):
@@ -86,14 +88,11 @@ def forms_since_watermark():
     @task(trigger_rule="none_failed")
     def commit(listed_at, listed):
         """Save what is done, now that it is."""
-        Variable.set(SEEN, json.dumps(next_state(read_state(), listed_at, listed)))
-        watermark.commit(WATERMARK, listed_at, CONNECTION)
+        Variable.set(VARIABLE, json.dumps(next_state(read_state(), listed_at, listed)))
 
     # [START howto_operator_list_forms]
     begun = begin()
-    list_forms = FsmListFormsOperator(
-        task_id="list_forms", fsm_conn_id=CONNECTION, updated_since=begun["since"]
-    )
+    list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
     handle_forms(choose_unseen(list_forms.output)) >> commit(begun["now"], list_forms.output)
     # [END howto_operator_list_forms]
 

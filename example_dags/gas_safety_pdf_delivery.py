@@ -8,12 +8,11 @@ each form, with the path, the size and the SHA-256 of its PDF.
 Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
 late. It does not download what is already there. The asset of ``gas_safety_forms`` does not start this DAG:
 an event that comes while a DAG is paused or at ``max_active_runs`` waits for the next event, and in a quiet
-month that is too late for a landlord. The watermark is in the SQL database that the setting ``state_conn_id``
-of the connection ``fsm_default`` names, or else in an Airflow Variable named like the DAG. The last task
-writes it, once every PDF is there. So a form without a PDF fails run after run, until somebody looks. A
-record that reaches the service later than the look-back is not seen. The DAG allows one run at a time, so do
-not backfill it. It starts paused: its first run begins one look-back before itself. With several workers,
-use a folder that all of them can reach, such as ``s3://...``.
+month that is too late for a landlord. The time of the last run is in an Airflow Variable named like the DAG.
+The last task writes it, once every PDF is there. So a form without a PDF fails run after run, until somebody
+looks. A record that reaches the service later than the look-back is not seen. The DAG allows one run at a
+time, so do not backfill it. It starts paused: until a run has succeeded, each begins one look-back before
+itself. With several workers, use a folder that all of them can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow.providers.common.compat.sdk import Param, dag, task
+from airflow.providers.common.compat.sdk import Param, Variable, dag, task
 
-from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 
@@ -52,7 +50,10 @@ VARIABLE = "gas_safety_pdf_delivery"
 def gas_safety_pdf_delivery():
     @task(multiple_outputs=True)
     def begin(params):
-        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
+        """Take the time before anything is listed."""
+        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
+        last = datetime.fromisoformat(Variable.get(VARIABLE, now.isoformat()))
+        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
 
     @task
     def choose_records(listed, params):
@@ -60,7 +61,8 @@ def gas_safety_pdf_delivery():
 
     @task
     def commit(now):
-        watermark.commit(VARIABLE, now, "fsm_default")
+        """Save the time, now that all is done; a run that is cleared moves nothing back."""
+        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

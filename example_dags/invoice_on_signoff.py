@@ -20,9 +20,9 @@ invoice, whichever run or form comes again. A form that leads to no draft invoic
 
 Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
 late. No event starts it: an event that comes while a DAG is paused or at ``max_active_runs`` waits for the
-next event, and so would an invoice. The watermark is in the database of ``state_conn_id`` too, under the
-DAG's name; the last task writes it. The DAG allows one run at a time, so do not backfill it. It starts
-paused: its first run begins one look-back before itself. With several workers, use folders that all of them
+next event, and so would an invoice. The time of the last run is in an Airflow Variable named like the DAG;
+the last task writes it. The DAG allows one run at a time, so do not backfill it. It starts paused: until a
+run has succeeded, each begins one look-back before itself. With several workers, use folders that all of them
 can reach, such as ``s3://...``.
 """
 
@@ -38,9 +38,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, dag, task
+from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, Variable, dag, task
 
-from fsm_provider import watermark
 from fsm_provider.api.job_rows import jobs_from_rows
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
@@ -169,7 +168,10 @@ def path_for(given: str) -> ObjectStoragePath:
 def invoice_on_signoff():
     @task(multiple_outputs=True)
     def begin(params):
-        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
+        """Take the time before anything is listed."""
+        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
+        last = datetime.fromisoformat(Variable.get(VARIABLE, now.isoformat()))
+        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
 
     @task(multiple_outputs=True)
     def read_due_list(params):
@@ -216,7 +218,8 @@ def invoice_on_signoff():
 
     @task
     def commit(now):
-        watermark.commit(VARIABLE, now, "fsm_default")
+        """Save the time, now that all is done; a run that is cleared moves nothing back."""
+        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

@@ -6,11 +6,11 @@ phones that sync late, and creates a job for each warning notice among them. The
 connection to a SQL database, such as SQLite, which records each key that is sent: a form that is listed again
 creates nothing, even if all runs are deleted.
 
-The watermark is in that database too, under the DAG's name; the last task writes it. A pause or a failed
-run loses no notice; a notice that reaches the service later than the look-back is lost. If a job is rejected
-or uncertain, the others are created and the run fails. So does each run after it, as it lists the same forms
-again, until a person has corrected what the service rejects; or has looked for the uncertain key in the
-service, and runs ``python -m fsm_provider ledger settle REM-FORM-5001`` with ``--job-id 4711`` or
+The time of the last run is in an Airflow Variable named like the DAG; the last task writes it. A pause or a
+failed run loses no notice; a notice that reaches the service later than the look-back is lost. If a job is
+rejected or uncertain, the others are created and the run fails. So does each run after it, as it lists the
+same forms again, until a person has corrected what the service rejects; or has looked for the uncertain key
+in the service, and runs ``python -m fsm_provider ledger settle REM-FORM-5001`` with ``--job-id 4711`` or
 ``--not-created``, and ``--why "looked in the app"``.
 
 A listing contains the name of a form, not its answers: the job's notes say where to read them. The DAG starts
@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.common.compat.sdk import Param, dag, task
+from airflow.providers.common.compat.sdk import Param, Variable, dag, task
 
-from fsm_provider import watermark
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 
@@ -46,7 +45,10 @@ VARIABLE = "remedial_from_warning_notice"
 def remedial_from_warning_notice():
     @task(multiple_outputs=True)
     def begin(params):
-        return watermark.begin(VARIABLE, timedelta(hours=params["look_back_hours"]), "fsm_default")
+        """Take the time before anything is listed."""
+        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
+        last = datetime.fromisoformat(Variable.get(VARIABLE, now.isoformat()))
+        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
 
     @task
     def choose_warning_notices(forms, params):
@@ -55,7 +57,8 @@ def remedial_from_warning_notice():
 
     @task
     def commit(now):
-        watermark.commit(VARIABLE, now, "fsm_default")
+        """Save the time, now that all is done; a run that is cleared moves nothing back."""
+        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

@@ -141,9 +141,17 @@ def hook_outside_of_tasks(conn_id: str) -> Any:
     :raises AirflowException: if the connection is not defined, or its type is unknown.
     :raises ImportError: if the hook's provider is not installed.
     """
+    return hook_on(read_connection_outside_of_tasks(conn_id))
+
+
+def hook_on(stored: Connection) -> Any:
+    """Return the hook of a connection that was read before.
+
+    :raises AirflowException: if its type is unknown.
+    :raises ImportError: if the hook's provider is not installed.
+    """
     from airflow.providers.common.compat.sdk import Connection
 
-    stored = read_connection_outside_of_tasks(conn_id)
     names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
     connection: Any = Connection(**{name: getattr(stored, name) for name in names})
     hook = connection.get_hook()

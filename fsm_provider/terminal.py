@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from textwrap import fill
-from typing import Any
 
 EXIT_CODE = """
 exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
@@ -23,27 +22,28 @@ class RefusedError(Exception):
 
 
 class SubcommandParser(argparse.ArgumentParser):
-    """Parses the command line of a command with subcommands, which has ``--conn-id`` before and after them.
+    """Parses the command line of a command with subcommands.
 
     :param prog: what is typed to run it.
     :param description: what the command does.
     :param examples: arguments of each subcommand, by its name.
+    :param conn_id: whether it has ``--conn-id``, before and after them.
     """
 
-    def __init__(self, prog: str, description: str, examples: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, prog: str, description: str, examples: Mapping[str, Sequence[str]], *, conn_id: bool = True
+    ) -> None:
         super().__init__(
             prog=prog,
             description=description,
             epilog=_epilog(f"{name} {one}" for name, some in examples.items() for one in some),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        conn_id: dict[str, Any] = {
-            "metavar": "ID",
-            "help": "the connection of type fsm; default: fsm_default",
-        }
-        self.add_argument("--conn-id", default="fsm_default", **conn_id)
         self._common = argparse.ArgumentParser(add_help=False)
-        self._common.add_argument("--conn-id", default=argparse.SUPPRESS, **conn_id)
+        if conn_id:
+            about = "the connection of type fsm; default: fsm_default"
+            self.add_argument("--conn-id", default="fsm_default", metavar="ID", help=about)
+            self._common.add_argument("--conn-id", default=argparse.SUPPRESS, metavar="ID", help=about)
         self._examples = examples
         self._subcommands = self.add_subparsers(
             dest="command", required=True, metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser

@@ -9,8 +9,10 @@ from typing import Any
 _logged: set[Hashable] = set()
 
 
-def warn_once(logger: logging.Logger, key: Hashable, message: str, *args: Any) -> None:
-    """Log a warning, once per process and ``key``."""
+def warn_once(
+    logger: logging.Logger, key: Hashable, message: str, *args: Any, level: int = logging.WARNING
+) -> None:
+    """Log a warning, or at another level, once per process and ``key``."""
     if key not in _logged:
         _logged.add(key)
-        logger.warning(f"{message}; this is logged once", *args)
+        logger.log(level, f"{message}; this is logged once", *args)

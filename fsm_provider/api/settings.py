@@ -75,7 +75,8 @@ class Settings(BaseModel):
     :param max_requests_per_second: limit of this process for one ``base_url``.
     :param verify_ssl: whether the service's certificate is checked.
     :param ca_bundle: path of a file or folder of certificates to check it against.
-    :param state_conn_id: the Airflow connection of the SQL database that holds the ledger.
+    :param state_conn_id: the Airflow connection of the SQL database that holds the ledger, and before Airflow
+        3.3 the watermarks of assets.
     :param idempotency_header: the header in which the service reads a key of each write, so that the same
         write sent again takes effect once.
     :param idempotency_hours: how long the service remembers such a key.

@@ -58,6 +58,8 @@ def completed_forms(
 ) -> Asset:
     """Define an asset with an event whenever forms were completed or changed. Needs Airflow 3.0.
 
+    Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
+
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
     tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references. While
     there are more, the next event follows after 15 s, and polls go on: in turn an event starts with the
@@ -150,14 +152,16 @@ def completed_forms(
         name=name,
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
         watchers=[
-            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name)),
+            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)),
             AssetWatcher(
                 name=f"{name} configuration",
                 trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
             ),
             AssetWatcher(
                 name=f"{name} interval",
-                trigger=FsmFormIntervalTrigger(asset_name=name, poll_interval=interval),
+                trigger=FsmFormIntervalTrigger(
+                    asset_name=name, fsm_conn_id=fsm_conn_id, poll_interval=interval
+                ),
             ),
         ],
     )

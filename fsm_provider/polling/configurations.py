@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
-from fsm_provider.state.asset_store import AssetClaimedError, asset_store_for
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.log_once import warn_once
+from fsm_provider.polling.asset_stores import asset_store_for
+from fsm_provider.state.assets import AssetClaimedError, AssetStore
 
 if TYPE_CHECKING:
     from fsm_provider.polling.watch import FormWatch
@@ -42,7 +45,7 @@ async def announce(watch: FormWatch) -> None:
 
     Log an error if another configuration replaced this one a short time ago.
     """
-    store = asset_store_for(watch["asset_name"])
+    store = asset_store_for(watch["asset_name"], watch["fsm_conn_id"])
 
     async def put() -> None:
         known: list[Configuration] = await store.aget(CONFIGURATIONS) or []
@@ -55,21 +58,23 @@ async def announce(watch: FormWatch) -> None:
         mine = Configuration(watch=watch, at=now.isoformat())
         await store.aset(CONFIGURATIONS, [*others, mine][-MAX_CONFIGURATIONS:])
 
-    await until_stored(watch["asset_name"], "The configuration", put)
+    await until_stored(store, watch["asset_name"], "The configuration", put)
 
 
-async def announce_interval(asset_name: str, seconds: float) -> None:
+async def announce_interval(asset_name: str, fsm_conn_id: str, seconds: float) -> None:
     """Store the interval in seconds at which the watcher of an asset polls."""
-    store = asset_store_for(asset_name)
-    await until_stored(asset_name, "The interval", lambda: store.aset(INTERVAL, seconds))
+    store = asset_store_for(asset_name, fsm_conn_id)
+    await until_stored(store, asset_name, "The interval", lambda: store.aset(INTERVAL, seconds))
 
 
-async def until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
+async def until_stored(
+    store: AssetStore, asset_name: str, what: str, attempt: Callable[[], Awaitable[None]]
+) -> None:
     """Repeat an attempt to read and write an asset's state store until it succeeds.
 
     :raises AssetClaimedError: if another triggerer watches the asset meanwhile.
     """
-    store, pause = asset_store_for(asset_name), 1.0
+    pause = 1.0
     while True:
         try:
             # For an inactive asset a read returns None as if nothing were stored, but a write fails.
@@ -77,6 +82,9 @@ async def until_stored(asset_name: str, what: str, attempt: Callable[[], Awaitab
             return await attempt()
         except AssetClaimedError:
             raise
+        except FsmInputError as error:  # a person has to act; the connection is then read again
+            key, level = (asset_name, str(error)), logging.ERROR
+            warn_once(logger, key, "The asset '%s' is not watched: %s", asset_name, error, level=level)
         except Exception:
             logger.exception(
                 "%s of the asset '%s' could not be read or stored; the next attempt is in %g s",

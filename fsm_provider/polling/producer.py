@@ -22,7 +22,7 @@ from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.shared_polls import PollMember, shared_polls
 from fsm_provider.polling.stored_trackers import prefix_for, restore, tracker_for
 from fsm_provider.polling.watch import event_for, filter_from
-from fsm_provider.state.asset_store import AssetClaimedError, AssetStore, asset_store_for
+from fsm_provider.state.assets import AssetClaimedError, AssetStore
 from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
@@ -74,19 +74,20 @@ class FormEventProducer(SharedStreamProducer):
     every form, and a second time the forms of an event that was stored just before.
 
     :param asset_name: the asset whose store holds the configuration and the watermark.
-    :param store: that store, if it is not :func:`asset_store_for`.
+    :param store: that store.
     :param confirmation_delay: seconds after :meth:`advance` until an event counts as stored.
     """
 
     def __init__(
         self,
         asset_name: str,
+        store: AssetStore,
         *,
-        store: AssetStore | None = None,
         confirmation_delay: float = CONFIRMATION_DELAY,
     ) -> None:
         self._asset_name = asset_name
-        self._store = store or asset_store_for(asset_name)
+        self._until_stored = partial(until_stored, store, asset_name)
+        self._store = store
         self._confirmation_delay = confirmation_delay
         self._began = 0.0
         self._check_at = 0.0
@@ -104,9 +105,9 @@ class FormEventProducer(SharedStreamProducer):
         self._failures, self._polled_at = 0, asyncio.get_running_loop().time()
         while True:
             watch = await self._next_configuration()
-            await until_stored(self._asset_name, "The beginning", partial(self._note_beginning, watch))
+            await self._until_stored("The beginning", partial(self._note_beginning, watch))
             self._configure(watch)
-            await until_stored(self._asset_name, "The watermark", self._restore)
+            await self._until_stored("The watermark", self._restore)
             try:
                 async with self._polling(), aclosing(self._events()) as events:
                     async for references in events:

@@ -11,7 +11,7 @@ from fsm_provider.api.form_filter import format_time
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.validation import parse_past, parse_time
 from fsm_provider.polling.watch import FormWatch
-from fsm_provider.state.asset_store import AssetReader
+from fsm_provider.state.assets import AssetStore
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Replay:
         return updated is not None and self.since <= updated and (self.until is None or updated < self.until)
 
 
-async def requested_replay(watch: FormWatch, store: AssetReader) -> Replay | None:
+async def requested_replay(watch: FormWatch, store: AssetStore) -> Replay | None:
     """Return the last request for an asset with its connection; None if there is none, or none to read.
 
     :raises Exception: if the store cannot be read.

@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from fsm_provider.polling.asset_stores import sql_store_for
 from fsm_provider.polling.configurations import until_stored
 from fsm_provider.polling.producer import FormEventProducer
-from fsm_provider.state.asset_store import RENEW_INTERVAL, AssetClaimedError, ClaimedAssetStore
+from fsm_provider.state.assets import RENEW_INTERVAL, AssetClaimedError
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -40,12 +41,13 @@ class RestartedProducer:
 
     :param trigger_id: the trigger's ID.
     :param asset_name: the asset whose store holds the configuration and the watermark.
+    :param fsm_conn_id: its connection, which names the database of the store.
     """
 
-    def __init__(self, trigger_id: int | None, asset_name: str) -> None:
+    def __init__(self, trigger_id: int | None, asset_name: str, fsm_conn_id: str) -> None:
         self.asset_name = asset_name
         self._key = trigger_id, asset_name
-        self._store = ClaimedAssetStore(asset_name)
+        self._fsm_conn_id = fsm_conn_id
         self._producer: FormEventProducer | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -56,8 +58,9 @@ class RestartedProducer:
         """
         while True:
             if self._producer is None:
-                await until_stored(self.asset_name, "The claim", self._store.claim)
-                self._producer = FormEventProducer(self.asset_name, store=self._store, confirmation_delay=0.0)
+                self._store = sql_store_for(self.asset_name, self._fsm_conn_id)
+                await until_stored(self._store, self.asset_name, "The claim", self._store.claim)
+                self._producer = FormEventProducer(self.asset_name, self._store, confirmation_delay=0.0)
                 self._events = self._producer.open_stream()
             else:
                 await self._producer.advance([])
@@ -112,12 +115,12 @@ class RestartedProducer:
             await asyncio.wait([waiting])
 
 
-def resume(trigger_id: int | None, asset_name: str) -> RestartedProducer:
+def resume(trigger_id: int | None, asset_name: str, fsm_conn_id: str) -> RestartedProducer:
     """Return the producer that the last run of a trigger has kept, else a new one."""
     if kept := _kept.get((trigger_id, asset_name)):
         kept.resume()
         return kept
-    return RestartedProducer(trigger_id, asset_name)
+    return RestartedProducer(trigger_id, asset_name, fsm_conn_id)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from fsm_provider.polling.configurations import CONFIGURATIONS, CONFLICT_WINDOW,
 from fsm_provider.polling.new_forms import WATERMARK, NewFormTracker, StoredWatermark
 from fsm_provider.polling.replays import Replay, requested_replay
 from fsm_provider.polling.watch import FormWatch, filter_from, question_from
-from fsm_provider.state.asset_store import AssetReader
+from fsm_provider.state.assets import AssetStore
 from fsm_provider.state.digest import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def prefix_for(watch: FormWatch) -> str:
     return f"fsm_forms/{digest_for([*question_from(watch).values()], 12)}/"
 
 
-async def stored_watermarks(watch: FormWatch, store: AssetReader) -> dict[str, StoredWatermark]:
+async def stored_watermarks(watch: FormWatch, store: AssetStore) -> dict[str, StoredWatermark]:
     """Return the watermarks of the asset and its connection by prefix, the current configuration's last.
 
     A replay rewrites everything below the current prefix. From then on, what is stored below the others does
@@ -58,7 +58,7 @@ async def stored_watermarks(watch: FormWatch, store: AssetReader) -> dict[str, S
     return found
 
 
-async def restore(tracker: NewFormTracker, watch: FormWatch, store: AssetReader) -> Replay | None:
+async def restore(tracker: NewFormTracker, watch: FormWatch, store: AssetStore) -> Replay | None:
     """Restore what was emitted, and the newest watermark; return the replay that is requested, now begun.
 
     Of two versions in the same hour, the one restored last counts: that of the current configuration. Two

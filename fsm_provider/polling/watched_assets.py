@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.form_filter import FormReference, format_time, parse_reference_time
 from fsm_provider.compat import read_connection_outside_of_tasks
 from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.polling.asset_stores import database_for
 from fsm_provider.polling.configurations import CONFIGURATIONS
 from fsm_provider.polling.form_poll import FormPoll
 from fsm_provider.polling.new_forms import StoredWatermark
 from fsm_provider.polling.replays import REPLAY, Replay, requested_replay
 from fsm_provider.polling.stored_trackers import is_begun, newest_of, restore, stored_watermarks, tracker_for
 from fsm_provider.polling.watch import FormWatch
-from fsm_provider.state.server_asset_store import ServerAssetStore, active_assets, lock_assets
+from fsm_provider.state.assets import AssetStore, SqlAssetStore
+from fsm_provider.state.server_asset_store import ServerAssetStore, active_assets, has_watcher, lock_assets
 from fsm_provider.terminal import RefusedError
 
 if TYPE_CHECKING:
+    from airflow.models.asset import AssetModel
     from sqlalchemy.orm import Session
 
 
@@ -34,18 +39,16 @@ class WatchedAsset:
     :param watch: its current configuration.
     :param waiting: the replay that is requested, and that no watcher has begun.
     :param has_watcher: whether a watcher runs.
-    :ivar place: what it is, as ``--in`` says it.
     """
 
-    place: ClassVar[str] = "asset"
     watch: FormWatch
     waiting: Replay | None
     has_watcher: bool
     _watermarks: dict[str, StoredWatermark]
-    _store: ServerAssetStore
+    _store: AssetStore
 
     @classmethod
-    async def read(cls, store: ServerAssetStore) -> Self | None:
+    async def read(cls, asset: AssetModel, store: AssetStore) -> Self | None:
         """Read an asset; None if none of its watchers has ever begun."""
         if not (known := await store.aget(CONFIGURATIONS)):
             return None
@@ -53,7 +56,7 @@ class WatchedAsset:
         watermarks = await stored_watermarks(watch, store)
         replay = await requested_replay(watch, store)
         waiting = None if replay is None or is_begun(replay, watermarks) else replay
-        return cls(watch, waiting, store.has_watcher(), watermarks, store)
+        return cls(watch, waiting, has_watcher(asset), watermarks, store)
 
     @property
     def name(self) -> str:
@@ -113,9 +116,9 @@ class WatchedAsset:
         forms = [form for form in new if replay.covers(_updated(form))]
         return sorted(forms, key=lambda form: _updated(form) or replay.since)
 
-    def request(self, replay: Replay) -> None:
+    async def request(self, replay: Replay) -> None:
         """Store a request for the watcher."""
-        self._store.set(REPLAY, replay.as_dict())
+        await self._store.aset(REPLAY, replay.as_dict())
 
 
 async def watched_assets(
@@ -130,8 +133,22 @@ async def watched_assets(
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
     if lock and name is not None:
         lock_assets(name, session)
-    found = [await WatchedAsset.read(ServerAssetStore(one, session)) for one in active_assets(name, session)]
+    assets = active_assets(name, session)
+    found = [await WatchedAsset.read(one, _store_of(one, session)) for one in assets]
     return [one for one in found if one]
+
+
+def _store_of(asset: AssetModel, session: Session) -> AssetStore:
+    if AIRFLOW_V_3_3_PLUS:
+        return ServerAssetStore(asset, session)
+    fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
+    # In a thread: it ends the thread's session with Airflow's database.
+    return SqlAssetStore(
+        asset.name,
+        lambda: database_for(
+            fsm_conn_id, lambda one: asyncio.to_thread(read_connection_outside_of_tasks, one)
+        ),
+    )
 
 
 def _updated(form: FormReference) -> datetime | None:

@@ -174,7 +174,9 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
 
 
 def _has_tables(engine: Engine) -> bool:
-    if not inspect(engine).has_table(_SCHEMA.name):
+    """Return whether there are all tables of the modules that are imported."""
+    names = set(inspect(engine).get_table_names())
+    if _SCHEMA.name not in names:
         return False
     with engine.connect() as connection:
         version = connection.execute(select(_SCHEMA.c.version)).scalar()
@@ -183,7 +185,7 @@ def _has_tables(engine: Engine) -> bool:
             f"state_conn_id: the tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
             "install the provider that made them, or name another database"
         )
-    return version is not None
+    return version is not None and METADATA.tables.keys() <= names
 
 
 def _create_tables(engine: Engine, is_last: bool) -> None:
@@ -193,7 +195,8 @@ def _create_tables(engine: Engine, is_last: bool) -> None:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         with engine.begin() as connection:
             METADATA.create_all(connection)
-            connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
+            if connection.execute(select(_SCHEMA.c.version)).scalar() is None:
+                connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
     except SQLAlchemyError as error:
         # Another task may be creating them. Where the database is away, the next query says so.
         if is_last and not _has_tables(engine):

@@ -1,4 +1,4 @@
-"""What is stored with assets, for commands: they have Airflow's database, and no triggerer around them."""
+"""Assets for commands, which have Airflow's database, and no triggerer around them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from sqlalchemy import select, update
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.state.asset_store import VariableAssetStore
-from fsm_provider.state.variables import stored_value
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
@@ -19,66 +16,54 @@ if TYPE_CHECKING:
 
 
 class ServerAssetStore:
-    """The store of an active asset.
+    """What Airflow 3.3 and newer store with an active asset.
 
     :param asset: the asset.
     :param session: the session with Airflow's database that it is from.
-    :raises FsmInputError: if the values are where only workers read them.
+    :raises FsmInputError: if the values are where only workers read them; by ``aget``, if one was edited.
     :raises sqlalchemy.exc.SQLAlchemyError: by each method, if the database fails.
     """
 
     def __init__(self, asset: AssetModel, session: Session) -> None:
-        if AIRFLOW_V_3_3_PLUS and (backend := conf.get("workers", "state_store_backend", fallback="")):
-            raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
-        self._asset = asset
-        self._session = session
-        self._variables = VariableAssetStore(asset.name)
-
-    def has_watcher(self) -> bool:
-        """Return whether a triggerer that is alive runs the trigger that emits the asset's forms."""
-        return any(
-            one.triggerer_job is not None and one.triggerer_job.is_alive()
-            for one in self._asset.triggers
-            if one.classpath.endswith(".FsmFormEventTrigger")
-        )
-
-    async def aget(self, key: str) -> Any:
-        """Return a JSON value, None if there is none.
-
-        :raises FsmInputError: if somebody has edited it.
-        :raises VariableUnreadableError: if it cannot be decrypted.
-        """
-        if AIRFLOW_V_3_3_PLUS:
-            backend, scope = self._backend()
-            text = backend.get(scope, key, session=self._session)
-        else:
-            text = stored_value(self._session, self._variables.variable(key))
-        return self._variables.parse(key, text)
-
-    def set(self, key: str, value: Any) -> None:
-        """Store a JSON value."""
-        text = json.dumps(value)
-        if AIRFLOW_V_3_3_PLUS:
-            backend, scope = self._backend()
-            backend.set(scope, key, text, session=self._session)
-        else:
-            from airflow.models import Variable
-
-            name, description = self._variables.variable(key), self._variables.description
-            Variable.set(name, text, description, session=self._session)
-
-    def _backend(self) -> tuple[Any, Any]:
-        """Return where Airflow 3.3 stores values, and what is the asset's there."""
         from airflow.state import AssetScope, get_state_backend
 
-        return get_state_backend(), AssetScope(asset_id=self._asset.id)
+        if backend := conf.get("workers", "state_store_backend", fallback=""):
+            raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
+        self._backend: Any = get_state_backend()
+        self._scope = AssetScope(asset_id=asset.id)
+        self._session = session
+
+    async def aget(self, key: str) -> Any:
+        """Return a JSON value, None if there is none."""
+        text = self._backend.get(self._scope, key, session=self._session)
+        try:
+            return None if text is None else json.loads(text)
+        except ValueError as error:
+            raise FsmInputError(f"'{key}' of the asset is not what was stored: {error}") from None
+
+    async def aset(self, key: str, value: Any) -> None:
+        """Store a JSON value."""
+        self._backend.set(self._scope, key, json.dumps(value), session=self._session)
+
+    async def adelete(self, key: str) -> None:
+        """Delete a value, if there is one."""
+        self._backend.delete(self._scope, key, session=self._session)
+
+
+def has_watcher(asset: AssetModel) -> bool:
+    """Return whether a triggerer that is alive runs the trigger that emits the asset's forms."""
+    return any(
+        one.triggerer_job is not None and one.triggerer_job.is_alive()
+        for one in asset.triggers
+        if one.classpath.endswith(".FsmFormEventTrigger")
+    )
 
 
 def active_assets(name: str | None, session: Session) -> list[AssetModel]:
-    """Return the active assets whose URIs have the scheme ``fsm``, and with a name if given."""
+    """Return the active assets of completed forms, and with a name if given."""
     from airflow.models.asset import AssetModel
 
-    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.startswith("fsm://"))
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
     if name is not None:
         query = query.where(AssetModel.name == name)
     return list(session.scalars(query.order_by(AssetModel.name)))

@@ -4,8 +4,7 @@ Airflow says "not found" also where its database is away, and does so on every v
 seems absent, a task of Airflow 3.3 lists names, which fails then; before 3.3, it reads a witness, another
 Variable, and then looks again.
 
-For tasks; :func:`read_variable_in_server` is for processes that have a database, and ``trigger_variables``
-for triggers.
+For tasks; :func:`read_variable_in_server` is for processes that have a database.
 """
 
 from __future__ import annotations
@@ -13,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException, Variable
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_2_PLUS
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 WITNESS = "fsm_provider_witness"
 """A Variable that exists: where it cannot be read either, nothing is known of others. Airflow 3.0 to 3.2."""
@@ -136,28 +132,17 @@ def variables_in_server(prefix: str) -> list[tuple[str, str]]:
 
 
 def _read_database(key: str) -> str | None:
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        return stored_value(session, key)
-
-
-def stored_value(session: Session, key: str) -> str | None:
-    """Return a Variable in Airflow's database, None if it does not exist.
-
-    Unlike ``Variable.get``, this leaves the session open: a thread has only one.
-
-    :raises VariableUnreadableError: if it exists, but cannot be decrypted: with another Fernet key.
-    """
     from airflow.models import Variable as StoredVariable
+    from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    stored = session.scalar(select(StoredVariable).where(StoredVariable.key == key))
-    if stored is None:
-        return None
-    if (value := stored.val) is None:  # encrypted with another Fernet key
-        raise unreadable(key)
-    return str(value)
+    with create_session() as session:
+        stored = session.scalar(select(StoredVariable).where(StoredVariable.key == key))
+        if stored is None:
+            return None
+        if (value := stored.val) is None:  # encrypted with another Fernet key
+            raise unreadable(key)
+        return str(value)
 
 
 def _read_strictly(

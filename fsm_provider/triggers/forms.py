@@ -141,18 +141,20 @@ class FsmFormEventTrigger(BaseEventTrigger):
     What to poll for, and how often, comes from an ``FsmFormConfigurationTrigger`` and an
     ``FsmFormIntervalTrigger`` through the asset's state store. As arguments of this trigger they would
     identify it: Airflow would replace it whenever two DAGs disagree about the asset, and leave the asset
-    without a watcher in between.
+    without a watcher in between. The connection is part of the asset's URI.
 
     :param asset_name: the asset whose state store holds the configuration and the watermark.
+    :param fsm_conn_id: its connection, which names the database of that store before Airflow 3.3.
     """
 
-    def __init__(self, *, asset_name: str) -> None:
+    def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.asset_name = asset_name
+        self.fsm_conn_id = fsm_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return _serialized(self, "asset_name")
+        return _serialized(self, "asset_name", "fsm_conn_id")
 
     def shared_stream_key(self) -> str:
         """Return the key of this trigger's own stream: only a stream learns when its events are stored.
@@ -164,9 +166,10 @@ class FsmFormEventTrigger(BaseEventTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
         """Create the producer, which polls for the events and notes which of them are stored."""
+        from fsm_provider.polling.asset_stores import asset_store_for
         from fsm_provider.polling.producer import FormEventProducer
 
-        return FormEventProducer(kwargs["asset_name"])
+        return FormEventProducer(kwargs["asset_name"], asset_store_for(**kwargs))
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[dict[str, Any]]
@@ -179,7 +182,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
         """Emit one event; only Airflow before 3.3 calls this."""
         from fsm_provider.polling.restarts import resume
 
-        producer = resume(self.trigger_id, self.asset_name)
+        producer = resume(self.trigger_id, self.asset_name, self.fsm_conn_id)
         try:
             yield TriggerEvent(await producer.next_event())
             producer.keep()  # the triggerer asks for more only after it has taken the event
@@ -221,17 +224,19 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
     A trigger of its own, so that two DAGs that disagree only about the interval share the configuration.
 
     :param asset_name: the asset.
+    :param fsm_conn_id: its connection.
     :param poll_interval: seconds between two polls.
     """
 
-    def __init__(self, *, asset_name: str, poll_interval: float) -> None:
+    def __init__(self, *, asset_name: str, fsm_conn_id: str, poll_interval: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.asset_name = asset_name
+        self.fsm_conn_id = fsm_conn_id
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments, from which another triggerer continues."""
-        return _serialized(self, "asset_name", "poll_interval")
+        return _serialized(self, "asset_name", "fsm_conn_id", "poll_interval")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the interval, and stay, as :class:`FsmFormConfigurationTrigger` does."""
@@ -239,7 +244,7 @@ class FsmFormIntervalTrigger(BaseEventTrigger):
         from fsm_provider.polling.restarts import configured
 
         async with configured(self.asset_name):
-            await announce_interval(self.asset_name, self.poll_interval)
+            await announce_interval(self.asset_name, self.fsm_conn_id, self.poll_interval)
             await asyncio.Event().wait()
         yield TriggerEvent(None)
 

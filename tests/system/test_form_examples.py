@@ -1,6 +1,7 @@
 """The examples that read forms, on a real Airflow: by events, since their own watermark, by interval."""
 
 import csv
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,8 +81,8 @@ def handled(airflow: LocalAirflow) -> list[int]:
 
 
 def noted(airflow: LocalAirflow) -> str:
-    value: str = airflow.api("GET", f"/variables/{WATERMARK}")["value"]
-    return value
+    listed_at: str = json.loads(airflow.api("GET", f"/variables/{WATERMARK}")["value"])["listed_at"]
+    return listed_at
 
 
 def test_the_watermark_moves_only_with_the_work_and_each_version_is_handled_once(

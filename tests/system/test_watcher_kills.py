@@ -23,10 +23,11 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fsm_provider.testing import FakeFieldService
-from tests.capabilities import ASSETS
+from tests.capabilities import ASSETS, STATE_STORE
 from tests.distributed.backends import postgresql
 from tests.seeds import SEED
 from tests.system.airflow_api import wait_until
+from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import watermark
 
@@ -184,7 +185,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
     with FakeFieldService() as service:
         service.seed_forms(30)
-        env = ENVIRONMENT | {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+        in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+        env = ENVIRONMENT | (in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home))
         with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
             running = Stage(airflow, service, dags)
             running.write_dag()

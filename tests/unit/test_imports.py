@@ -26,7 +26,6 @@ MODULES = [
     "fsm_provider.transfers.forms",
     "fsm_provider.transfers.assets",
     "fsm_provider.triggers.forms",
-    "fsm_provider.watermark",
 ]
 
 

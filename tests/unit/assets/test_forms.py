@@ -44,7 +44,10 @@ def test_the_watchers_trigger_does_not_depend_on_its_configuration():
     configurations = [completed_forms("records", **given).watchers[1] for given in arguments]
 
     assert [watcher.trigger.serialize() for watcher in watchers] == [
-        ("fsm_provider.triggers.forms.FsmFormEventTrigger", {"asset_name": "records"})
+        (
+            "fsm_provider.triggers.forms.FsmFormEventTrigger",
+            {"asset_name": "records", "fsm_conn_id": "fsm_default"},
+        )
     ] * 3
     one, with_another_interval, other = [watcher.trigger.serialize() for watcher in configurations]
     assert one == with_another_interval != other

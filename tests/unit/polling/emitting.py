@@ -86,7 +86,7 @@ def emit(store, expected, *, replayed=None, kill_after=None, **settings):
     forms, expected = [], set(expected)
 
     async def produce():
-        producer = FormEventProducer(NAME, store=store, confirmation_delay=0.0)
+        producer = FormEventProducer(NAME, store, confirmation_delay=0.0)
         async with aclosing(producer.open_stream()) as events:
             for number in count(1):
                 event, _ = await anext(events)

@@ -19,6 +19,7 @@ from airflow.triggers import shared_stream  # noqa: E402
 
 from fsm_provider.assets.forms import completed_forms  # noqa: E402
 from fsm_provider.polling import new_forms  # noqa: E402
+from fsm_provider.polling.asset_stores import asset_store_for  # noqa: E402
 from fsm_provider.polling.configurations import CONFIGURATIONS, announce, announce_interval  # noqa: E402
 from fsm_provider.polling.producer import (  # noqa: E402
     BEGAN,
@@ -233,16 +234,20 @@ def test_a_configuration_that_replaces_another_emits_the_rest_of_its_backlog(ser
 async def events_by_hand(watch, *outcomes):
     """The forms of the first events, of each of which Airflow notes an outcome."""
     await announce(watch)
-    await announce_interval(watch["asset_name"], 1.0)
-    producer, emitted = FormEventProducer(watch["asset_name"]), []
-    async with aclosing(producer.open_stream()) as events:
+    await announce_interval(watch["asset_name"], watch["fsm_conn_id"], 1.0)
+    watcher, emitted = producer(watch["asset_name"]), []
+    async with aclosing(watcher.open_stream()) as events:
         for outcome in outcomes:
             async with asyncio.timeout(300):
                 event, _ = await anext(events)
             emitted.append([form["id"] for form in event["forms"]])
             counts = {"acked": 0, "failed": 0, "rejected": 0, outcome: 1}
-            await producer.advance([(None, shared_stream.AdvanceOutcome(**counts))])
+            await watcher.advance([(None, shared_stream.AdvanceOutcome(**counts))])
     return emitted
+
+
+def producer(asset_name=NAME):
+    return FormEventProducer(asset_name, asset_store_for(asset_name, "fsm_default"))
 
 
 def configuration(**settings):
@@ -522,11 +527,11 @@ def test_forms_that_come_before_the_configuration_are_new(service, supervisor, m
     watch = configuration(start_from="now")
 
     async def run():
-        async with asyncio.timeout(10), aclosing(FormEventProducer(NAME).open_stream()) as events:
+        async with asyncio.timeout(10), aclosing(producer().open_stream()) as events:
             event = asyncio.ensure_future(anext(events))
             await asyncio.sleep(0.2)
             form = service.add_form()["id"]
-            await announce_interval(NAME, 1.0)
+            await announce_interval(NAME, "fsm_default", 1.0)
             await announce(watch)
             return (await event)[0]["forms"], form
 
@@ -811,9 +816,8 @@ def test_a_configuration_that_cannot_be_read_meanwhile_ends_nothing(service, sup
 
 def test_a_watcher_that_nothing_configures_says_so_every_minute(service, supervisor, unreadable):
     async def run():
-        producer = FormEventProducer(NAME)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(150), aclosing(producer.open_stream()) as events:
+            async with asyncio.timeout(150), aclosing(producer().open_stream()) as events:
                 await anext(events)
 
     run_hurried(run(), hurry=60.0)

@@ -3,15 +3,18 @@
 import asyncio
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from fsm_provider.assets.forms import completed_forms
-from fsm_provider.polling import restarts
+from fsm_provider.polling import asset_stores, restarts
+from fsm_provider.polling.asset_stores import database_for
 from fsm_provider.polling.producer import EVENT_INTERVAL
 from fsm_provider.polling.restarts import MAX_RESTART_DELAY
-from fsm_provider.state import asset_store
-from fsm_provider.state.asset_store import MAX_SILENCE, ClaimedAssetStore
+from fsm_provider.state import assets
+from fsm_provider.state.assets import MAX_SILENCE, OWNER, SqlAssetStore
 from tests.capabilities import ASSETS
 from tests.unit.clocks import run_hurried
 
@@ -25,15 +28,19 @@ process = ContextVar("process")
 
 
 @pytest.fixture(autouse=True)
-def supervisor(service, connect, monkeypatch):
-    """A triggerer of Airflow 3.0 to 3.2, whichever runs the test."""
+def database(database, service, connect, monkeypatch):
+    """A triggerer of Airflow 3.0 to 3.2, whichever runs the test, and its database."""
     connect(service, max_retries=0)
-    monkeypatch.setattr(asset_store, "AIRFLOW_V_3_3_PLUS", False)
-    monkeypatch.setattr(asset_store, "_claimed", set())
+    monkeypatch.setattr(asset_stores, "AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setattr(assets, "_claimed", set())
     monkeypatch.setattr(restarts, "_kept", {})
-    monkeypatch.setattr(restarts, "ClaimedAssetStore", lambda name: ClaimedAssetStore(name, process.get()))
-    with supervised() as running:
-        yield running
+    monkeypatch.setattr(restarts, "sql_store_for", store_for)
+    with supervised():
+        yield database
+
+
+def store_for(name, fsm_conn_id):
+    return SqlAssetStore(name, partial(database_for, fsm_conn_id), process.get())
 
 
 class Triggerer:
@@ -326,7 +333,10 @@ def test_of_two_triggerers_that_run_the_trigger_the_last_to_begin_emits(service,
     assert first == expected_first
 
 
-def test_a_triggerer_that_wakes_up_leaves_alone_what_another_one_has_stored(service, supervisor, begun):
+def test_a_triggerer_that_wakes_up_leaves_alone_what_another_one_has_stored(service, database, begun):
+    def values():
+        return {row.key: row.value for row in database.rows("fsm_asset_state") if row.key != OWNER}
+
     async def run():
         async with triggerer(1) as sleeping:
             await begun(sleeping)
@@ -338,10 +348,10 @@ def test_a_triggerer_that_wakes_up_leaves_alone_what_another_one_has_stored(serv
                 later = [service.add_form()["id"] for _ in range(3)]
                 await watcher.until(lambda: len(watcher.forms) == 4)
                 await begun(watcher)
-                stored = dict(supervisor.variables)
+                stored = values()
                 sleeping.stored.set()
                 await asyncio.sleep(20)
-            lost = [name for name, value in stored.items() if len(supervisor.variables[name]) < len(value)]
+            lost = [key for key, value in stored.items() if len(values()[key]) < len(value)]
             return sleeping.forms, [form], later, lost
 
     forms, expected, later, lost = run_hurried(run())
@@ -351,17 +361,68 @@ def test_a_triggerer_that_wakes_up_leaves_alone_what_another_one_has_stored(serv
     assert lost == []
 
 
-def test_variables_that_cannot_be_read_do_not_count_as_absent(service, supervisor, begun):
+def test_a_database_that_is_away_for_a_while_is_not_an_empty_one(service, database, begun, monkeypatch):
+    away, in_transaction = [], assets._in_transaction
+
+    def fail_at_first(*arguments):
+        if len(away) < 20:
+            away.append(arguments)
+            raise OperationalError("SELECT", {}, Exception("server closed the connection"))
+        return in_transaction(*arguments)
+
     async def run():
         async with triggerer() as watcher:
             await begun(watcher)
             await killed(watcher)
         form = service.add_form()["id"]
-        supervisor.hiding = 20
+        monkeypatch.setattr(assets, "_in_transaction", fail_at_first)
         async with triggerer() as watcher:
             await watcher.until(lambda: watcher.events)
             return watcher.events, form
 
-    events, form = run_hurried(run())
+    events, form = run_hurried(run(), hurry=60.0)
 
+    assert len(away) == 20
     assert events == [[form]]
+
+
+def test_without_a_database_it_says_so_once_and_does_not_poll_until_there_is_one(
+    service, database, connect, connection_extra, begun, caplog
+):
+    service.seed_forms(3)
+    conn_id = connection_extra.pop("state_conn_id")
+    connect(service)
+
+    async def run():
+        async with triggerer() as watcher:
+            await asyncio.sleep(120)
+            told, asked = list(caplog.records), len(service.requests)
+            connect(service, state_conn_id=conn_id)
+            await begun(watcher)
+            return told, asked
+
+    told, asked = run_hurried(run(), hurry=60.0)
+
+    (record,) = [one for one in told if one.levelname in ("WARNING", "ERROR")]
+    for part in (
+        f"asset '{NAME}' is not watched: connection 'fsm_default' names no database as its state_conn_id",
+        "Airflow 3.3 and newer need none",
+        "airflow connections add fsm_state --conn-type sqlite --conn-host /",
+    ):
+        assert part in record.getMessage()
+    assert asked == 0
+
+
+def test_a_database_that_is_not_defined_is_named(service, database, connect, caplog):
+    connect(service, state_conn_id="nowhere")
+
+    async def run():
+        async with triggerer():
+            await asyncio.sleep(60)
+
+    run_hurried(run(), hurry=60.0)
+
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert "state_conn_id of connection 'fsm_default'" in record.getMessage()
+    assert "nowhere" in record.getMessage()
+    assert service.requests == []

@@ -1,4 +1,4 @@
-"""The commands that show and move watermarks: in the database, in a Variable, and of an asset."""
+"""The commands that show assets' watermarks, and have forms emitted again."""
 
 import asyncio
 import json
@@ -9,19 +9,18 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider import watermark
 from fsm_provider.polling.watermark_command import main, make_parser
 from fsm_provider.testing import faults
-from tests.capabilities import ASSETS, SHARED_STREAMS, TASK_SDK
+from tests.capabilities import ASSETS, SHARED_STREAMS
 from tests.pages import DOCS
 from tests.unit.conftest import TOKEN
 
-AT, EARLIER, LATER = (f"2026-01-0{day}T08:00:00.000Z" for day in (5, 4, 6))
+EARLIER, LATER = "2026-01-04T08:00:00.000Z", "2026-01-06T08:00:00.000Z"
 FUTURE = "2999-01-01T00:00:00Z"
 
 
@@ -34,16 +33,9 @@ def airflow_database():
 
 
 @pytest.fixture(autouse=True)
-def connected(service, connect, airflow_database, request):
-    from airflow.models import Variable
-    from airflow.utils.session import create_session
-
-    if "store" in request.fixturenames:
-        request.getfixturevalue("store")
+def connected(service, connect, airflow_database, database):
+    """With a database for Airflow before 3.3."""
     connect(service, max_retries=0)
-    yield
-    with create_session() as session:
-        session.query(Variable).delete()
 
 
 @pytest.fixture
@@ -64,168 +56,23 @@ def run(capsys):
     return run_command
 
 
-def in_a_task():
-    """A task of Airflow 2 has the database, and no supervisor."""
-    if not TASK_SDK.is_there:
-        return nullcontext()
-    from tests.unit.supervisor import supervised
-
-    return supervised()
-
-
-def since():
-    """Where the next run of the DAG would begin."""
-    with in_a_task():
-        return datetime.fromisoformat(watermark.begin("my_dag", timedelta(0), "fsm_default")["since"])
-
-
-@pytest.mark.parametrize("store", ["in a database"], indirect=True)
-class TestInTheDatabase:
-    @pytest.fixture(autouse=True)
-    def committed(self, store, connected):
-        with in_a_task():
-            watermark.begin("my_dag", timedelta(0), "fsm_default")
-        assert main(["rewind", "my_dag", "--to", AT]) == 0
-
-    def test_show_lists_it(self, run):
-        code, out, _ = run("show")
-
-        assert code == 0
-        head, row = out.splitlines()
-        assert head.split("  ")[0] == "watermark"
-        assert row.split() == ["my_dag", "database", AT, "of", "connection", "fsm_default"]
-
-    def test_rewind_sets_it_back_for_the_next_run(self, run):
-        code, out, _ = run("rewind", "my_dag", "--to", EARLIER)
-
-        assert code == 0
-        assert f"my_dag: from {AT} to {EARLIER}" in out
-        assert since() == datetime.fromisoformat(EARLIER)
-
-    def test_a_dry_run_changes_nothing(self, run):
-        code, out, _ = run("rewind", "my_dag", "--to", EARLIER, "--dry-run")
-
-        assert (code, out) == (0, f"my_dag: from {AT} to {EARLIER}\n")
-        assert since() == datetime.fromisoformat(AT)
-
-    def test_a_later_time_is_refused_unless_forced(self, run):
-        refused = run("rewind", "my_dag", "--to", LATER)
-        at_refusal = since()
-        forced = run("rewind", "my_dag", "--to", LATER, "--force")
-
-        assert refused[0] == 1
-        assert "would skip forms; add --force" in refused[2]
-        assert at_refusal == datetime.fromisoformat(AT)
-        assert forced[0] == 0
-        assert since() == datetime.fromisoformat(LATER)
-
-    @pytest.mark.parametrize("more", [[], ["--force"]])
-    def test_a_time_in_the_future_is_refused(self, run, more):
-        code, _, error = run("rewind", "my_dag", "--to", FUTURE, *more)
-
-        assert code == 2
-        assert "is in the future" in error
-        assert since() == datetime.fromisoformat(AT)
-
-    def test_a_name_that_is_unknown_is_refused(self, run):
-        assert run("rewind", "another", "--to", EARLIER)[0] == 1
-        assert run("rewind", "another", "--to", EARLIER, "--in", "database")[0] == 1
-        assert run("show", "another")[0] == 1
-
-    def test_a_run_that_moves_it_meanwhile_wins(self, run, monkeypatch):
-        from fsm_provider.state.sql_watermarks import SqlWatermark
-
-        replace = SqlWatermark.replace
-
-        def late(self, expected, at):
-            self.advance(datetime.fromisoformat(LATER))
-            return replace(self, expected, at)
-
-        monkeypatch.setattr(SqlWatermark, "replace", late)
-        code, _, error = run("rewind", "my_dag", "--to", EARLIER)
-
-        assert code == 1
-        assert "has just been moved by a run" in error
-        assert since() == datetime.fromisoformat(LATER)
-
-
-class TestInAVariable:
-    @pytest.fixture(autouse=True)
-    def committed(self, connected):
-        from airflow.models import Variable
-
-        Variable.set("my_dag", AT, description="mine")
-
-    def stored(self):
-        from airflow.models import Variable
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            return [(one.val, one.description) for one in session.query(Variable)]
-
-    def test_show_prints_the_one_that_is_named(self, run):
-        code, out, _ = run("show", "my_dag")
-
-        assert code == 0
-        assert out.splitlines()[1].split() == ["my_dag", "variable", AT]
-        assert run("show")[0] == 1
-
-    def test_rewind_sets_it_back(self, run):
-        code, out, _ = run("rewind", "my_dag", "--to", EARLIER)
-
-        assert code == 0
-        assert f"my_dag: from {AT} to {EARLIER}" in out
-        assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
-
-    def test_the_default_connection_need_not_be_defined(self, run, monkeypatch):
-        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-
-        shown, rewound = run("show", "my_dag"), run("rewind", "my_dag", "--to", EARLIER)
-
-        assert shown[1].splitlines()[1].split() == ["my_dag", "variable", AT]
-        assert f"my_dag: from {AT} to {EARLIER}" in rewound[1]
-        assert (shown[0], rewound[0]) == (0, 0)
-
-    def test_a_time_without_a_zone_is_utc(self, run):
-        assert run("rewind", "my_dag", "--to", "2026-01-04T08:00:00")[0] == 0
-        assert self.stored() == [("2026-01-04T08:00:00+00:00", "mine")]
-
-    def test_a_dry_run_changes_nothing(self, run):
-        code, out, _ = run("rewind", "my_dag", "--to", EARLIER, "--dry-run")
-
-        assert (code, out) == (0, f"my_dag: from {AT} to {EARLIER}\n")
-        assert self.stored() == [(AT, "mine")]
-
-    def test_a_later_time_and_what_is_no_watermark_are_refused(self, run):
-        from airflow.models import Variable
-
-        Variable.set("another", "no time")
-
-        assert run("rewind", "my_dag", "--to", LATER)[0] == 1
-        assert run("rewind", "another", "--to", EARLIER)[0] == 2
-        assert run("rewind", "nothing", "--to", EARLIER)[0] == 1
-        assert self.stored() == [(AT, "mine"), ("no time", None)]
-
-    def test_one_from_elsewhere_is_not_shadowed(self, run, monkeypatch):
-        monkeypatch.setenv("AIRFLOW_VAR_ANOTHER", AT)
-
-        code, _, error = run("rewind", "another", "--to", EARLIER)
-
-        assert code == 1
-        assert "is not in Airflow's database" in error
-
-
 @contextmanager
 def opened_store():
-    """The store of the asset, in Airflow's database."""
+    """The store of the asset, as commands open it."""
     from airflow.utils.session import create_session
 
-    from fsm_provider.state.server_asset_store import ServerAssetStore, active_assets
+    from fsm_provider.polling.watched_assets import _store_of
+    from fsm_provider.state.server_asset_store import active_assets
     from tests.unit.polling.emitting import NAME
 
     with create_session() as session:
         (asset,) = active_assets(NAME, session)
-        yield ServerAssetStore(asset, session)
+        yield _store_of(asset, session)
+
+
+async def store_all(store, values):
+    for key, text in values.items():
+        await store.aset(key, json.loads(text))
 
 
 @ASSETS.needed
@@ -253,6 +100,7 @@ class TestOfAnAsset:
         """Has a watcher emit forms. What it stores is in Airflow's database once it has ended."""
         from fsm_provider.polling.replays import REPLAY
         from tests.unit.polling.emitting import MemoryStore, emit
+        from tests.unit.supervisor import supervised
 
         values = MemoryStore()
 
@@ -260,11 +108,10 @@ class TestOfAnAsset:
             with opened_store() as store:
                 if (requested := asyncio.run(store.aget(REPLAY))) is not None:
                     values.values[REPLAY] = json.dumps(requested)
-            with in_a_task():
+            with supervised():
                 forms = emit(values, expected, **settings)
             with opened_store() as store:
-                for key, text in values.values.items():
-                    store.set(key, json.loads(text))
+                asyncio.run(store_all(store, values.values))
             return forms
 
         return emit_until
@@ -311,12 +158,12 @@ class TestOfAnAsset:
     def test_show_lists_it_with_what_is_requested(self, run, watch):
         code, out, _ = run("show")
         run("rewind", "records", "--to", self.ago(4))
-        requested = run("show", "records", "--in", "asset")[1]
+        requested = run("show", "records")[1]
 
         row = out.splitlines()[1].split()
         assert code == 0
-        assert row[:2] == ["records", "asset"]
-        assert timedelta(0) < datetime.now(UTC) - datetime.fromisoformat(row[2]) < timedelta(hours=2)
+        assert row[0] == "records"
+        assert timedelta(0) < datetime.now(UTC) - datetime.fromisoformat(row[1]) < timedelta(hours=2)
         assert "to emit again" not in out
         assert "to emit again: forms updated since" in requested
 
@@ -328,12 +175,13 @@ class TestOfAnAsset:
         assert sorted(watch(5002, 5003)) == [5002, 5003]
         assert "to emit again" not in run("show")[1]
 
-    def test_the_default_connection_need_not_be_defined(self, run, watch, monkeypatch):
+    @SHARED_STREAMS.needed
+    def test_the_connection_need_not_be_defined(self, run, watch, monkeypatch):
         monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
 
         shown, rewound = run("show"), run("rewind", "records", "--to", self.ago(4))
 
-        assert shown[1].splitlines()[1].split()[:2] == ["records", "asset"]
+        assert shown[1].splitlines()[1].split()[0] == "records"
         assert "records: forms updated since" in rewound[1]
         assert (shown[0], rewound[0]) == (0, 0)
 
@@ -396,7 +244,7 @@ class TestOfAnAsset:
 
         with ThreadPoolExecutor() as pool, create_session() as session:
             (asset,) = asyncio.run(watched_assets(session, "records", lock=True))
-            asset.request(asset.replay(datetime.now(UTC) - timedelta(hours=4), None))
+            asyncio.run(asset.request(asset.replay(datetime.now(UTC) - timedelta(hours=4), None)))
             second = pool.submit(main, self.replay(6, 4))
             time.sleep(1)
             session.commit()
@@ -408,7 +256,7 @@ class TestOfAnAsset:
         from fsm_provider.polling.replays import REPLAY
 
         with opened_store() as store:
-            store.set(REPLAY, {"since": "yesterday"})
+            asyncio.run(store.aset(REPLAY, {"since": "yesterday"}))
 
         assert run(*self.replay(4, 2.5))[0] == 0
         assert watch(5002) == [5002]
@@ -456,7 +304,6 @@ class TestOfAnAsset:
             (("rewind", "records", "--to", "0001-01-01T00:00:00+14:00"), 2),
             (("rewind", "records", "--to", "yesterday"), 2),
             (("rewind", "another", "--to", EARLIER), 1),
-            (("rewind", "another", "--to", EARLIER, "--in", "asset"), 1),
             (("replay", "records", "--since", LATER, "--until", EARLIER), 1),
             (("replay", "records", "--since", EARLIER, "--until", EARLIER), 1),
             (("replay", "another", "--since", EARLIER, "--until", LATER), 1),
@@ -466,19 +313,26 @@ class TestOfAnAsset:
         assert run(*arguments)[0] == code
         assert "to emit again" not in run("show")[1]
 
-    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 the values are in no Variables")
-    def test_a_variable_that_somebody_has_edited_is_named(self, run, watch):
-        from airflow.models import Variable
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            for one in session.query(Variable).filter(Variable.key.like("fsm_asset%configurations")):
-                one.set_val("no JSON")
+    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 the values are Airflow's")
+    def test_a_value_that_somebody_has_edited_is_named(self, run, watch, database):
+        database.execute("UPDATE fsm_asset_state SET value = 'no JSON'")
 
         code, _, error = run("show")
 
         assert code == 2
-        assert "fsm_forms.configurations is not what was stored" in error
+        assert (
+            "'fsm_forms/configurations' of the asset 'records' in the table fsm_asset_state is not" in error
+        )
+
+    @pytest.mark.skipif(SHARED_STREAMS.is_there, reason="since Airflow 3.3 no database is needed")
+    def test_without_a_database_it_says_what_is_missing(self, run, watch, service, connect, connection_extra):
+        del connection_extra["state_conn_id"]
+        connect(service)
+
+        code, _, error = run("show")
+
+        assert code == 2
+        assert "connection 'fsm_default' names no database as its state_conn_id" in error
 
     @SHARED_STREAMS.needed
     def test_values_that_are_elsewhere_are_not_looked_for(self, run, watch, monkeypatch):
@@ -493,7 +347,7 @@ class TestOfAnAsset:
 @pytest.mark.skipif(ASSETS.is_there, reason="Airflow 3 has assets")
 @pytest.mark.parametrize(
     "arguments",
-    [("show", "--in", "asset"), ("replay", "records", "--since", EARLIER, "--until", LATER)],
+    [("show",), ("replay", "records", "--since", EARLIER, "--until", LATER)],
     ids=" ".join,
 )
 def test_assets_are_of_airflow_3(run, arguments):
@@ -501,24 +355,6 @@ def test_assets_are_of_airflow_3(run, arguments):
 
     assert code == 1
     assert "need Airflow 3.0 or newer" in error
-
-
-@pytest.mark.parametrize("arguments", [("show",), ("rewind", "my_dag", "--to", EARLIER)], ids=" ".join)
-def test_a_connection_that_is_not_defined_is_named(run, arguments):
-    code, out, error = run(*arguments, "--conn-id", "nowhere")
-
-    assert (code, out) == (2, "")
-    assert "nowhere" in error
-
-
-@pytest.mark.parametrize("arguments", [("show",), ("rewind", "my_dag", "--to", EARLIER)], ids=" ".join)
-def test_the_default_connection_is_needed_where_the_database_is_asked_for(run, monkeypatch, arguments):
-    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-
-    code, out, error = run(*arguments, "--in", "database")
-
-    assert (code, out) == (2, "")
-    assert "fsm_default" in error
 
 
 @ASSETS.needed

@@ -1,0 +1,87 @@
+"""Opens what is stored with assets: Airflow's asset state store; before 3.3, a SQL database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from airflow.providers.common.compat.connection import get_async_connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.state.assets import AssetStore, SqlAssetStore
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+NO_DATABASE = (
+    "connection '{}' names no database as its state_conn_id. Before Airflow 3.3, what was emitted is stored "
+    "there; Airflow 3.3 and newer need none. For a SQLite file: run `airflow connections add fsm_state "
+    "--conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, and put "
+    '"state_conn_id": "fsm_state" into the extra of the connection'
+)
+_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[tuple[Engine, str]]]]
+_opened = WeakKeyDictionary()
+"""The database and the service of each connection."""
+
+
+def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
+    """Return the store of an asset, in a triggerer."""
+    if not AIRFLOW_V_3_3_PLUS:
+        return sql_store_for(asset_name, fsm_conn_id)
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+
+    store: AssetStore = AssetStateStoreAccessor(name=asset_name)
+    return store
+
+
+def sql_store_for(asset_name: str, fsm_conn_id: str) -> SqlAssetStore:
+    """Return the store of an asset before Airflow 3.3."""
+    return SqlAssetStore(asset_name, partial(database_for, fsm_conn_id))
+
+
+async def database_for(
+    fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection
+) -> tuple[Engine, str]:
+    """Return the database that a connection names, opened once, and the base URL of its service.
+
+    :param read: reads a connection.
+    :raises FsmInputError: if it names none, or one that cannot be used.
+    :raises sqlalchemy.exc.SQLAlchemyError: if the database is away.
+    """
+    opened = _opened.setdefault(asyncio.get_running_loop(), {})
+    opening = opened.get(fsm_conn_id)
+    if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        opening = opened[fsm_conn_id] = asyncio.ensure_future(_open(fsm_conn_id, read))
+    return await asyncio.shield(opening)
+
+
+async def _open(fsm_conn_id: str, read: Callable[[str], Awaitable[Any]]) -> tuple[Engine, str]:
+    from asgiref.sync import sync_to_async
+
+    from fsm_provider.hooks.fsm import FsmHook
+
+    hook, connection = FsmHook(fsm_conn_id), await read(fsm_conn_id)
+    hook.get_connection = lambda _: connection  # type: ignore[assignment,method-assign]
+    if (state_conn_id := hook.settings.state_conn_id) is None:
+        raise FsmInputError(NO_DATABASE.format(fsm_conn_id))
+    try:
+        of_database = await read(state_conn_id)
+    except AirflowNotFoundException as error:
+        raise FsmInputError(f"state_conn_id of connection '{fsm_conn_id}': {error}") from None
+    # In a thread that Airflow knows: the extra of a connection is masked by a message to the supervisor.
+    engine = await sync_to_async(_engine, thread_sensitive=False)(state_conn_id, of_database)
+    return engine, hook.settings.service
+
+
+def _engine(state_conn_id: str, connection: Any) -> Engine:
+    from fsm_provider.compat import hook_on
+    from fsm_provider.state.assets import asset_state
+    from fsm_provider.state.database import open_database
+
+    asset_state()  # which is then among the tables that are created
+    return open_database(state_conn_id, lambda _: hook_on(connection))
