@@ -290,7 +290,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 return job_outcomes(writes, runner, unsent="valid", web_url=web_url)
             if url := jobs_url(web_url):
                 context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-            runner.ended = partial(self._report, count(1), len(jobs))
+            runner.ended = partial(self._report, runner, count(1))
             runner.run()
         except FsmError as error:
             runner.stop(str(error))
@@ -309,13 +309,12 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
         return outcomes
 
-    def _report(self, ended: Iterator[int], number: int, one: Pending) -> None:
-        from fsm_provider.writes.outcomes import MADE, what_became
+    def _report(self, runner: Runner, ended: Iterator[int], one: Pending) -> None:
+        from fsm_provider.writes.outcomes import error_of, what_became
 
-        what, row = what_became(one), one.row
-        details = f"job {row.result_id}" if row.state == "done" else one.error or row.error
-        level, progress = (logging.INFO if what in MADE else logging.ERROR), f"{next(ended)} of {number}"
-        self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what, details)
+        error, progress = error_of(one, runner), f"{next(ended)} of {len(runner.pending)}"
+        level, details = (logging.ERROR, error) if error else (logging.INFO, f"job {one.row.result_id}")
+        self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what_became(one), details)
 
     def _fail_or_go_on(
         self, context: Context, runner: Runner, outcomes: list[JobOutcome], fail_on: str
@@ -394,9 +393,10 @@ def _table(runner: Runner) -> str:
 
     rows = [("job", "property", "known", "payload")]
     for index, one in enumerate(runner.pending.values()):
-        known = f"job {one.row.result_id}" if (what := what_became(one)) == "existing" else what
+        known = "new" if one.row.state == "free" else what_became(one)
         payload = json.dumps(one.write.content, ensure_ascii=False)
-        rows.append((str(index), str(one.write.property_id), known.replace("not_created", "new"), payload))
+        known = f"job {one.row.result_id}" if known == "existing" else known.replace("not_created", "refused")
+        rows.append((str(index), str(one.write.property_id), known, payload))
     return "\n".join(aligned(rows))
 
 
