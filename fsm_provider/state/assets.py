@@ -116,8 +116,10 @@ class SqlAssetStore:
         try:
             return (None, None) if row is None else (json.loads(row.value), row.updated_at)
         except ValueError as error:
-            about = f"'{key}' of the asset '{self._asset_name}' in the table fsm_asset_state"
-            raise FsmInputError(f"{about} is not what was stored: {error}") from None
+            raise FsmInputError(
+                f"'{key}' of the asset '{self._asset_name}' in the table fsm_asset_state is not what was "
+                f"stored: {error}"
+            ) from None
 
     async def _write(self, key: str, text: str | None) -> None:
         """Store a value, or delete it, unless there was another claim since this store's."""
