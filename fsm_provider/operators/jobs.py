@@ -393,7 +393,7 @@ def _table(runner: Runner) -> str:
 
     rows = [("job", "property", "known", "payload")]
     for index, one in enumerate(runner.pending.values()):
-        known = "new" if one.row.state == "free" else what_became(one)
+        known: str = "new" if one.row.state == "free" else what_became(one)
         payload = json.dumps(one.write.content, ensure_ascii=False)
         known = f"job {one.row.result_id}" if known == "existing" else known.replace("not_created", "refused")
         rows.append((str(index), str(one.write.property_id), known, payload))
