@@ -118,8 +118,9 @@ def _settle(entries: list[Entry], options: argparse.Namespace) -> int:
         result = None
     else:
         result = {} if options.done else {"id": options.job_id}
-    after = change(settled(row, result, _who(options, "not created" if result is None else "made")))
-    if after.owner == row.owner:
+    who = _who(options, "not created" if result is None else "made")
+    after = change(settled(row, result, who))
+    if who not in (after.note or ""):
         raise RefusedError(f"'{row.key}' was not settled: {_why_not(after)}")
     print(printable(f"'{row.key}' is settled: {'nobody has made it' if result is None else 'it exists'}"))
     return 0
@@ -129,8 +130,9 @@ def _forget(entries: list[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import forgotten
 
     row, change = _only(entries, options.key)
-    after = change(forgotten(row, _who(options, "forgotten")))
-    if after.owner == row.owner:
+    who = _who(options, "forgotten")
+    after = change(forgotten(row, who))
+    if who not in (after.note or ""):
         raise RefusedError(f"'{row.key}' was not forgotten: {_why_not(after)}")
     print(printable(f"'{row.key}' is forgotten: it may be sent again"))
     return 0

@@ -1,0 +1,503 @@
+"""The commands for a ledger, in SQL and in Airflow: what they show and change, and what tasks do then."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+import sqlalchemy
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.operators.generic import FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.command import main
+from fsm_provider.writes.sql_ledger import LEDGER
+from fsm_provider.writes.task_ledger import PAGE
+from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
+from tests.unit.conftest import TOKEN
+from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
+
+WHY = ("--why", "looked it up", "--by", "jo")
+
+
+def create_job(key="PM-7", **options):
+    job = {"customerReference": "PM-7"}
+    return FsmCreateJobOperator(task_id="create", property_id=7, job=job, key=key, **options)
+
+
+def create_jobs(key="PM-7", **options):
+    jobs = [{"property_id": 7, "job": {"customerReference": "PM-7"}, "key": key}]
+    return FsmCreateJobsOperator(task_id="create", jobs=jobs, **options)
+
+
+def send_request(key="PM-7", **options):
+    return FsmRequestOperator(
+        task_id="create", method="POST", path="/properties/7/jobs", json={"notes": "x"}, key=key, **options
+    )
+
+
+OPERATORS = pytest.mark.parametrize("write", [create_job, create_jobs, send_request])
+
+
+class AirflowStore(MemoryStateStore):
+    """A task's store in Airflow's own database, with its run."""
+
+    def __init__(self):
+        from airflow.models import DagRun, TaskInstance
+        from airflow.models.task_state_store import TaskStateStoreModel
+        from airflow.utils.session import create_session
+
+        super().__init__()
+        self._session, self._model, self._of_task = create_session, TaskStateStoreModel, TaskInstance
+        self._task = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
+        with create_session() as session:
+            run = DagRun(dag_id="dag", run_id="run", run_type="manual", run_after=datetime.now(UTC))
+            session.add(run)
+            session.flush()
+            self._run_id = run.id
+            more = {"pool": "default_pool", "pool_slots": 1, "max_tries": 0, "id": uuid4()}
+            session.execute(sqlalchemy.insert(TaskInstance.__table__).values(**self._task, **more))
+
+    def get(self, key, default=None):
+        with self._session() as session:
+            found = session.query(self._model).filter_by(dag_run_id=self._run_id, key=key).one_or_none()
+            return default if found is None else json.loads(found.value)
+
+    def set(self, key, value, *, retention=None):
+        with self._session() as session:
+            session.query(self._model).filter_by(dag_run_id=self._run_id, key=key).delete()
+            stored = {"dag_run_id": self._run_id, "key": key, "value": json.dumps(value)}
+            session.add(self._model(**self._task, **stored))
+
+    def set_state(self, state):
+        """Set the state of the task instance."""
+        with self._session() as session:
+            session.query(self._of_task).update({"state": state})
+
+    def remove(self):
+        """Remove the run, with all that is of it."""
+        from airflow.models import DagRun
+
+        with self._session() as session:
+            for table in (self._model, self._of_task, DagRun):
+                session.query(table).delete()
+
+
+@pytest.fixture
+def store(connection_extra, monkeypatch, tmp_path):
+    """A ledger in SQL."""
+    made = DatabaseStore(tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection)
+    connection_extra["state_conn_id"] = made.CONN_ID
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def connected(service, connect, store):
+    connect(service, max_retries=0)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command; returns its exit code, output and error."""
+
+    import airflow.models  # noqa: F401 # logs to the standard output at its import
+
+    def run_command(*arguments):
+        capsys.readouterr()
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        assert TOKEN not in captured.out + captured.err
+        # Airflow 2 logs why it does not find a connection.
+        assert "\n" not in captured.err.strip() or not IS_AIRFLOW_3
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def leave_uncertain(service, store, operator, **context):
+    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
+    with pytest.raises(AirflowFailException, match=r"uncertain|may or may not"):
+        operator.execute(context_for(store, **context))
+
+
+def let_leases_end(store):
+    """Make what is stored two minutes older than it is."""
+    with store.engine.begin() as connection:
+        connection.execute(LEDGER.update().values(lease_until=LEDGER.c.lease_until - 120_000))
+
+
+def rows(store):
+    with store.engine.connect() as connection:
+        return connection.execute(sqlalchemy.select(LEDGER).order_by(LEDGER.c.sent_at)).all()
+
+
+class TestSettle:
+    @pytest.mark.parametrize("once_per", ["run", "key"])
+    @OPERATORS
+    def test_what_was_found_is_returned_and_nothing_is_sent(self, service, store, run, write, once_per):
+        leave_uncertain(service, store, write(once_per=once_per))
+
+        code, output, _ = run("settle", "PM-7", "--job-id", "4711", *WHY)
+        result = write(once_per=once_per).execute(context_for(store, cleared=1))
+
+        assert (code, output) == (0, "'PM-7' is settled: it exists\n")
+        if write is create_jobs:
+            assert (result[0]["outcome"], result[0]["jobID"]) == ("existing", 4711)
+            assert result[0]["by"]["dag_id"] == "dag"
+        elif write is create_job:
+            assert result == {"id": 4711, "propertyID": 7, "customerReference": "PM-7"}
+        else:
+            assert result == {"id": 4711}
+        assert len(service.requests) == 1
+
+    @OPERATORS
+    def test_what_was_not_created_is_sent_once_and_only_after_its_lease(self, service, store, run, write):
+        leave_uncertain(service, store, write())
+
+        code, _, error = run("settle", "PM-7", "--not-created", *WHY)
+        assert code == 1
+        assert "'PM-7' was not settled: a request may be on its way for another " in error
+        let_leases_end(store)
+        assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
+        for cleared in (1, 2):
+            write().execute(context_for(store, cleared=cleared))
+
+        assert len(service.requests) == 2
+
+    def test_a_request_is_settled_without_an_id(self, service, store, run):
+        leave_uncertain(service, store, send_request())
+
+        assert run("settle", "PM-7", "--done", *WHY)[0] == 0
+
+        assert send_request().execute(context_for(store, cleared=1)) is None
+        assert len(service.requests) == 1
+
+    @pytest.mark.parametrize("value", ["abc", "0", "-1", "4711.0", ""])
+    def test_a_bad_id_is_refused_with_what_it_should_be(self, capsys, value):
+        with pytest.raises(SystemExit) as ended:
+            main(["settle", "PM-7", f"--job-id={value}", *WHY])
+
+        assert ended.value.code == 2
+        assert "should be a whole number, 1 or more" in capsys.readouterr().err
+
+    def test_a_conflict_is_settled(self, service, store, run):
+        service.fail("POST", "/properties/7/jobs", faults.Status(409))
+        with pytest.raises(AirflowFailException, match="409"):
+            create_job().execute(context_for(store))
+
+        assert run("settle", "PM-7", "--job-id", "4711", *WHY)[0] == 0
+        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+    @pytest.mark.parametrize("settlement", [["--job-id", "1"], ["--not-created"], ["--done"]])
+    def test_what_is_done_is_not_settled(self, service, store, run, settlement):
+        job = create_job().execute(context_for(store))
+        before = rows(store)
+
+        code, _, error = run("settle", "PM-7", *settlement, *WHY)
+
+        assert (code, error) == (1, f"'PM-7' was not settled: it is done, with id {job['id']}\n")
+        assert rows(store) == before
+
+    def test_an_id_of_another_key_is_not_recorded(self, service, store, run):
+        job = create_job("PM-1").execute(context_for(store))
+        leave_uncertain(service, store, create_job(), run_id="two")
+
+        code, _, _ = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
+
+        assert code != 0
+        assert [row.state for row in rows(store)] == ["done", "uncertain"]
+
+    @pytest.mark.usefixtures("short_lease")
+    def test_what_a_task_changes_meanwhile_is_not_settled(self, service, store, run, monkeypatch):
+        leave_uncertain(service, store, create_job())
+        from fsm_provider.writes import command
+
+        def task_is_faster(*given):
+            create_job(if_uncertain="create").execute(context_for(store, cleared=1))
+            return settle(*given)
+
+        settle = command.COMMANDS["settle"]
+        monkeypatch.setitem(command.COMMANDS, "settle", task_is_faster)
+        code, _, error = run("settle", "PM-7", "--job-id", "4711", *WHY)
+
+        assert (code, error.startswith("'PM-7' was not settled: it is done, with id ")) == (1, True)
+        assert json.loads(rows(store)[0].result)["id"] == service.jobs[1]["id"]
+
+    def test_an_ambiguous_key_is_settled_by_its_run(self, service, store, run):
+        for run_id in ("one", "two"):
+            leave_uncertain(service, store, create_job(), run_id=run_id)
+        settle = ("settle", "PM-7", "--job-id", "4711", *WHY)
+
+        code, _, error = run(*settle)
+        assert (code, "'PM-7' was sent by 2 tasks: narrow it with --dag, --run, --task: " in error) == (
+            1,
+            True,
+        )
+        assert all(f"task task of run {run_id} of DAG dag" in error for run_id in ("one", "two"))
+        assert {row.state for row in rows(store)} == {"uncertain"}
+
+        assert run(*settle, "--run", "two")[0] == 0
+        assert {row.run_id: row.state for row in rows(store)} == {"one": "uncertain", "two": "done"}
+
+    def test_who_did_what_when_and_why_is_kept(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        run("settle", "PM-7", "--job-id", "4711", *WHY)
+        let_leases_end(store)
+        run("forget", "PM-7", "--why", "cancelled", "--by", "sam")
+        create_job().execute(context_for(store, cleared=1))
+
+        (found,) = json.loads(run("list", "--json")[1])
+
+        first, second = found["note"].split("; ")
+        assert (first.startswith("made, says jo at "), first.endswith(": looked it up")) == (True, True)
+        assert ("sam at " in second, second.endswith(": cancelled")) == (True, True)
+        at = datetime.strptime(first[17:36], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        assert abs(datetime.now(UTC) - at) < timedelta(minutes=1)
+        assert found["result_id"] == service.jobs[-1]["id"]
+
+    def test_the_blanks_around_a_key_are_no_part_of_it(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+
+        assert run("list", "--key", " PM-7 ")[0] == 0
+        for bad in (("settle", " ", *WHY), ("settle", "PM-7", "--why", " ")):
+            with pytest.raises(SystemExit):
+                run(*bad, "--done")
+        assert run("settle", " PM-7", "--job-id", "1", *WHY)[0] == 0
+
+
+class TestForget:
+    def test_what_is_done_is_sent_again_once_its_lease_is_over(self, service, store, run):
+        for key in ("PM-7", "PM-8"):
+            create_job(key, once_per="key").execute(context_for(store, run_id=key))
+
+        code, _, error = run("forget", "PM-7", *WHY)
+        assert (code, error.startswith("'PM-7' was not forgotten: ")) == (1, True)
+        let_leases_end(store)
+        assert run("forget", "PM-7", *WHY) == (0, "'PM-7' is forgotten: it may be sent again\n", "")
+
+        for key in ("PM-7", "PM-8", "PM-7"):
+            create_job(key, once_per="key").execute(context_for(store, run_id="again"))
+        assert len(service.jobs) == 3
+
+    def test_what_is_not_done_is_not_forgotten(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        let_leases_end(store)
+
+        assert run("forget", "PM-7", *WHY) == (1, "", "'PM-7' was not forgotten: it is uncertain\n")
+        assert run("forget", "PM-%", *WHY) == (1, "", "there is no 'PM-%'\n")
+
+
+class TestList:
+    @pytest.fixture
+    def three(self, service, store):
+        create_job("done").execute(context_for(store, run_id="one"))
+        leave_uncertain(service, store, create_job("a\nlost"), run_id="two")
+        create_job("shared", once_per="key").execute(context_for(store, run_id="three"))
+
+    @pytest.mark.usefixtures("three")
+    def test_it_is_a_table(self, service, run):
+        code, output, _ = run("list")
+
+        head, done, lost, _ = output.splitlines()
+        assert code == 0
+        assert head.split() == ["key", "state", "id", "sent", "by", "at", "(UTC)", "what"]
+        assert done.split()[:3] == ["done", "done", str(service.jobs[0]["id"])]
+        assert "POST /properties/7/jobs (propertyID '7', customerReference 'PM-7')" in done
+        assert lost.startswith("a\\nlost  uncertain  -  ")
+        assert "task task of run two of DAG dag" in lost
+
+    @pytest.mark.usefixtures("three")
+    @pytest.mark.parametrize(
+        ("filters", "keys"),
+        [
+            ((), ["done", "a\nlost", "shared"]),
+            (("--uncertain",), ["a\nlost"]),
+            (("--key", "done"), ["done"]),
+            (("--run", "two"), ["a\nlost"]),
+            (("--dag", "dag", "--task", "task"), ["done", "a\nlost", "shared"]),
+            (("--task", "other"), None),
+        ],
+    )
+    def test_it_is_filtered(self, run, filters, keys):
+        code, output, error = run("list", "--json", *filters)
+
+        if keys is None:
+            assert (code, error) == (1, "nothing was found\n")
+        else:
+            assert (code, [one["key"] for one in json.loads(output)]) == (0, keys)
+
+    def test_as_json_it_has_all_that_is_known(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+
+        (found,) = json.loads(run("list", "--json")[1])
+
+        assert (found["state"], found["result_id"], found["kind"]) == ("uncertain", None, "job")
+        assert (found["property_id"], found["reference"]) == ("7", "PM-7")
+        assert "no complete response arrived" in found["error"]
+        assert found["by"]["run_id"] == "run"
+
+    def test_what_is_of_another_service_is_not_there(self, service, store, run, connect):
+        leave_uncertain(service, store, create_job())
+        with FakeFieldService(token=TOKEN) as other:
+            connect(other)
+            for command in (("list",), ("settle", "PM-7", "--done", *WHY), ("forget", "PM-7", *WHY)):
+                assert run(*command)[0] == 1
+        assert rows(store)[0].state == "uncertain"
+
+
+class TestConnections:
+    def test_tables_of_another_version_are_not_touched(self, store, run):
+        assert run("list")[2] == "nothing was found\n"
+        with store.engine.begin() as connection:
+            connection.execute(sqlalchemy.text("UPDATE fsm_schema SET version = 1"))
+
+        code, _, error = run("list")
+        assert (code, "are of version 1" in error) == (2, True)
+
+    @pytest.mark.parametrize("host", ["https://[::1/v1", "https:///v1"])
+    def test_a_host_that_is_no_url_is_named(self, monkeypatch, run, host):
+        connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": host}))
+
+        for command in (("list",), ("settle", "PM-7", "--not-created", *WHY)):
+            code, output, error = run(*command)
+            assert (code, output) == (2, "")
+            assert error == (
+                "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1\n"
+            )
+
+    @pytest.mark.parametrize(
+        ("database", "says"),
+        [
+            (None, "ledger"),
+            ({"conn_type": "fsm", "host": "https://x"}, "not of a SQL database"),
+            ({"conn_type": "sqlite", "host": "ledger.db"}, "should be the absolute path"),
+            ({"conn_type": "sqlite", "host": "/no/such/folder/ledger.db"}, "unable to open database file"),
+            ({"conn_type": "nothing"}, "nothing"),
+            (
+                {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "x", "password": "pa55"},
+                "refused",
+            ),
+        ],
+    )
+    def test_a_database_that_cannot_be_used_is_named(self, monkeypatch, run, database, says):
+        monkeypatch.delenv("AIRFLOW_CONN_LEDGER")
+        if database:
+            monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(database))
+
+        code, output, error = run("list")
+        assert (code, output) == (2, "")
+        assert says in error
+        assert "pa55" not in error
+
+    def test_connections_of_airflows_database_are_read(self, service, store, tmp_path):
+        leave_uncertain(service, store, create_job())
+        environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
+        environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+        connection = service.connection()
+        connection["extra"]["state_conn_id"] = "our_ledger"
+
+        def run_process(*command):
+            return subprocess.run(
+                [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
+            )
+
+        assert run_process("airflow", "db", "migrate").returncode == 0
+        for name, value in (("our_ledger", store.connection), ("fsm_ours", json.dumps(connection))):
+            added = run_process("airflow", "connections", "add", name, "--conn-json", value)
+            assert added.returncode == 0, added.stderr
+        ours = ("--conn-id", "fsm_ours")
+        settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
+        listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
+
+        assert (settled.returncode, settled.stderr) == (0, "")
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711]
+        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+    def test_what_airflow_warns_of_meanwhile_is_not_shown(self, run, monkeypatch, caplog):
+        def read_connection(_):
+            logging.getLogger("anything").warning("deprecated")
+            raise AirflowFailException("not there")
+
+        monkeypatch.setattr("fsm_provider.compat.read_connection_outside_of_tasks", read_connection)
+
+        assert run("list") == (2, "", "not there\n")
+        assert caplog.messages == []
+        logging.getLogger("anything").warning("afterwards")
+        assert caplog.messages == ["afterwards"]
+
+
+@STATE_STORE.needed
+class TestInAirflow:
+    @pytest.fixture
+    def store(self):
+        from airflow.utils.db import initdb
+
+        initdb()
+        made = AirflowStore()
+        yield made
+        made.remove()
+
+    @OPERATORS
+    def test_what_is_uncertain_is_listed_and_settled_while_its_task_rests(
+        self, service, store, run, write, monkeypatch
+    ):
+        leave_uncertain(service, store, write())
+        store.set_state("up_for_retry")
+        settle = ("settle", "PM-7", "--job-id", "4711", *WHY)
+
+        code, output, _ = run("list", "--uncertain", "--json")
+        assert (code, [one["by"]["run_id"] for one in json.loads(output)]) == (0, ["run"])
+        assert run(*settle) == (1, "", "'PM-7': its task is up_for_retry: wait until it has ended\n")
+        store.set_state("failed")
+        assert run(*settle) == (0, "'PM-7' is settled: it exists\n", "")
+        result = write().execute(context_for(store, cleared=1))
+
+        (outcome,) = result if write is create_jobs else [{"jobID": result["id"]}]
+        assert outcome["jobID"] == 4711
+        assert len(service.requests) == 1
+
+    def test_what_is_settled_as_not_made_or_forgotten_is_sent_again(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        assert "a request may be on its way" in run("settle", "PM-7", "--not-created", *WHY)[2]
+        for words in (("settle", "PM-7", "--not-created"), ("forget", "PM-7")):
+            page = store.get(f"{PAGE}0")
+            store.set(f"{PAGE}0", {key: {**row, "lease_until": 1} for key, row in page.items()})
+            assert run(*words, *WHY)[0] == 0
+            create_job().execute(context_for(store, cleared=1))
+        assert len(service.jobs) == 3
+
+    @pytest.mark.usefixtures("short_lease")
+    def test_what_has_changed_meanwhile_is_not_settled(self, service, store, run, monkeypatch):
+        from fsm_provider.writes import command
+
+        leave_uncertain(service, store, create_job())
+        settle = command.COMMANDS["settle"]
+
+        def task_is_faster(*given):
+            create_job(if_uncertain="create").execute(context_for(store, cleared=1))
+            return settle(*given)
+
+        monkeypatch.setitem(command.COMMANDS, "settle", task_is_faster)
+
+        code, _, error = run("settle", "PM-7", "--job-id", "4711", *WHY)
+        assert (code, error) == (1, "'PM-7' has changed meanwhile: look again\n")
+
+    def test_rows_of_another_service_are_not_there(self, service, connect, store, run):
+        leave_uncertain(service, store, create_job())
+        with FakeFieldService(token=TOKEN) as other:
+            connect(other)
+            assert run("list") == (1, "", "nothing was found\n")
+
+    def test_what_only_workers_can_read_is_named(self, service, store, run, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__WORKERS__STATE_STORE_BACKEND", "my.Backend")
+        code, _, error = run("list")
+        assert (code, "only workers read what is in state_store_backend" in error) == (2, True)
