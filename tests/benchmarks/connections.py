@@ -12,7 +12,8 @@ _provided: dict[str | None, dict[str, Any]] = {}
 def provide(connection: dict[str, Any], **others: dict[str, Any]) -> None:
     """Give every connection that is looked up from now on these fields; others, by their id, those."""
     _provided.clear()
-    _provided.update({None: connection, **others})
+    _provided[None] = connection
+    _provided.update(others)
 
 
 def look_up(conn_id: str) -> str:
