@@ -71,6 +71,7 @@ class Registration:
         self._stored = self._read()  # another task may have registered it meanwhile
         if self._payload.target_url.endswith(f"/{HIDDEN}") and "token" not in self._stored:
             self._stored["token"] = secrets.token_urlsafe(32)
+            mask_secret(self._stored["token"])
         self._store()
 
     def send(self, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
