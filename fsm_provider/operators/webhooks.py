@@ -99,7 +99,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             [one.write for one in missing.values()],
             send,
             once_per="run" if self.hook.settings.state_conn_id is None else "key",
-            prepare=lambda write: missing[write.key].prepare(),
             existing=lambda row: missing[row.key].existing(row),
         )
         return dict(zip(missing, results, strict=True))

@@ -121,12 +121,10 @@ class FsmWriteOperator(FsmOptionsOperator):
         *,
         find: Find | None = None,
         once_per: str | None = None,
-        prepare: Callable[[Write], None] = lambda _: None,
         existing: Callable[[Row], Any],
     ) -> list[Any]:
         """Send writes in order; return the response to each, or what ``existing`` makes of an earlier one.
 
-        :param prepare: is called before anything is sent, for each write that is not known to be made.
         :raises FsmError: why one of them is not known to have been made, once all have ended.
         """
         from fsm_provider.writes.outcomes import error_of, what_became
@@ -134,9 +132,6 @@ class FsmWriteOperator(FsmOptionsOperator):
 
         with self.runner(context, send, find=find, once_per=once_per) as runner:
             runner.load(writes)
-            for one in runner.pending.values():
-                if one.row.state != "done":
-                    prepare(one.write)
             try:
                 runner.run()
             finally:

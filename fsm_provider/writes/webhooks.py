@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmInputError, FsmRegistrationMismatchError, FsmSecretNotStoredError
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmInputError,
+    FsmRegistrationMismatchError,
+    FsmSecretNotStoredError,
+)
 from fsm_provider.api.redaction import hide_in
 from fsm_provider.links.webhooks import HIDDEN
 from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
 from fsm_provider.state.digest import digest_for
 from fsm_provider.state.variables import read_variable, write_variable
 from fsm_provider.writes.ledger import Row, Write
+from fsm_provider.writes.outcomes import NotCreatedError
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Webhook
@@ -63,19 +69,27 @@ class Registration:
         found: dict[str, Any] | None = self._stored.get("registration")
         return found
 
-    def prepare(self) -> None:
-        """Prove that the Variable can be written; from now on the receiver accepts its token.
-
-        :raises Exception: if it cannot: nothing was registered.
-        """
-        self._stored = self._read()  # another task may have registered it meanwhile
-        if self._payload.target_url.endswith(f"/{HIDDEN}") and "token" not in self._stored:
-            self._stored["token"] = secrets.token_urlsafe(32)
-            mask_secret(self._stored["token"])
-        self._store()
-
     def send(self, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-        """Register it once, and store its secret; return it without its secret."""
+        """Register it once, and store its secret; return it without its secret.
+
+        First it proves that its Variable can be written, which only who has claimed the write does: from then
+        on the receiver accepts its token.
+
+        :raises NotCreatedError: if it cannot: nothing was sent.
+        """
+        try:
+            self._stored = self._read()
+            if (registered := self.registered) is not None:  # by another task meanwhile
+                return registered
+            if self._payload.target_url.endswith(f"/{HIDDEN}") and "token" not in self._stored:
+                self._stored["token"] = secrets.token_urlsafe(32)
+                mask_secret(self._stored["token"])
+            self._store()
+        except FsmError:
+            raise
+        except Exception as error:
+            text = f"Variable {self.variable} could not be read or written: {type(error).__name__}: {error}"
+            raise NotCreatedError(f"{text}: nothing was sent") from error
         token = self._stored.get("token", HIDDEN)
         target_url = self._payload.target_url.removesuffix(HIDDEN) + token if "token" in self._stored else ""
         payload = self._payload.model_copy(update={"target_url": target_url}) if target_url else self._payload
