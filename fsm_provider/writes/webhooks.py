@@ -88,8 +88,10 @@ class Registration:
         except FsmError:
             raise
         except Exception as error:
-            text = f"Variable {self.variable} could not be read or written: {type(error).__name__}: {error}"
-            raise NotCreatedError(f"{text}: nothing was sent") from error
+            problem = type(error).__name__  # its text may quote the value
+            raise NotCreatedError(
+                f"Variable {self.variable} could not be read or written ({problem}): nothing was sent"
+            ) from None
         token = self._stored.get("token", HIDDEN)
         target_url = self._payload.target_url.removesuffix(HIDDEN) + token if "token" in self._stored else ""
         payload = self._payload.model_copy(update={"target_url": target_url}) if target_url else self._payload
@@ -128,8 +130,7 @@ class Registration:
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             raise FsmSecretNotStoredError(
                 f"webhook {webhook.id} was registered, but Variable {self.variable} with its signing secret "
-                f"could "
-                f"not be written ({type(error).__name__}): delete the webhook in the service",
+                f"could not be written ({type(error).__name__}): delete the webhook in the service",
                 webhook.id,
             ) from None
         logger.info("Registered webhook %s for %s", webhook.id, self._payload.event_types)
