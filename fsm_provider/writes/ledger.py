@@ -128,6 +128,11 @@ class Row:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()], DIGITS)
 
+    @property
+    def named(self) -> str:
+        """What was written, as notes name it."""
+        return self.kind if self.result_id is None else f"{self.kind} {self.result_id}"
+
     def with_note(self, text: str) -> Row:
         """Return it with a further sentence in its note."""
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
@@ -219,6 +224,11 @@ def has_same_content(row: Row, ask: Ask) -> bool:
     return row.state == "free" or row.digest == ask.wanted.digest
 
 
+def is_not_forgotten(row: Row, ask: Ask) -> bool:
+    """Return whether nobody has had just what was made or found sent again."""
+    return f"{ask.wanted.named} was forgotten" not in (row.note or "")
+
+
 def has_no_rivals(row: Row, ask: Ask) -> bool:
     """Return whether no other write can be what was found."""
     return not ask.rivals
@@ -227,8 +237,8 @@ def has_no_rivals(row: Row, ask: Ask) -> bool:
 GUARDS: dict[str, tuple[Guard, ...]] = {
     "claim": (is_as_read, is_not_done, may_be_sent, has_same_content),
     "record": (is_own, is_being_sent),
-    "record late": (is_idle,),
-    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals),
+    "record late": (is_idle, is_not_forgotten),
+    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals, is_not_forgotten),
     "settle as made": (is_as_read, is_at_rest),
     "settle as not made": (is_as_read, is_uncertain, lease_is_over),
     "forget": (is_as_read, is_done, lease_is_over),
@@ -266,16 +276,17 @@ def claimed(claim: Row, seen: Row, lease: float) -> Change:
 
 def succeeded(claim: Row, result: dict[str, Any]) -> Change:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
+    made = replace(claim, state="done", result=result)
 
     def change(row: Row, now: int) -> Row:
-        ask = Ask(now, claim, claim)
+        ask = Ask(now, claim, made)
         if row.state == "done" and row.result == result:
             return row
         if allows("record", row, ask):
             return replace(row, state="done", result=result, error=None)
         if allows("record late", row, ask):
-            return replace(claim, state="done", result=result, note=row.note)
-        late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
+            return replace(made, lease_until=row.lease_until, note=row.note)
+        late = f"a late response to {claim.by}: {made.named} was made"
         return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
     return change
@@ -332,8 +343,8 @@ def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
 
 
 def forgotten(seen: Row, who: str) -> Change:
-    """Have a write that is done sent again."""
-    return _decided("forget", seen, None, who)
+    """Have a write that is done sent again; no late response or look-up that names the same undoes it."""
+    return _decided("forget", seen, None, f"{seen.named} was forgotten: {who}")
 
 
 def _decided(
@@ -342,7 +353,7 @@ def _decided(
     owner = uuid4().hex
 
     def change(row: Row, now: int) -> Row:
-        if not allows(event, row, Ask(now, seen, row, rivals)):
+        if not allows(event, row, Ask(now, seen, replace(row, result=result), rivals)):
             return row
         after = row.with_note(who) if who else row
         state: State = "free" if result is None else "done"
