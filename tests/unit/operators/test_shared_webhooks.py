@@ -200,7 +200,7 @@ def wait_for(condition):
     raise TimeoutError
 
 
-MAX_STEPS = 24
+MAX_STEPS = 20
 """Of an undisturbed registration, on any version of Airflow: transactions, and messages to the supervisor."""
 
 
@@ -210,6 +210,8 @@ def killed_after(steps, supervisor):
     passed, in_transaction = [], sql_ledger.in_transaction
 
     def pass_on(step):
+        if type(step).__name__ == "MaskSecret":  # as many as the connections have values
+            return
         if len(passed) == steps:
             raise Killed
         passed.append(step)
