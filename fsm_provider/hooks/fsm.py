@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -43,6 +44,7 @@ class FsmHook(BaseHook):
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.Settings`.
+    :param sleep: waits the given number of seconds between the attempts of a read.
     """
 
     conn_name_attr = "fsm_conn_id"
@@ -50,9 +52,16 @@ class FsmHook(BaseHook):
     conn_type = "fsm"
     hook_name = "Field-service management"
 
-    def __init__(self, fsm_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        fsm_conn_id: str = default_conn_name,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
+        self._sleep = sleep
 
     @classmethod
     def outside_of_tasks(cls, fsm_conn_id: str) -> Self:
@@ -74,6 +83,7 @@ class FsmHook(BaseHook):
         return FsmClient(
             settings_from(self._connection),
             reload_settings=lambda: settings_from(self._read_connection()),
+            sleep=self._sleep,
             metrics=self.metrics,
         )
 

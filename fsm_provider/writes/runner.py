@@ -296,6 +296,12 @@ class Runner:
         recorded, self._to_record = self._to_record, {}
         for one in map(self.pending.__getitem__, recorded):
             one.row = rows[one.write.id]
+            if one.row.state == "done":
+                self._lost_in_a_row = 0
+            elif one.row.state == "uncertain":
+                self._lost_in_a_row += one.is_lost or one.is_created
+                if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                    self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
             self._sort(one)
         return rows
 
@@ -348,16 +354,12 @@ class Runner:
             self._to_record[claim.id] = response_lost(claim, f"the request ended in {type(error).__name__}")
             raise
         else:
-            self._lost_in_a_row = 0
             one.response, one.error, one.is_over = response, None, True
             self._to_record[claim.id] = succeeded(claim, kept(response))
 
     def _take_loss(self, one: Pending, claim: Row, error: FsmError) -> None:
         self._to_record[claim.id] = response_lost(claim, storable_text(error))
         one.is_lost, one.may_create = True, False
-        self._lost_in_a_row += 1
-        if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
-            self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
         if claim.token and isinstance(error, FsmUncertainWriteError):
             one.error = FsmRepeatableWriteError(**vars(error))
             one.is_over = not self._may_repeat(one, one.error)

@@ -87,8 +87,8 @@ class Registration:
             self._store()
         except FsmError:
             raise
-        except Exception as error:
-            problem = type(error).__name__  # its text may quote the value
+        except Exception as error:  # noqa: BLE001 - its text may quote the value
+            problem = type(error).__name__
             raise NotCreatedError(
                 f"Variable {self.variable} could not be read or written ({problem}): nothing was sent"
             ) from None
