@@ -183,9 +183,9 @@ def is_being_sent(row: Row, ask: Ask) -> bool:
     return row.state == "sending"
 
 
-def is_idle(row: Row, ask: Ask) -> bool:
-    """Return whether nobody is sending it, and it is not done."""
-    return row.state in ("free", "uncertain")
+def is_free(row: Row, ask: Ask) -> bool:
+    """Return whether nothing is known to have come of it; what another has sent since may have come of it."""
+    return row.state == "free"
 
 
 def is_uncertain(row: Row, ask: Ask) -> bool:
@@ -224,11 +224,6 @@ def has_same_content(row: Row, ask: Ask) -> bool:
     return row.state == "free" or row.digest == ask.wanted.digest
 
 
-def is_not_forgotten(row: Row, ask: Ask) -> bool:
-    """Return whether nobody has had just what was made or found sent again."""
-    return f"{ask.wanted.named} was forgotten" not in (row.note or "")
-
-
 def has_no_rivals(row: Row, ask: Ask) -> bool:
     """Return whether no other write can be what was found."""
     return not ask.rivals
@@ -237,8 +232,8 @@ def has_no_rivals(row: Row, ask: Ask) -> bool:
 GUARDS: dict[str, tuple[Guard, ...]] = {
     "claim": (is_as_read, is_not_done, may_be_sent, has_same_content),
     "record": (is_own, is_being_sent),
-    "record late": (is_idle, is_not_forgotten),
-    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals, is_not_forgotten),
+    "record late": (is_free,),
+    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals),
     "settle as made": (is_as_read, is_at_rest),
     "settle as not made": (is_as_read, is_uncertain, lease_is_over),
     "forget": (is_as_read, is_done, lease_is_over),
@@ -279,7 +274,7 @@ def succeeded(claim: Row, result: dict[str, Any]) -> Change:
     made = replace(claim, state="done", result=result)
 
     def change(row: Row, now: int) -> Row:
-        ask = Ask(now, claim, made)
+        ask = Ask(now, claim, claim)
         if row.state == "done" and row.result == result:
             return row
         if allows("record", row, ask):
@@ -343,8 +338,8 @@ def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
 
 
 def forgotten(seen: Row, who: str) -> Change:
-    """Have a write that is done sent again; no late response or look-up that names the same undoes it."""
-    return _decided("forget", seen, None, f"{seen.named} was forgotten: {who}")
+    """Have a write that is done sent again."""
+    return _decided("forget", seen, None, f"{seen.named} was {who}")
 
 
 def _decided(
@@ -353,7 +348,7 @@ def _decided(
     owner = uuid4().hex
 
     def change(row: Row, now: int) -> Row:
-        if not allows(event, row, Ask(now, seen, replace(row, result=result), rivals)):
+        if not allows(event, row, Ask(now, seen, row, rivals)):
             return row
         after = row.with_note(who) if who else row
         state: State = "free" if result is None else "done"

@@ -11,7 +11,7 @@ from tests.unit.writes.model import SCENARIOS, Model
 NEEDED = {  # by event and guard: a scenario that goes wrong without it; the others are implied by these
     "claim": {"is_as_read": "told to stop", "is_not_done": "token"},
     "record": {"is_own": "late, forgotten"},
-    "record late": {"is_idle": "create"},
+    "record late": {"is_free": "create"},
     "find": {
         "is_as_read": "find, by hand, edited",
         "has_no_rivals": "two keys, find",
