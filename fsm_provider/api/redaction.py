@@ -39,6 +39,17 @@ def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
     return _SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH]
 
 
+_ENTITIES = {
+    "&": ["&amp;"],
+    "<": ["&lt;"],
+    ">": ["&gt;"],
+    '"': ["&quot;"],
+    "'": ["&apos;"],
+    "+": ["&plus;"],
+    "=": ["&equals;"],
+}
+
+
 def hide(text: str, *secrets: str) -> str:
     """Replace secrets, also as JSON and URLs write them."""
     for secret in secrets:
@@ -48,13 +59,15 @@ def hide(text: str, *secrets: str) -> str:
 
 @lru_cache(maxsize=64)
 def _written(secret: str) -> re.Pattern[str]:
-    """Match a secret, each character as it is, or as JSON (also inside JSON) or a URL writes it."""
+    """Match a secret, each character as it is, or as JSON (also inside JSON), a URL or HTML writes it."""
     return re.compile("".join(map(_written_character, secret)))
 
 
 def _written_character(character: str) -> str:
-    in_url = "".join(f"%{byte:02x}" for byte in character.encode())
-    return rf"(?:\\{{0,15}}{re.escape(character)}|(?i:\\{{1,15}}u{ord(character):04x}|{in_url}))"
+    in_url, code = "".join(f"%{byte:02x}" for byte in character.encode()), ord(character)
+    in_html = "|".join([f"&#0*{code};", f"&#x0*{code:x};", *_ENTITIES.get(character, ())])
+    others = rf"\\{{1,15}}u{code:04x}|{in_url}|{in_html}"
+    return rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{others}))"
 
 
 def hide_in(values: Any, *secrets: str) -> Any:

@@ -114,6 +114,8 @@ def _settle(entries: list[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import settled
 
     row, change = _only(entries, options.key)
+    if options.done and row.kind == "job" and row.state != "done":
+        raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
     if options.job_id is None and not options.done:
         result = None
     else:

@@ -377,7 +377,7 @@ def check_input(
         raise FsmInputError(
             f"{row} was sent by {row.by}, and this map index is to send the same: it may have moved. "
             f"Restore the "
-            "order of the input, or give each write a key"
+            "order of the input, or give each write a key and start another run"
         )
     ids = {write.id for write in writes}
     new = [one for one in writes if one.id not in known and (may_have_moved or not one.key_is_given)]

@@ -120,8 +120,12 @@ def _uncertain(one: Pending, row: Row, runner: Runner) -> FsmError:
 
 def _settle_command(row: Row, runner: Runner) -> str:
     scope = [] if runner.rules.by_key else ["--dag", row.by.dag_id, "--run", row.by.run_id]
-    words = shlex.join(["settle", row.key, "--conn-id", runner.rules.fsm_conn_id, *scope])
-    return f"python -m fsm_provider ledger {words} --job-id N (or --not-created) --why '...'"
+    options = shlex.join(["--conn-id", runner.rules.fsm_conn_id, *scope])
+    before, after = (
+        ("", f" -- {shlex.quote(row.key)}") if row.key.startswith("-") else (f"{shlex.quote(row.key)} ", "")
+    )
+    command = f"python -m fsm_provider ledger settle {before}{options}"
+    return f"{command} --job-id N (or --not-created) --why '...'{after}"
 
 
 def _sent_at(row: Row) -> str:
