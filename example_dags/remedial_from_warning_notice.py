@@ -47,7 +47,9 @@ def remedial_from_warning_notice():
     def begin(params):
         """Take the time before anything is listed."""
         now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        last = datetime.fromisoformat(Variable.get(VARIABLE, now.isoformat()))
+        if not (stored := Variable.get(VARIABLE, "")):  # while the first runs fail, nothing is passed over
+            Variable.set(VARIABLE, stored := now.isoformat())
+        last = datetime.fromisoformat(stored)
         return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
 
     @task

@@ -117,7 +117,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "Field-service management",
                 "ui-field-behaviour": {
                     "hidden-fields": ["port", "schema", "extra"],
-                    "relabeling": {"host": "Base URL", "password": "API token"},
+                    "relabeling": {"host": "Base URL", "login": "Account", "password": "API token"},
                     "placeholders": {"host": "https://api.example.com/v1"},
                 },
                 "conn-fields": _CONN_FIELDS,

@@ -347,8 +347,7 @@ class FsmClient:
                 if is_write:
                     raise
                 delay = attempts.delay_after(error)
-                self._metrics.incr("retries")
-                self._metrics.timing("delay", delay, reason="retry")
+                self.count_retry(delay)
                 self._sleep(delay)
 
     def _token_has_changed(self, refused: SecretStr, reloads: int, error: FsmUnauthorisedError) -> bool:
@@ -386,8 +385,16 @@ class FsmClient:
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
-        per_second = self.settings.max_requests_per_second
-        return throttle_for(self.settings.base_url).reserve(per_second) if per_second else 0.0
+        if not (per_second := self.settings.max_requests_per_second):
+            return 0.0
+        delay = throttle_for(self.settings.base_url).reserve(per_second)
+        self._metrics.timing("delay", delay, reason="throttle")
+        return delay
+
+    def count_retry(self, delay: float) -> None:
+        """Count a request that is repeated after a delay in seconds."""
+        self._metrics.incr("retries")
+        self._metrics.timing("delay", delay, reason="retry")
 
     def _throttle(self) -> None:
         if not (delay := self.reserve()):
@@ -395,7 +402,6 @@ class FsmClient:
         if delay >= LONG_WAIT:
             limit = self.settings.max_requests_per_second
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
-        self._metrics.timing("delay", delay, reason="throttle")
         self._sleep(delay)
 
     def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:

@@ -106,7 +106,9 @@ class FsmWriteOperator(FsmOptionsOperator):
                 token_hours=client.settings.idempotency_hours,
                 retry_policy=client.retry_policy,
             )
-            self._runner = Runner(ledger, task, send, rules, find, concurrency, client.reserve)
+            self._runner = Runner(
+                ledger, task, send, rules, find, concurrency, client.reserve, client.count_retry
+            )
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
             yield self._runner

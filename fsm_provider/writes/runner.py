@@ -133,6 +133,7 @@ class Runner:
     :param by: the task that runs.
     :param find: looks up what is uncertain, once no request of it can be on its way.
     :param reserve: reserves the next time at which a request may begin; returns the seconds until then.
+    :param repeats: is called before a write is sent again, with the delay in seconds.
     :param ended: is called once for each write whose end this attempt knows.
     """
 
@@ -143,6 +144,7 @@ class Runner:
     find: Find | None = None
     concurrency: int = 1
     reserve: Callable[[], float] = lambda: 0.0
+    repeats: Callable[[float], None] = lambda _: None
     ended: Callable[[Pending], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -370,6 +372,7 @@ class Runner:
             delay = one.attempts.delay_after(error)
         except FsmError:
             return False
+        self.repeats(delay)
         self._resume_at = max(self._resume_at, time.monotonic() + delay)
         return True
 

@@ -27,7 +27,8 @@ def test_the_form_shows_every_field(airflow: LocalAirflow) -> None:
     assert fsm["extra_fields"].keys() == declared["conn-fields"].keys()
     assert fsm["extra_fields"]["page_size"]["schema"]["title"] == "Page size"
     assert fsm["standard_fields"]["password"]["title"] == "API token"
-    assert fsm["standard_fields"]["login"]["hidden"] is True
+    assert fsm["standard_fields"]["login"]["title"] == "Account"
+    assert fsm["standard_fields"]["port"]["hidden"] is True
 
 
 def test_a_good_connection_passes_the_test(airflow: LocalAirflow, payload: dict) -> None:

@@ -192,6 +192,6 @@ def test_forms_of_a_period_are_emitted_again_on_request(
     assert listed[:3] == [first, second, after]
     assert before not in listed
     assert "to emit again" not in shown
-    at = datetime.fromisoformat(re.search(r"asset +(\S+Z)$", shown, re.MULTILINE)[1])
+    at = datetime.fromisoformat(re.search(r" (\S+Z)$", shown, re.MULTILINE)[1])
     assert timedelta(0) < datetime.now(UTC) - at < LOOK_BACK + timedelta(minutes=5)
     assert sorted(again) == [first, second, new]
