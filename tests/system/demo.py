@@ -121,7 +121,7 @@ def work_order(stage: Stage) -> None:
             case "wait_for_forms":
                 return ", ".join(form["formName"] for form in value)
             case _:
-                return f"{value['purchaseOrder']} is done, {value['link']}"
+                return f"{value['purchaseOrder']} is done, job {value['jobID']}"
 
     run_id = stage.airflow.trigger("work_order_roundtrip")
     stage.narrator.say("DAG", "work_order_roundtrip triggered")
