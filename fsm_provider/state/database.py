@@ -191,8 +191,11 @@ def _has_tables(engine: Engine) -> bool:
 def _create_tables(engine: Engine, is_last: bool) -> None:
     try:
         if engine.dialect.name == "sqlite":
-            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            raw = engine.raw_connection()  # no transaction begins, in which the mode cannot be changed
+            try:
+                raw.cursor().execute("PRAGMA journal_mode=WAL")
+            finally:
+                raw.close()
         with engine.begin() as connection:
             METADATA.create_all(connection)
             if connection.execute(select(_SCHEMA.c.version)).scalar() is None:
