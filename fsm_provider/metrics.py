@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from fsm_provider.api.errors import FsmError
 from fsm_provider.api.metrics import Metrics
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -44,27 +43,6 @@ class AirflowMetrics(Metrics):
             getattr(_stats(), kind)(f"fsm.{name}", value, tags=all_tags)
         except Exception as error:  # noqa: BLE001 - what it counts has happened, and must stay known
             logger.debug("The metric '%s' was not sent: %r", name, error)
-
-
-@contextmanager
-def counted_write(metrics: Metrics) -> Iterator[Callable[[Any], Any]]:
-    """Count the outcome of one write: ``created``, ``existing``, ``uncertain`` or ``not_created``.
-
-    :return: a function to pass the result of a request through: it was created now.
-    """
-    outcome = "existing"
-
-    def created(result: Any) -> Any:
-        nonlocal outcome
-        outcome = "created"
-        return result
-
-    try:
-        yield created
-    except FsmError as error:
-        metrics.incr("writes", outcome="uncertain" if error.may_have_written else "not_created")
-        raise
-    metrics.incr("writes", outcome=outcome)
 
 
 @cache

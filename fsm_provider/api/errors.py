@@ -36,10 +36,6 @@ class FsmError(Exception):
         """Return the class name as ``type``, and the fields; the inverse is ``error_from_dict``."""
         return {"type": type(self).__name__, **asdict(self)}
 
-    def as_entry(self) -> dict[str, Any]:
-        """Return it as a ledger keeps it: without what the service said, which may name people."""
-        return {name: value for name, value in self.as_dict().items() if name != "body_excerpt"}
-
 
 @dataclass(eq=False)
 class _DescribedError(FsmError):

@@ -291,17 +291,6 @@ def parse_json(name: str, value: Any) -> Any:
         ) from None
 
 
-def parse_counts_by_name(name: str, value: Any) -> dict[str, int]:
-    """Parse a mapping of names to integers of at least 1, which may be given as JSON text.
-
-    :raises FsmInputError: naming ``name``.
-    """
-    given = parse_json(name, value)
-    if not isinstance(given, Mapping):
-        raise FsmInputError(f"{name}: should be a mapping, not {type(given).__name__}")
-    return {str(key): parse_count(f"{name}.{key}", count) for key, count in given.items()}
-
-
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
     """Parse a name or a list of names, which a template gives as JSON text; other text is one name.
 

@@ -30,8 +30,8 @@ try:
     from sqlalchemy.sql.functions import FunctionElement
 except ImportError as missing:
     raise FsmInputError(
-        f"state_conn_id: {missing}: install airflow-provider-fsm[sql] and the Airflow provider of the "
-        f"database"
+        f"state_conn_id: {missing}: install airflow-provider-fsm[sql] and the Airflow provider of "
+        "the database"
     ) from None
 
 if TYPE_CHECKING:
