@@ -6,6 +6,7 @@ response, and after a write, unless its response was the expected one; and a for
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -13,26 +14,76 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
-from io import BufferedReader
-from typing import Any
+from io import BufferedReader, RawIOBase
+from typing import Any, Self
 
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection
 
+from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.public_hosts import require_public_ip
-from fsm_provider.api.time_limits import running_limit
 
 MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
 connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
 _PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
-_begun = ContextVar("fsm_request_begun", default=False)
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request and its response: a block, at whose end a write's connection is closed unless it was kept.
+
+    :param limit: until when it may begin, and how long it may take.
+    :param is_confidential: its URL must not be logged.
+    :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
+    """
+
+    limit: TimeLimit | None = None
+    is_confidential: bool = False
+    has_begun: bool = False
+    written_on: tuple[_WritePool, _Connection] | None = None
+
+    def __enter__(self) -> Self:
+        if self.limit:
+            self.limit.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.limit:
+            self.limit.pause()
+        if self.written_on:
+            self.written_on[1].close()
+
+    def keep_connection(self) -> None:
+        """Return a write's connection to its pool: the response was the expected one."""
+        if self.written_on:
+            pool, connection = self.written_on
+            self.written_on = None
+            pool.put_back(connection)
+
+
+_sent: ContextVar[Exchange | None] = ContextVar("fsm_exchange", default=None)
+"""What the adapter is sending: urllib3 passes no argument on to its connections."""
+
+
+def _quote_nothing(record: logging.LogRecord) -> bool:
+    """Leave URL and headers out of the warning that a response's head is malformed."""
+    if _sent.get() is not None:
+        record.msg, record.args, record.exc_info = "The head of a response is malformed", (), None
+    return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(
+    lambda _: not ((exchange := _sent.get()) and exchange.is_confidential)
+)
+logging.getLogger("urllib3.connection").addFilter(_quote_nothing)
 
 
 class Adapter(HTTPAdapter):
@@ -42,7 +93,7 @@ class Adapter(HTTPAdapter):
         is checked, so a host name cannot resolve differently between check and use. Behind a proxy the peer
         is the proxy, which decides what can be reached through it.
     :param for_writes: reuse no connection that was idle for longer than ``MAX_IDLE_BEFORE_WRITE``, nor one
-        whose response :func:`release_connection` has not confirmed.
+        whose exchange has not kept it.
     """
 
     def __init__(self, *, public_only: bool = False, for_writes: bool = False, **kwargs: Any) -> None:
@@ -64,12 +115,15 @@ class Adapter(HTTPAdapter):
         self._adapt(manager, _Connection)
         return manager
 
-    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
-        """Send; afterwards :func:`request_has_begun` returns whether anything may have been sent."""
+    def exchange(self, exchange: Exchange, request: PreparedRequest, **kwargs: Any) -> Response:
+        """Send; the body of the response is unread."""
         if self._process != os.getpid():
             self._leave_connections_to_parent()
-        _begun.set(False)
-        return super().send(request, *args, **kwargs)
+        token = _sent.set(exchange)
+        try:
+            return self.send(request, stream=True, **kwargs)
+        finally:
+            _sent.reset(token)
 
     def close(self) -> None:
         """Close the connections; the next request opens others."""
@@ -113,11 +167,6 @@ class Adapter(HTTPAdapter):
         }
 
 
-def request_has_begun() -> bool:
-    """Return whether a byte of this thread's latest request may have been sent, not counting CONNECT."""
-    return _begun.get()
-
-
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the exception that requests raised, then its causes down to the socket's error.
 
@@ -128,6 +177,28 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         yield current
         inner = (*current.args, getattr(current, "reason", None), current.__cause__)
         current = next((cause for cause in inner if isinstance(cause, BaseException)), None)
+
+
+class _Timed(RawIOBase):
+    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each."""
+
+    def __init__(self, raw: RawIOBase, sock: socket.socket, limit: TimeLimit | None) -> None:
+        self.limit = limit
+        self._raw, self._socket, self._timeout = raw, sock, sock.gettimeout()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        if self.limit:
+            if (left := self.limit.left()) <= 0:
+                raise TimeoutError("its time is over")
+            self._socket.settimeout(left if self._timeout is None else min(left, self._timeout))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _Lines(BufferedReader):
@@ -146,8 +217,9 @@ class _Response(HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self._socket = sock
-        self.fp: _Lines = _Lines(self.fp.detach())
+        self._socket, exchange = sock, _sent.get()
+        self._raw = _Timed(self.fp.detach(), sock, exchange.limit if exchange else None)
+        self.fp: _Lines = _Lines(self._raw)
         self._status_lines = 0
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
@@ -173,7 +245,7 @@ class _Response(HTTPResponse):
         super()._close_conn()  # type: ignore[misc]
 
     def _has_more_bytes(self) -> bool:
-        timeout = self._socket.gettimeout()
+        timeout, self._raw.limit = self._socket.gettimeout(), None
         try:
             self._socket.settimeout(0)
             return bool(self.fp.peek(1))
@@ -187,10 +259,11 @@ class _Response(HTTPResponse):
 class _Connection(HTTPConnection):
     """Sends the head of a request together with its body: one system call, and one packet.
 
-    The running time limit, if any, is checked before the first byte, and shuts it down afterwards.
+    The exchange's time limit is checked before the first byte.
     """
 
     response_class = _Response
+    exchange: Exchange
     idle_since = float("inf")
     _head: bytes | None = None
     """Empty: the head comes next; then the head, until the body comes. None: what comes is sent at once."""
@@ -205,11 +278,10 @@ class _Connection(HTTPConnection):
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
             self.connect()
-        if limit := running_limit.get():
-            if limit.is_too_late():  # connecting may have been suspended
-                raise TimeoutError("the connection was ready too late to send anything")
-            limit.watch(self.sock)
-        _begun.set(True)
+        self.exchange = _sent.get() or Exchange()
+        if (limit := self.exchange.limit) and limit.is_too_late():  # connecting may have been suspended
+            raise TimeoutError("the connection was ready too late to send anything")
+        self.exchange.has_begun = True
         self._head = b""
         super().endheaders(*args, **kwargs)
 
@@ -242,7 +314,7 @@ class _WritePool(_Pool):
         if conn is None:  # it was broken
             super()._put_conn(conn)
         else:
-            _answered_write.set((self, conn))
+            conn.exchange.written_on = self, conn
 
     def put_back(self, conn: _Connection) -> None:
         conn.idle_since = time.monotonic()
@@ -253,22 +325,6 @@ class _WritePool(_Pool):
         if time.monotonic() - conn.idle_since > MAX_IDLE_BEFORE_WRITE:
             conn.close()
         return conn
-
-
-_answered_write: ContextVar[tuple[_WritePool, _Connection] | None] = ContextVar(
-    "fsm_answered_write", default=None
-)
-
-
-def release_connection(*, reusable: bool) -> None:
-    """Return the connection of this thread's latest write to its pool, or close it; idempotent."""
-    if answered := _answered_write.get():
-        _answered_write.set(None)
-        pool, connection = answered
-        if reusable:
-            pool.put_back(connection)
-        else:
-            connection.close()
 
 
 @cache

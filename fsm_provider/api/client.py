@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +30,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
+from fsm_provider.api.limits import TimeLimit, throttle_for
 from fsm_provider.api.listing import Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
@@ -40,8 +40,6 @@ from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, Webho
 from fsm_provider.api.redaction import hide, hide_in
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.throttle import throttle_for
-from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path
 
@@ -409,8 +407,7 @@ class FsmClient:
             self._throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
         try:
-            with call.limit.running() if call.limit else nullcontext():
-                return self._transport.request(call, token, read)
+            return self._transport.request(call, token, read)
         except FsmApiError as error:
             if not call.writes or is_refusal(error.status):
                 raise

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from requests.sessions import SessionRedirectMixin
 from requests.structures import CaseInsensitiveDict
 
+from fsm_provider.api.adapter import Exchange
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -27,11 +28,11 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
+from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
 from fsm_provider.api.redaction import request_id_in
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
-from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
@@ -109,7 +110,7 @@ class Downloads:
             with self._opened(download, token) as response:
                 return read(self._chunks(response, download))
         except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
-            if download.time_limit.reached:
+            if download.time_limit.left() <= 0:
                 raise FsmDownloadTimeoutError(
                     f"{download.what}: it did not arrive within {download.time_limit.seconds:g} s"
                 ) from None
@@ -128,9 +129,9 @@ class Downloads:
                 self._throttle()
             public_only = self._must_be_public(parts, download)
             with (
-                download.time_limit.running(),
+                Exchange(download.time_limit, is_confidential=True) as exchange,
                 self._transport.send(
-                    request, confidential=True, elsewhere=not ours, public_only=public_only
+                    request, exchange, elsewhere=not ours, public_only=public_only
                 ) as response,
             ):
                 target = _redirect_target(str(request.url), response)
@@ -161,7 +162,7 @@ class Downloads:
         if (response.raw.length_remaining or 0) > download.max_bytes:
             raise too_large
         received, tail = 0, b""
-        while chunk := self._next_chunk(response, download.time_limit):
+        while chunk := self._next_chunk(response):
             if not received and not chunk.startswith(_SIGNATURE):
                 break
             received += len(chunk)
@@ -175,15 +176,11 @@ class Downloads:
         if not has_end(tail):
             _require_complete(response, received)
 
-    def _next_chunk(self, response: requests.Response, time_limit: TimeLimit) -> bytes:
+    def _next_chunk(self, response: requests.Response) -> bytes:
         try:
             chunk: bytes = response.raw.read(CHUNK_SIZE, decode_content=True)
         except UNREADABLE as error:
             raise self._transport.incomplete_response(error) from None
-        if response.raw.connection is None:  # back in its pool: the response is complete
-            time_limit.watch(None)
-        if time_limit.reached:
-            raise FsmResponseError("its last chunk is cut off")
         return chunk
 
 

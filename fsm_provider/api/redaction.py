@@ -1,12 +1,9 @@
-"""Keep secrets out of errors, results and urllib3's log, also where the service repeats them."""
+"""Keep secrets out of errors and results, also where the service repeats them."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -83,28 +80,3 @@ def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
     """Return the first header that is named like a request identifier, such as ``X-Request-ID``."""
     found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
     return hide(next(found, ""), token)[:EXCERPT_LENGTH] or None
-
-
-_confidential = ContextVar[bool | None]("fsm_confidential_request", default=None)
-"""Whether the URL of the request that is sent is confidential; None: none is."""
-
-
-def _quote_nothing(record: logging.LogRecord) -> bool:
-    """Leave URL and headers out of the warning that a response's head is malformed."""
-    if _confidential.get() is not None:
-        record.msg, record.args, record.exc_info = "The head of a response is malformed", (), None
-    return True
-
-
-logging.getLogger("urllib3.connectionpool").addFilter(lambda _: not _confidential.get())
-logging.getLogger("urllib3.connection").addFilter(_quote_nothing)
-
-
-@contextmanager
-def filter_log(*, confidential: bool) -> Iterator[None]:
-    """Filter urllib3's log of a request inside the block, with its URL if ``confidential``."""
-    token = _confidential.set(confidential)
-    try:
-        yield
-    finally:
-        _confidential.reset(token)

@@ -26,7 +26,7 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
-from fsm_provider.api.adapter import Adapter, causes, release_connection, request_has_begun
+from fsm_provider.api.adapter import Adapter, Exchange, causes
 from fsm_provider.api.errors import (
     READS,
     FsmConnectionError,
@@ -36,10 +36,10 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
+from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.redaction import excerpt, filter_log, request_id_in
+from fsm_provider.api.redaction import excerpt, request_id_in
 from fsm_provider.api.settings import Settings, is_loopback
-from fsm_provider.api.time_limits import TimeLimit
 from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
 ResultT = TypeVar("ResultT")
@@ -137,15 +137,15 @@ class Transport:
         """
         request = call.prepared or self._prepare(call)
         request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        try:
-            result = read(self._body(call, request, token))
-            release_connection(reusable=True)
-        finally:
-            release_connection(reusable=False)
+        with Exchange(call.limit, bool(call.confidential)) as exchange:
+            result = read(self._body(call, request, token, exchange))
+            exchange.keep_connection()
         return result
 
-    def _body(self, call: ApiRequest, request: requests.PreparedRequest, token: SecretStr) -> bytes:
-        response = self.send(request, confidential=bool(call.confidential))
+    def _body(
+        self, call: ApiRequest, request: requests.PreparedRequest, token: SecretStr, exchange: Exchange
+    ) -> bytes:
+        response = self.send(request, exchange)
         succeeded = 200 <= response.status_code < 300
         with response:
             try:
@@ -171,14 +171,13 @@ class Transport:
     def send(
         self,
         request: requests.PreparedRequest,
+        exchange: Exchange,
         *,
-        confidential: bool = False,
         elsewhere: bool = False,
         public_only: bool = False,
     ) -> requests.Response:
         """Send once and return the response, its body unread.
 
-        :param confidential: the URL must not be logged.
         :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
         :param public_only: see :class:`~fsm_provider.api.adapter.Adapter`.
         :raises FsmInputError: if the request cannot be written as HTTP.
@@ -191,25 +190,24 @@ class Transport:
             adapter = self._public_adapter
         status = "none"
         try:
-            with filter_log(confidential=confidential):
-                response = adapter.send(
-                    request,
-                    stream=True,
-                    timeout=self._timeout,
-                    verify=self._verify,
-                    proxies=_environment_proxies(url) if elsewhere else self._proxies,
-                )
+            response = adapter.exchange(
+                exchange,
+                request,
+                timeout=self._timeout,
+                verify=self._verify,
+                proxies=_environment_proxies(url) if elsewhere else self._proxies,
+            )
             status = str(response.status_code)
             return response
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-            failure = self._failure(error, url if elsewhere else None)
+            failure = self._failure(error, exchange, url if elsewhere else None)
         finally:
             self._metrics.incr("requests", method=str(request.method), status=status)
         raise failure  # not inside except: requests' error holds the token and the URL
 
-    def _failure(self, error: BaseException, other_url: str | None) -> FsmError:
+    def _failure(self, error: BaseException, exchange: Exchange, other_url: str | None) -> FsmError:
         *_, origin = causes(error)
-        if request_has_begun():
+        if exchange.has_begun:
             return self.incomplete_response(error)
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
             return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")

@@ -36,8 +36,8 @@ from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
+    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import JobCreate, JobRequest
-    from fsm_provider.api.time_limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.writes.ledger import Row, Write
     from fsm_provider.writes.runner import Pending, Runner

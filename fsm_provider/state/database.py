@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -191,11 +193,9 @@ def _has_tables(engine: Engine) -> bool:
 def _create_tables(engine: Engine, is_last: bool) -> None:
     try:
         if engine.dialect.name == "sqlite":
-            raw = engine.raw_connection()  # no transaction begins, in which the mode cannot be changed
-            try:
+            # No transaction begins, in which the mode cannot be changed. Who finds it locked is too late.
+            with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
-            finally:
-                raw.close()
         with engine.begin() as connection:
             METADATA.create_all(connection)
             if connection.execute(select(_SCHEMA.c.version)).scalar() is None:
