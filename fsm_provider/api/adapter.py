@@ -257,23 +257,11 @@ class _Response(HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """Sends the head of a request together with its body: one system call, and one packet.
-
-    The exchange's time limit is checked before the first byte.
-    """
+    """Checks the exchange's time limit before the first byte is sent."""
 
     response_class = _Response
-    exchange: Exchange
     idle_since = float("inf")
-    _head: bytes | None = None
-    """Empty: the head comes next; then the head, until the body comes. None: what comes is sent at once."""
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        self._head = None
-        super().request(*args, **kwargs)
-        if head := self._head:
-            self._head = None
-            super().send(head)
+    exchange: Exchange
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
@@ -282,16 +270,7 @@ class _Connection(HTTPConnection):
         if (limit := self.exchange.limit) and limit.is_too_late():  # connecting may have been suspended
             raise TimeoutError("the connection was ready too late to send anything")
         self.exchange.has_begun = True
-        self._head = b""
         super().endheaders(*args, **kwargs)
-
-    def send(self, data: Any) -> None:
-        head = self._head
-        if head == b"":
-            self._head = data
-        else:
-            self._head = None
-            super().send(head + data if head else data)
 
 
 class _PublicConnection(_Connection):

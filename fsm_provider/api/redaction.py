@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from json import dumps
 from typing import Any
 
 EXCERPT_LENGTH = 300
@@ -48,9 +49,10 @@ _ENTITIES = {
 
 
 def hide(text: str, *secrets: str) -> str:
-    """Replace secrets, also as JSON and URLs write them."""
+    """Replace secrets, also as JSON, URLs and HTML write them."""
     for secret in secrets:
-        text = _written(secret).sub("***", text)
+        if secret in text or "\\" in text or "%" in text or "&" in text:
+            text = _written(secret).sub("***", text)
     return text
 
 
@@ -69,11 +71,16 @@ def _written_character(character: str) -> str:
 
 def hide_in(values: Any, *secrets: str) -> Any:
     """Replace secrets in all texts of JSON values, names among them."""
+    text = dumps(values, ensure_ascii=False)  # searched as a whole for what is hardly ever there
+    return _hide_in(values, secrets) if hide(text, *secrets) != text else values
+
+
+def _hide_in(values: Any, secrets: Iterable[str]) -> Any:
     if isinstance(values, str):
         return hide(values, *secrets)
     if isinstance(values, dict):
-        return {hide(str(name), *secrets): hide_in(value, *secrets) for name, value in values.items()}
-    return [hide_in(value, *secrets) for value in values] if isinstance(values, list) else values
+        return {hide(str(name), *secrets): _hide_in(value, secrets) for name, value in values.items()}
+    return [_hide_in(value, secrets) for value in values] if isinstance(values, list) else values
 
 
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
