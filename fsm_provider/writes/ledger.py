@@ -165,78 +165,38 @@ class Ask(NamedTuple):
     rivals: Collection[str] = ()
 
 
-Guard = Callable[[Row, Ask], bool]
-
-
-def is_as_read(row: Row, ask: Ask) -> bool:
-    """Return whether nobody has claimed or settled it since it was read."""
-    return row.owner == ask.seen.owner
-
-
-def is_own(row: Row, ask: Ask) -> bool:
-    """Return whether it is still claimed by who records its end."""
-    return row.owner == ask.wanted.owner
-
-
-def is_being_sent(row: Row, ask: Ask) -> bool:
-    """Return whether nothing is recorded of its end."""
-    return row.state == "sending"
-
-
-def is_free(row: Row, ask: Ask) -> bool:
-    """Return whether nothing is known to have come of it; what another has sent since may have come of it."""
-    return row.state == "free"
-
-
 def is_uncertain(row: Row, ask: Ask) -> bool:
-    """Return whether nobody knows what became of it."""
+    """Return whether nobody knows what became of it, or a lease that is over says so."""
     return seen_at(row, ask.now).state == "uncertain"
-
-
-def is_done(row: Row, ask: Ask) -> bool:
-    """Return whether it is known to have been written."""
-    return row.state == "done"
-
-
-def is_not_done(row: Row, ask: Ask) -> bool:
-    """Return whether it is not known to have been written."""
-    return row.state != "done"
-
-
-def is_at_rest(row: Row, ask: Ask) -> bool:
-    """Return whether it is free or uncertain, a lease that is over included."""
-    return row.state == "free" or is_uncertain(row, ask)
-
-
-def lease_is_over(row: Row, ask: Ask) -> bool:
-    """Return whether no request of it is on its way any more."""
-    return row.lease_until < ask.now
 
 
 def may_be_sent(row: Row, ask: Ask) -> bool:
     """Return whether it is free, its lease is over, or the service recognises it by its token."""
     same_token = row.state == "uncertain" and row.token is not None and row.token == ask.wanted.token
-    return row.state == "free" or lease_is_over(row, ask) or same_token
+    return row.state == "free" or row.lease_until < ask.now or same_token
 
 
-def has_same_content(row: Row, ask: Ask) -> bool:
-    """Return whether what was sent is what is sent again."""
-    return row.state == "free" or row.digest == ask.wanted.digest
-
-
-def has_no_rivals(row: Row, ask: Ask) -> bool:
-    """Return whether no other write can be what was found."""
-    return not ask.rivals
-
-
-GUARDS: dict[str, tuple[Guard, ...]] = {
-    "claim": (is_as_read, is_not_done, may_be_sent, has_same_content),
-    "record": (is_own, is_being_sent),
-    "record late": (is_free,),
-    "find": (is_as_read, is_uncertain, lease_is_over, has_no_rivals),
-    "settle as made": (is_as_read, is_at_rest),
-    "settle as not made": (is_as_read, is_uncertain, lease_is_over),
-    "forget": (is_as_read, is_done, lease_is_over),
+CONDITIONS: dict[str, Callable[[Row, Ask], bool]] = {
+    "nobody has claimed or settled it since it was read": lambda row, ask: row.owner == ask.seen.owner,
+    "it is still claimed by who records its end": lambda row, ask: row.owner == ask.wanted.owner,
+    "it is free": lambda row, ask: row.state == "free",
+    "it is done": lambda row, ask: row.state == "done",
+    "it is not done": lambda row, ask: row.state != "done",
+    "it is uncertain": is_uncertain,
+    "it is free or uncertain": lambda row, ask: row.state == "free" or is_uncertain(row, ask),
+    "it may be sent": may_be_sent,
+    "its lease is over": lambda row, ask: row.lease_until < ask.now,
+    "no other write can be what was found": lambda row, ask: not ask.rivals,
+}
+_AS_READ = "nobody has claimed or settled it since it was read"
+GUARDS: dict[str, tuple[str, ...]] = {
+    "claim": (_AS_READ, "it is not done", "it may be sent"),
+    "record": ("it is still claimed by who records its end",),
+    "record late": ("it is free",),
+    "find": (_AS_READ, "it is uncertain", "no other write can be what was found"),
+    "settle as made": (_AS_READ, "it is free or uncertain"),
+    "settle as not made": (_AS_READ, "it is uncertain", "its lease is over"),
+    "forget": (_AS_READ, "it is done", "its lease is over"),
 }
 """The conditions under which a row changes, by the event: all of them."""
 
@@ -246,7 +206,7 @@ Change = Callable[[Row, int], Row]
 
 def allows(event: str, row: Row, ask: Ask) -> bool:
     """Return whether an event may change a row."""
-    return all(guard(row, ask) for guard in GUARDS[event])
+    return all(CONDITIONS[name](row, ask) for name in GUARDS[event])
 
 
 def new_claim(write: Write, seen: Row, by: Task, token: str | None) -> Row:

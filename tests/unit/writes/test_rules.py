@@ -8,20 +8,18 @@ from fsm_provider.writes import ledger, outcomes, runner
 from fsm_provider.writes.ledger import GUARDS, Row
 from tests.unit.writes.model import SCENARIOS, Model
 
-NEEDED = {  # by event and guard: a scenario that goes wrong without it; the others are implied by these
-    "claim": {"is_as_read": "told to stop", "is_not_done": "token"},
-    "record": {"is_own": "late, forgotten"},
-    "record late": {"is_free": "create"},
-    "find": {
-        "is_as_read": "find, by hand, edited",
-        "has_no_rivals": "two keys, find",
-    },
-    "settle as made": {"is_as_read": "late, forgotten", "is_at_rest": "settle, create"},
-    "settle as not made": {"is_as_read": "settle", "is_uncertain": "settle", "lease_is_over": "settle"},
+AS_READ = "nobody has claimed or settled it since it was read"
+NEEDED = {  # by event and guard: a scenario that goes wrong without it
+    "claim": {AS_READ: "told to stop", "it is not done": "token"},
+    "record": {"it is still claimed by who records its end": "late, forgotten"},
+    "record late": {"it is free": "create"},
+    "find": {AS_READ: "find, by hand, edited", "no other write can be what was found": "two keys, find"},
+    "settle as made": {AS_READ: "late, forgotten", "it is free or uncertain": "settle, create"},
+    "settle as not made": {AS_READ: "settle", "it is uncertain": "settle", "its lease is over": "settle"},
     "forget": {
-        "is_as_read": "late, forgotten",
-        "is_done": "late, forgotten",
-        "lease_is_over": "sent, forgotten",
+        AS_READ: "late, forgotten",
+        "it is done": "late, forgotten",
+        "its lease is over": "sent, forgotten",
     },
 }
 
@@ -33,7 +31,7 @@ def test_nothing_goes_wrong(name):
 
 @pytest.mark.parametrize(("event", "guard"), [(event, guard) for event in NEEDED for guard in NEEDED[event]])
 def test_no_guard_may_be_missing(monkeypatch, event, guard):
-    monkeypatch.setitem(GUARDS, event, tuple(one for one in GUARDS[event] if one.__name__ != guard))
+    monkeypatch.setitem(GUARDS, event, tuple(one for one in GUARDS[event] if one != guard))
     assert Model(**SCENARIOS[NEEDED[event][guard]]).check(first=True)[0]
 
 
@@ -43,7 +41,7 @@ def look_up_at_once(patch):
 
 def send_within_the_lease(patch):
     patch.setattr(Row, "lease_left", 0.0)
-    patch.setitem(GUARDS, "claim", tuple(one for one in GUARDS["claim"] if one.__name__ != "may_be_sent"))
+    patch.setitem(GUARDS, "claim", tuple(one for one in GUARDS["claim"] if one != "it may be sent"))
 
 
 def forget_what_was_uncertain(patch):
