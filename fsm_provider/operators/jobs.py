@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmUnauthorisedError
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError, FsmUnauthorisedError
 from fsm_provider.api.job_urls import job_page_url, jobs_url
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
     parse_flag,
     parse_json,
+    parse_path,
     refuse_none,
     spelled,
 )
@@ -63,14 +64,18 @@ def find_by(
         if (wanted := request.job.body().get(match)) is None:
             return None
         place, text = spelled(request.property_id), str(wanted).strip().casefold()
+        listing = hook.client.pages(parse_path(path.format(property_id=place)), params=params)
         found = {
             record["id"]
-            for record in hook.paginate(path.format(property_id=place), params)
+            for page in listing
+            for record in page.data
             if str(record.get(match)).strip().casefold() == text
             and (record.get("propertyID") in (None, "") or spelled(record["propertyID"]) == place)
         }
         if len(found) > 1:
             raise FsmInputError(f"{match}: {len(found)} jobs have {wanted!r}: {sorted(found)}")
+        if not found and listing.mismatch:
+            raise FsmResponseError(f"{match}: no job has {wanted!r}, but {listing.mismatch}")
         return found.pop() if found else None
 
     return find
@@ -209,7 +214,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         token is refused, or with twenty lost responses in a row (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order, even if the task
-        fails.
+        fails later than at its input or at opening the ledger.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 

@@ -103,8 +103,10 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
         for is_last in (False, True):
             if not _has_tables(engine):
                 _create_tables(engine, is_last)
-    except BaseException:
+    except BaseException as error:
         engine.dispose()
+        if isinstance(error, DBAPIError):
+            error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
         raise
     return engine
 

@@ -53,14 +53,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     try:
         with ExitStack() as stack:
             with quiet_airflow():
-                every = _open(options.conn_id, stack)
-                entries = [one for one in every if _is_wanted(one.row, options)]
+                entries = list(_open(options.conn_id, stack))
             return COMMANDS[options.command](entries, options)
     except RefusedError as error:
         return fail(1, str(error))
     except SQLAlchemyError as error:
         # The text of others, such as of a URL that cannot be parsed, may hold a password.
-        return fail(2, f"the ledger's database: {getattr(error, 'orig', None) or type(error).__name__}")
+        text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
+        return fail(2, f"the ledger's database: {': '.join(text)}")
     except (FsmInputError, AirflowException, ImportError) as error:
         return fail(2, str(error))
 
@@ -96,7 +96,7 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
 
 def _list(entries: list[Entry], options: argparse.Namespace) -> int:
     states = ("sending", "uncertain") if options.uncertain else ("sending", "uncertain", "free", "done")
-    rows = [one.row for one in entries if one.row.state in states]
+    rows = [one.row for one in entries if one.row.state in states and _is_wanted(one.row, options)]
     if options.json:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
@@ -113,9 +113,14 @@ def _list(entries: list[Entry], options: argparse.Namespace) -> int:
 def _settle(entries: list[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import settled
 
-    row, change = _only(entries, options.key)
+    row, change = _only(entries, options)
     if options.done and row.kind == "job" and row.state != "done":
         raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
+    jobs = {
+        one.row.result_id: one.row for one in entries if one.row.kind == "job" and one.row.state == "done"
+    }
+    if row.kind == "job" and (holder := jobs.get(options.job_id)) and holder.id != row.id:
+        raise RefusedError(f"'{row.key}' was not settled: job {options.job_id} is that of key '{holder.key}'")
     if options.job_id is None and not options.done:
         result = None
     else:
@@ -131,7 +136,7 @@ def _settle(entries: list[Entry], options: argparse.Namespace) -> int:
 def _forget(entries: list[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import forgotten
 
-    row, change = _only(entries, options.key)
+    row, change = _only(entries, options)
     who = _who(options, "forgotten")
     after = change(forgotten(row, who))
     if who not in (after.note or ""):
@@ -140,15 +145,15 @@ def _forget(entries: list[Entry], options: argparse.Namespace) -> int:
     return 0
 
 
-def _only(entries: list[Entry], key: str) -> Entry:
-    if not entries:
-        raise RefusedError(f"there is no '{key}'")
-    if len(entries) > 1:
-        tasks = "; ".join(str(one.row.by) for one in entries)
+def _only(entries: list[Entry], options: argparse.Namespace) -> Entry:
+    if not (wanted := [one for one in entries if _is_wanted(one.row, options)]):
+        raise RefusedError(f"there is no '{options.key}'")
+    if len(wanted) > 1:
+        tasks = "; ".join(str(one.row.by) for one in wanted)
         raise RefusedError(
-            f"'{key}' was sent by {len(entries)} tasks: narrow it with --dag, --run, --task: {tasks}"
+            f"'{options.key}' was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task: {tasks}"
         )
-    return entries[0]
+    return wanted[0]
 
 
 def _why_not(row: Row) -> str:

@@ -209,9 +209,9 @@ class TestSettle:
         job = create_job("PM-1").execute(context_for(store))
         leave_uncertain(service, store, create_job(), run_id="two")
 
-        code, _, _ = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
+        code, _, error = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
 
-        assert code != 0
+        assert (code, error) == (1, f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1'\n")
         assert [row.state for row in rows(store)] == ["done", "uncertain"]
 
     @pytest.mark.usefixtures("short_lease")
@@ -379,7 +379,11 @@ class TestConnections:
             (None, "ledger"),
             ({"conn_type": "fsm", "host": "https://x"}, "not of a SQL database"),
             ({"conn_type": "sqlite", "host": "ledger.db"}, "should be the absolute path"),
-            ({"conn_type": "sqlite", "host": "/no/such/folder/ledger.db"}, "unable to open database file"),
+            (
+                {"conn_type": "sqlite", "host": "/no/such/ledger.db"},
+                "connection 'ledger', sqlite:////no/such/ledger.db: unable to open database file",
+            ),
+            ({"conn_type": "sqlite", "host": __file__}, f"{__file__}: file is not a database"),
             ({"conn_type": "nothing"}, "nothing"),
             (
                 {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "x", "password": "pa55"},

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError
+from fsm_provider.api import FsmInputError, FsmResponseError
 from fsm_provider.api.payloads import JobRequest
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
@@ -232,11 +232,14 @@ class Listing(BaseHTTPRequestHandler):
         ],
     )
 
+    total = 8
+
     def do_GET(self):
         assert urlsplit(self.path).path == "/properties/7/jobs"
         page = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
         more = {"hasMore": page == 0, "nextCursor": "1" if page == 0 else None}
-        body = json.dumps({"data": self.pages[page], "pagination": more}).encode()
+        meta = {"totalRecords": self.total}
+        body = json.dumps({"data": self.pages[page], "pagination": more, "meta": meta}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -267,3 +270,8 @@ def test_a_listing_of_jobs_is_searched_by_reference_and_property(monkeypatch, re
         twice = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "twice"}})
         with pytest.raises(FsmInputError, match=r"customerReference: 2 jobs have 'twice': \[3, 5\]"):
             look(FsmHook(), twice)
+
+        monkeypatch.setattr(Listing, "total", 9)  # what is not in the listing may be there
+        absent = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "PO-9"}})
+        with pytest.raises(FsmResponseError, match="8 distinct records were read, the service counted 9"):
+            look(FsmHook(), absent)
