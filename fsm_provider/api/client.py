@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from fsm_provider.api import endpoints
 from fsm_provider.api.downloads import Downloads, PdfLimits, PdfRequest
-from fsm_provider.api.endpoints import Endpoint, check_event_types, check_id, check_job
+from fsm_provider.api.endpoints import Endpoint, check_id, check_job, check_registration
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -188,7 +188,7 @@ class FsmClient:
         :param headers: further headers.
         :param limit: as that of :meth:`send_job`.
         :raises FsmInputError: before anything is sent, naming each invalid field.
-        :raises FsmRegistrationMismatchError: if the service registered other event types.
+        :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
         :raises FsmError: if it was not registered.
         """
@@ -211,7 +211,7 @@ class FsmClient:
             secret = registration.signing_secret
             secrets = [secret.get_secret_value()] if secret else []
             hidden = [*filter(None, secrets), *part.confidential, self._token[0].get_secret_value()]
-            check_event_types(registration, requested=part.event_types, hidden=hidden)
+            check_registration(registration, part, hidden)
         return registered
 
     def paginate(

@@ -17,7 +17,7 @@ from fsm_provider.api.redaction import hide
 from fsm_provider.api.validation import parse_identifier, spelled
 
 if TYPE_CHECKING:
-    from fsm_provider.api.payloads import JobRequest
+    from fsm_provider.api.payloads import JobRequest, WebhookCreate
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -83,23 +83,23 @@ def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> N
         )
 
 
-def check_event_types(registration: Webhook, *, requested: list[str], hidden: Iterable[str]) -> None:
-    """Check that a webhook was registered for the requested event types.
+def check_registration(registration: Webhook, sent: WebhookCreate, hidden: Iterable[str]) -> None:
+    """Check that a webhook was registered as requested. Another target is only logged: it may be normalised.
 
     :param hidden: what no error may contain.
 
-    :raises FsmRegistrationMismatchError: if it was not.
+    :raises FsmRegistrationMismatchError: if it is of another object, or for other event types.
     """
-    echoed = registration.event_types
+    named, echoed = f"webhook {registration.id} was registered", registration.event_types
     if echoed is None:
-        logger.warning(
-            "webhook %s was registered, but the response does not say for which event types", registration.id
-        )
-    elif not isinstance(echoed, list) or set(map(str, echoed)) != set(requested):
+        logger.warning("%s, but the response does not say for which event types", named)
+    if registration.target_url not in (None, sent.target_url):
+        logger.warning("%s, but the response holds another targetURL than was sent", named)
+    is_ours = echoed is None or (isinstance(echoed, list) and set(map(str, echoed)) == set(sent.event_types))
+    if not is_ours or registration.object not in (None, sent.object):
+        shown = hide(f"{registration.object} {echoed}", *hidden)
         raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {hide(str(echoed), *hidden)} instead of "
-            f"{requested}: "
-            "set event_types_style on the connection to what the service understands, "
-            "and delete this webhook in the service",
+            f"{named} for {shown} instead of {sent.object} {sent.event_types}: set event_types_style on the "
+            "connection to what the service understands, and delete this webhook in the service",
             webhook_id=registration.id,
         )

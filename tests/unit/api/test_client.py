@@ -82,11 +82,16 @@ def test_an_invalid_url_is_an_input_error(service, make_client, base_url):
             send()
 
 
-@pytest.mark.parametrize("echo", [[{"type": "jobs.created"}], 5, ["jobs.closed"]], ids=str)
+@pytest.mark.parametrize(
+    "echo",
+    [
+        *({"eventTypes": one} for one in ([{"type": "jobs.created"}], 5, ["jobs.closed"])),
+        {"object": "assets"},
+    ],
+    ids=str,
+)
 def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, client, echo):
-    service.fail(
-        "POST", "/settings/webhooks", faults.Rewrite(lambda webhook: {**webhook, "eventTypes": echo})
-    )
+    service.fail("POST", "/settings/webhooks", faults.Rewrite(lambda webhook: {**webhook, **echo}))
 
     with pytest.raises(FsmRegistrationMismatchError, match="webhook 1 was registered for") as raised:
         client.register_webhook(
