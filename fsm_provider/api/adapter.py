@@ -65,8 +65,8 @@ class Exchange:
         """Return a write's connection to its pool: the response was the expected one."""
         if self.written_on:
             pool, connection = self.written_on
-            self.written_on = None
-            pool.put_back(connection)
+            self.written_on, connection.idle_since = None, time.monotonic()
+            HTTPConnectionPool._put_conn(pool, connection)
 
 
 _sent: ContextVar[Exchange | None] = ContextVar("fsm_exchange", default=None)
@@ -180,10 +180,14 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Timed(RawIOBase):
-    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each."""
+    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each.
+
+    :ivar at_end: the other side has closed the connection.
+    """
 
     def __init__(self, raw: RawIOBase, sock: socket.socket, limit: TimeLimit | None) -> None:
         self.limit = limit
+        self.at_end = False
         self._raw, self._socket, self._timeout = raw, sock, sock.gettimeout()
 
     def readable(self) -> bool:
@@ -194,19 +198,13 @@ class _Timed(RawIOBase):
             if (left := self.limit.left()) <= 0:
                 raise TimeoutError("its time is over")
             self._socket.settimeout(left if self._timeout is None else min(left, self._timeout))
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self.at_end = count == 0
+        return count
 
     def close(self) -> None:
         self._raw.close()
         super().close()
-
-
-class _Lines(BufferedReader):
-    latest = b""
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        self.latest = super().readline(size)
-        return self.latest
 
 
 class _Response(HTTPResponse):
@@ -219,7 +217,7 @@ class _Response(HTTPResponse):
         super().__init__(sock, *args, **kwargs)
         self._socket, exchange = sock, _sent.get()
         self._raw = _Timed(self.fp.detach(), sock, exchange.limit if exchange else None)
-        self.fp: _Lines = _Lines(self._raw)
+        self.fp = BufferedReader(self._raw)
         self._status_lines = 0
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
@@ -227,7 +225,7 @@ class _Response(HTTPResponse):
         while self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin(*args, **kwargs)
-        if not self.fp.latest:
+        if self._raw.at_end:
             raise HTTPException("its head is incomplete")
         if len(set(self.headers.get_all("Content-Length", ()))) > 1:
             raise HTTPException("it has conflicting Content-Length headers")
@@ -294,10 +292,6 @@ class _WritePool(_Pool):
             super()._put_conn(conn)
         else:
             conn.exchange.written_on = self, conn
-
-    def put_back(self, conn: _Connection) -> None:
-        conn.idle_since = time.monotonic()
-        super()._put_conn(conn)
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         conn: Any = super()._get_conn(timeout)

@@ -76,25 +76,25 @@ class RetryPolicy:
         return delay if waited + delay <= self.budget else None
 
 
+@dataclass(eq=False)
 class Attempts:
     """Counts the attempts of one request and applies a policy to them."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
-        self._made = 0
-        self._waited = 0.0
+    policy: RetryPolicy
+    made: int = 0
+    waited: float = 0.0
 
     def delay_after(self, error: FsmError) -> float:
         """Return the seconds to wait before the next attempt.
 
         :raises FsmError: ``error``, if there is to be no further attempt.
         """
-        self._made += 1
-        delay = self._policy.delay_after(error, attempt=self._made, waited=self._waited)
+        self.made += 1
+        delay = self.policy.delay_after(error, attempt=self.made, waited=self.waited)
         if delay is None:
             raise error
-        self._waited += delay
+        self.waited += delay
         logger.warning(
-            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self._made, self._policy.max_retries
+            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, self.policy.max_retries
         )
         return delay

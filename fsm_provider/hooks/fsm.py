@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -251,8 +250,10 @@ def settings_from(connection: Connection) -> Settings:
 
     :raises FsmInputError: one message that names the connection and every invalid field.
     """
-    with _named(connection):
-        return Settings.checked({**_extra(connection), **_url_and_token(connection)})
+    try:
+        return Settings.checked(_values_in(connection))
+    except FsmInputError as error:
+        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
 
 def assumption_about(connection: Connection) -> str:
@@ -260,15 +261,11 @@ def assumption_about(connection: Connection) -> str:
     return f" ({ASSUMED_HTTPS})" if _scheme_is_assumed(connection) else ""
 
 
-@contextmanager
-def _named(connection: Connection) -> Iterator[None]:
-    try:
-        yield
-    except FsmInputError as error:
-        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
+def _scheme_is_assumed(connection: Connection) -> bool:
+    return "://" not in (connection.host or "://") and not connection.schema
 
 
-def _extra(connection: Connection) -> dict[str, Any]:
+def _values_in(connection: Connection) -> dict[str, Any]:
     if connection.conn_type not in (None, "", FsmHook.conn_type):
         raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
     try:
@@ -283,17 +280,8 @@ def _extra(connection: Connection) -> dict[str, Any]:
             raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
     if "api_version" in extra:
         given.setdefault("api_version", "")
-    return given
-
-
-def _scheme_is_assumed(connection: Connection) -> bool:
-    return "://" not in (connection.host or "://") and not connection.schema
-
-
-def _url_and_token(connection: Connection) -> dict[str, Any]:
-    if not connection.host:
+    if not (host := connection.host):
         raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
-    host = connection.host
     if "://" not in host:
         host = f"{connection.schema or 'https'}://{host}"
     if connection.port:
@@ -301,4 +289,4 @@ def _url_and_token(connection: Connection) -> dict[str, Any]:
         authority, slash, path = rest.partition("/")
         host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
     account = (connection.login or "").strip()
-    return {"base_url": host, "token": connection.password or "", "account": account}
+    return {**given, "base_url": host, "token": connection.password or "", "account": account}

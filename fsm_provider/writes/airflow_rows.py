@@ -13,8 +13,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
 from fsm_provider.writes.ledger import Change, Row, seen_at
-from fsm_provider.writes.opening import SERVICE
-from fsm_provider.writes.task_ledger import PAGE, row_in, stored
+from fsm_provider.writes.task_ledger import PAGE, SERVICE, row_in, stored
 
 ACTIVE = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
 

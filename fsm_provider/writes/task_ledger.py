@@ -15,6 +15,8 @@ from fsm_provider.compat import never_expire
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Change, Row, belongs_to_another, found, seen_at
 
+SERVICE = "fsm_service"
+"""Key of the task state store: the service that the task writes to, and the id that its database gave it."""
 PAGE_ROWS = 64
 """Rows under one key of the store: each write stores a full page."""
 PAGE = "fsm_writes_"

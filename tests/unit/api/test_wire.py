@@ -1,8 +1,6 @@
 """Unusual or invalid HTTP: a job is never mistaken for another, and never created twice."""
 
 import socket
-import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -331,38 +329,6 @@ def test_no_write_is_lost_on_a_connection_that_a_balancer_forgot(
 
     assert made == list(range(1, 9))
     assert len(server.requests) == 8
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how many packets came")
-@pytest.mark.parametrize(
-    ("method", "body", "end_of_request"),
-    [("POST", {"notes": "x"}, b'{"notes": "x"}'), ("POST", None, b"\r\n\r\n"), ("GET", None, b"\r\n\r\n")],
-)
-def test_a_request_is_sent_in_one_piece(connect, method, body, end_of_request):
-    class Listener:
-        received: bytes = b""
-        packets = 0
-
-        def __init__(self) -> None:
-            self._socket = socket.create_server(("127.0.0.1", 0))
-            self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-
-        def accept(self) -> None:
-            with self._socket, self._socket.accept()[0] as connection:
-                self.received = connection.recv(1 << 20)
-                information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
-                (self.packets,) = struct.unpack_from("I", information, TCPI_DATA_SEGS_IN)
-                connection.sendall(http(200, {"id": 1}))
-
-    listener = Listener()
-    thread = threading.Thread(target=listener.accept)
-    thread.start()
-
-    assert connect(listener).request(method, "/x", json=body) == {"id": 1}
-    thread.join()
-    assert listener.received.startswith(f"{method} /x HTTP/1.1\r\n".encode())
-    assert listener.received.endswith(end_of_request)
-    assert listener.packets == 1
 
 
 def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_clock):
