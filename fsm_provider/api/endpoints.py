@@ -90,16 +90,18 @@ def check_registration(registration: Webhook, sent: WebhookCreate, hidden: Itera
 
     :raises FsmRegistrationMismatchError: if it is of another object, or for other event types.
     """
-    named, echoed = f"webhook {registration.id} was registered", registration.event_types
+    echoed = registration.event_types
     if echoed is None:
-        logger.warning("%s, but the response does not say for which event types", named)
+        logger.warning(
+            "webhook %s was registered, but the response does not say for which event types", registration.id
+        )
     if registration.target_url not in (None, sent.target_url):
-        logger.warning("%s, but the response holds another targetURL than was sent", named)
+        logger.warning("the response to webhook %s holds another targetURL than was sent", registration.id)
     is_ours = echoed is None or (isinstance(echoed, list) and set(map(str, echoed)) == set(sent.event_types))
     if not is_ours or registration.object not in (None, sent.object):
         shown = hide(f"{registration.object} {echoed}", *hidden)
         raise FsmRegistrationMismatchError(
-            f"{named} for {shown} instead of {sent.object} {sent.event_types}: set event_types_style on the "
+            f"webhook {registration.id} was registered for {shown} instead of {sent.object} {sent.event_types}: set event_types_style on the "
             "connection to what the service understands, and delete this webhook in the service",
             webhook_id=registration.id,
         )

@@ -25,6 +25,7 @@ from pydantic import (
 from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError, describe
 from fsm_provider.api.models import Integer, wire_name
+from fsm_provider.api.settings import EventTypesStyle
 from fsm_provider.api.validation import (
     HALF_A_CHARACTER,
     SURROGATE,
@@ -148,7 +149,6 @@ class JobRequest(_Payload):
 
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
-EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
 TOKEN_LENGTH = 16
 """Characters; a part of a URL that is at least this long may be a token."""
 

@@ -1,7 +1,7 @@
-"""The validated settings of a service.
+"""The settings of a service, described once: for the connection's form, the documentation and the errors.
 
-The names are those of the Airflow connection's form, where ``base_url`` is ``host`` and ``token`` is
-``password``.
+The names are those of the Airflow connection, where ``base_url`` is ``host``, ``token`` is ``password`` and
+``account`` is ``login``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -26,7 +26,6 @@ from pydantic import (
 )
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.payloads import EventTypesStyle
 from fsm_provider.api.validation import (
     HEADER_NAME,
     OWN_HEADERS,
@@ -42,6 +41,7 @@ _HEADERS_WITH_A_MEANING = OWN_HEADERS | {
     *("accept", "accept-encoding", "connection", "content-encoding", "content-type", "cookie", "expect"),
     *("host", "te", "trailer", "upgrade", "user-agent", "x-api-version"),
 }
+EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 
 
@@ -55,55 +55,109 @@ HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 
 
 class Settings(BaseModel):
-    """Validated settings of one service.
-
-    :param allow_http: send the token in the clear to a host that is not loopback.
-    :param base_url: the URL before the specification's paths; https, unless the host is loopback
-        or ``allow_http`` is set.
-    :param token: the bearer token.
-    :param account: tells the accounts of one base URL apart: what is written once is written once for each.
-    :param api_version: sent as ``X-API-VERSION`` with job creation; if empty, not sent.
-    :param cursor_param: the query parameter that carries a listing's cursor.
-    :param page_size_param: the query parameter that carries the page size.
-    :param page_size: records per page; needs ``page_size_param``.
-    :param event_types_style: how a webhook registration passes several event types.
-    :param server_timezone: the zone of date-times that carry none.
-    :param timeout: seconds to wait for a connection, until a request is sent, and for each chunk of a
-        response.
-    :param max_retries: repeats of one request after failures that are safe to repeat, as long as its waits
-        add up to at most two minutes.
-    :param max_requests_per_second: limit of this process for one ``base_url``.
-    :param verify_ssl: whether the service's certificate is checked.
-    :param ca_bundle: path of a file or folder of certificates to check it against.
-    :param state_conn_id: the Airflow connection of the SQL database that holds the ledger, and before Airflow
-        3.3 the watermarks of assets.
-    :param idempotency_header: the header in which the service reads a key of each write, so that the same
-        write sent again takes effect once.
-    :param idempotency_hours: how long the service remembers such a key.
-    :param web_url: the URL of a job's page for people, with ``{id}`` and perhaps ``{propertyID}``.
-    """
+    """Validated settings of one service: the fields of the connection's form, with its labels and texts."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    allow_http: bool = False  # first, as base_url depends on it
-    base_url: str
-    token: SecretStr
-    account: str = ""
-    api_version: str = "2.0"
-    cursor_param: Name = "cursor"
-    page_size_param: Name | None = None
-    page_size: int | None = Field(default=None, ge=1)
-    event_types_style: EventTypesStyle = "separate"
-    server_timezone: ZoneInfo = ZoneInfo("UTC")
-    timeout: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    max_retries: int = Field(default=4, ge=0)
-    max_requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    verify_ssl: bool = True
-    ca_bundle: str | None = None
-    state_conn_id: Name | None = None
-    idempotency_header: HeaderName | None = None
-    idempotency_hours: float = Field(default=20.0, gt=0, allow_inf_nan=False)
-    web_url: str | None = None
+    allow_http: bool = Field(  # first, as base_url depends on it
+        False,
+        title="Allow http",
+        description="Send the token in the clear to a host that is not this machine.",
+    )
+    base_url: str = Field(title="Base URL", description="The URL before the specification's paths.")
+    token: SecretStr = Field(title="API token", description="The bearer token.")
+    account: str = Field(
+        "",
+        title="Account",
+        description="Tells accounts with one base URL apart: what is written once is written once for each.",
+    )
+    state_conn_id: Name | None = Field(
+        None,
+        title="Ledger's connection",
+        description="The connection of a SQL database that records what is sent: once across runs, DAGs and "
+        "Airflows; before Airflow 3.3 also the watermarks of assets. Empty: Airflow 3.3 records it, for each "
+        "run.",
+    )
+    web_url: str | None = Field(
+        None,
+        title="Page of a job",
+        description="Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is the "
+        "job's property. Empty: the URL that the service returns with the job.",
+    )
+    api_version: str = Field(
+        "2.0",
+        title="API version",
+        description="Sent as X-API-VERSION with job creation. Empty: not sent.",
+    )
+    cursor_param: Name = Field(
+        "cursor",
+        title="Cursor parameter",
+        description="The query parameter that carries a listing's cursor.",
+    )
+    page_size_param: Name | None = Field(
+        None,
+        title="Page size parameter",
+        description="The query parameter that carries the page size. Empty: not sent.",
+    )
+    page_size: int | None = Field(
+        None, ge=1, title="Page size", description="Records per page; sent as the page size parameter."
+    )
+    event_types_style: EventTypesStyle = Field(
+        "separate",
+        title="Event types style",
+        description="How several event types of a webhook are passed: one registration each (separate), "
+        "eventTypes=a&eventTypes=b (repeat), eventTypes[]=a (brackets) or eventTypes=a,b (comma).",
+    )
+    server_timezone: ZoneInfo = Field(
+        ZoneInfo("UTC"),
+        title="Server time zone",
+        description="The zone of date-times that carry none, e.g. Europe/London.",
+    )
+    timeout: float = Field(
+        30,
+        gt=0,
+        allow_inf_nan=False,
+        title="Timeout (s)",
+        description="Seconds to wait for a connection, until a request is sent, and for each chunk of a "
+        "response.",
+    )
+    max_retries: int = Field(
+        4,
+        ge=0,
+        title="Retries",
+        description="Repeats of one request after a failure that is safe to repeat, within two minutes of "
+        "waiting.",
+    )
+    max_requests_per_second: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        title="Requests per second",
+        description="Maximum number of requests per second from one process. Empty: no limit.",
+    )
+    verify_ssl: bool = Field(
+        True,
+        title="Verify TLS",
+        description="Whether the certificates of the service, and of other hosts of PDFs, are checked.",
+    )
+    ca_bundle: str | None = Field(
+        None,
+        title="CA bundle",
+        description="Path of a file or folder of certificates to check them against.",
+    )
+    idempotency_header: HeaderName | None = Field(
+        None,
+        title="Idempotency header",
+        description="The header in which the service reads a key, so that a write that is sent again takes "
+        "effect once, e.g. Idempotency-Key. Empty: what may have been written is not repeated.",
+    )
+    idempotency_hours: float = Field(
+        20,
+        gt=0,
+        allow_inf_nan=False,
+        title="Idempotency (h)",
+        description="Hours for which the service remembers such a key.",
+    )
 
     @field_validator("base_url")
     @classmethod
@@ -176,6 +230,27 @@ class Settings(BaseModel):
         port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
         account = f" (account {self.account})" if self.account else ""
         return f"{parts.scheme}://{host}{port}{parts.path}{account}"
+
+    @classmethod
+    def form_fields(cls) -> dict[str, dict[str, Any]]:
+        """Return the fields of the connection's extra as Airflow's ``conn-fields``."""
+        every = cls.model_json_schema()["properties"]
+        every["allow_http"] = every.pop("allow_http")  # last
+        fields = {}
+        for name in [one for one in every if one not in _SHOWN_AS]:
+            about, schema = every[name], every[name].get("anyOf", [every[name]])[0]
+            kept = {key: schema[key] for key in ("minimum", "exclusiveMinimum", "enum") if key in schema}
+            description = about["description"]
+            if (default := about.get("default")) is not None:
+                kept["default"] = default
+                if not isinstance(default, bool):
+                    description += f" Default: {default}."
+            fields[name] = {
+                "label": about["title"],
+                "description": description,
+                "schema": {"type": [schema["type"], "null"], **kept},
+            }
+        return fields
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -223,6 +223,7 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
     return Row(**values, by=task)
 
 
+@lru_cache(maxsize=1_000)
 def task_digest(task: Task) -> str:
     """Return the digest of a task of a run."""
     return digest_for([*vars(task).values()], DIGITS)
