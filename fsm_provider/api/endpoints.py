@@ -102,6 +102,7 @@ def check_registration(registration: Webhook, sent: WebhookCreate, hidden: Itera
         shown = hide(f"{registration.object} {echoed}", *hidden)
         raise FsmRegistrationMismatchError(
             f"webhook {registration.id} was registered for {shown} instead of {sent.object} "
-            f"{sent.event_types}: set event_types_style on the connection to what the service understands, and delete this webhook in the service",
+            f"{sent.event_types}: set event_types_style on the connection to what "
+            "the service understands, and delete this webhook in the service",
             webhook_id=registration.id,
         )
