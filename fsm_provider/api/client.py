@@ -31,10 +31,9 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.api.forms import matching_forms
 from fsm_provider.api.limits import TimeLimit, throttle_for
-from fsm_provider.api.listing import Listing
+from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
-from fsm_provider.api.pagination import DEFAULT_MAX_PAGES, CursorPaginator
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, WebhookCreate, check
 from fsm_provider.api.redaction import hide, hide_in

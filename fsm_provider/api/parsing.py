@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Hashable
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import cache
@@ -19,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from fsm_provider.api.errors import FsmResponseError
-from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Page, Record, RecordT
 from fsm_provider.api.validation import SURROGATE
 
@@ -27,6 +27,16 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 Path = tuple[str | int, ...]
 _DATE_TIME = TypeAdapter(datetime)
+_logged: set[Hashable] = set()
+
+
+def warn_once(
+    logger: logging.Logger, key: Hashable, message: str, *args: Any, level: int = logging.WARNING
+) -> None:
+    """Log a warning, or at another level, once per process and ``key``."""
+    if key not in _logged:
+        _logged.add(key)
+        logger.log(level, f"{message}; this is logged once", *args)
 
 
 @cache

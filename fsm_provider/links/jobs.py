@@ -1,12 +1,11 @@
-"""Links from a task to the service."""
+"""Links from a task to the service, and URLs of jobs for people."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
-
-from fsm_provider.api.job_urls import job_url
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
@@ -34,3 +33,22 @@ class FsmJobsLink(BaseOperatorLink):
         """Return the URL; empty if the connection has no such setting."""
         url: Any = XCom.get_value(ti_key=ti_key, key=self.key)
         return url if isinstance(url, str) else ""
+
+
+def jobs_url(web_url: str | None) -> str | None:
+    """Return the part of ``web_url`` before ``/{id}``, None if there is none or it needs a property."""
+    url, slash, _ = (web_url or "").partition("/{id}")
+    return url if slash and "{" not in url else None
+
+
+def job_url(job: Any) -> str | None:
+    """Return the ``links.web`` of a job's record, else its ``links.self``; None if that is no http(s) URL."""
+    links = job.get("links") if isinstance(job, dict) else None
+    url = (links.get("web") or links.get("self")) if isinstance(links, dict) else None
+    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
+
+
+def job_page_url(web_url: str, job_id: int, property_id: int | str) -> str:
+    """Return the URL of a job's page: ``web_url`` of the settings for this job."""
+    url = web_url.replace("{id}", quote(str(job_id), safe=""))
+    return url.replace("{propertyID}", quote(str(property_id), safe=""))

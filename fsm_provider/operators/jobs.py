@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError, FsmUnauthorisedError
-from fsm_provider.api.job_urls import job_page_url, jobs_url
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -22,7 +21,7 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink
+from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
 from fsm_provider.operators.base import (
     FsmArgumentError,
     OptionParsers,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.log_once import warn_once
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.polling.asset_stores import asset_store_for
 from fsm_provider.state.assets import AssetClaimedError, AssetStore
 

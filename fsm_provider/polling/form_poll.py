@@ -11,8 +11,8 @@ from fsm_provider.api.client import FsmClient, Params
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.api.forms import reference_to
 from fsm_provider.api.listing import Listing
-from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Form, Page
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult
 from fsm_provider.state.digest import digest_for
 

@@ -26,7 +26,7 @@ from fsm_provider.api.errors import (
     FsmServerError,
     FsmUnauthorisedError,
 )
-from fsm_provider.api.log_once import warn_once
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.threads import run_in_thread
 

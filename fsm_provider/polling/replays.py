@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from fsm_provider.api.form_filter import format_time
-from fsm_provider.api.log_once import warn_once
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.validation import parse_past, parse_time
 from fsm_provider.polling.watch import FormWatch
 from fsm_provider.state.assets import AssetStore

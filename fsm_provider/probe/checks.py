@@ -22,8 +22,8 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.api.form_filter import FORM_FILTERS
+from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Page
-from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.probe.time_formats import OTHERS, OURS, TimeFormat, deviation

@@ -78,8 +78,7 @@ def _list(base_url: str, page_count: int) -> None:
 
 
 def _page_through(parsed: list[Any]) -> None:
-    from fsm_provider.api.listing import Listing
-    from fsm_provider.api.pagination import CursorPaginator
+    from fsm_provider.api.listing import CursorPaginator, Listing
 
     listing = Listing(
         "", CursorPaginator("cursor", max_pages=len(parsed)), lambda at: parsed[at.page_number - 1]

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from fsm_provider.api import FsmClient, Settings, log_once
+from fsm_provider.api import FsmClient, Settings, parsing
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.writes import ledger
 from tests.s3 import BUCKET, running_s3
@@ -26,7 +26,7 @@ TOKEN = "canary-token-7f3a/9+b="
 @pytest.fixture(autouse=True)
 def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is warned of once per process is here warned of once per test."""
-    monkeypatch.setattr(log_once, "_logged", set())
+    monkeypatch.setattr(parsing, "_logged", set())
 
 
 @pytest.fixture

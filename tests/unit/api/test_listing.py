@@ -11,9 +11,8 @@ import pytest
 from fsm_provider.api import FsmPaginationError, FsmRateLimitedError
 from fsm_provider.api import listing as listing_module
 from fsm_provider.api.endpoints import LIST_FORMS
-from fsm_provider.api.listing import Listing
+from fsm_provider.api.listing import CursorPaginator, Listing
 from fsm_provider.api.models import Form
-from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.parsing import parse_page
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.conftest import TOKEN

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmPaginationError
+from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import AssetDynamicField, Form, Page, Record
-from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.parsing import parse_page
 
 FRESH = object()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fsm_provider.api.errors import FsmPaginationError
+from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form
-from fsm_provider.api.pagination import CursorPaginator
 from fsm_provider.api.parsing import parse_page
 
 MORE = [True, "true", "True", 1, "1"]
