@@ -43,7 +43,8 @@ class RetryPolicy:
     :param max_retries: repeats after the first attempt.
     :param base: upper bound of the first delay, in seconds; it doubles with each attempt.
     :param rate_limited_base: ``base`` after a 429 without ``Retry-After``: rate limits count by the minute.
-    :param cap: upper bound of a delay that the service did not ask for, in seconds.
+    :param cap: upper bound of a delay that the service did not ask for, in seconds. A service that asks for
+        less than this backoff, such as 0 seconds, gets the backoff.
     :param budget: upper bound of the sum of all delays of one request, in seconds.
     """
 
@@ -67,12 +68,10 @@ class RetryPolicy:
         if not is_repeatable(error) or attempt > self.max_retries:
             return None
         asked = error.retry_after if isinstance(error, FsmApiError) else None
-        if asked is None:
-            base = self.rate_limited_base if isinstance(error, FsmRateLimitedError) else self.base
-            bound = min(self.cap, base * 2.0 ** min(attempt - 1, 60))
-            delay = bound * (random.random() if draw is None else draw)  # noqa: S311
-        else:
-            delay = asked
+        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
+        base = self.rate_limited_base if is_rate_limited else self.base
+        bound = min(self.cap, base * 2.0 ** min(attempt - 1, 60))
+        delay = max(asked or 0.0, bound * (random.random() if draw is None else draw))  # noqa: S311
         return delay if waited + delay <= self.budget else None
 
 

@@ -54,6 +54,9 @@ _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
+MAX_BODY, MAX_ERROR_BODY = 64 * 2**20, 2**20
+"""Bytes of a response, decoded: more are not read."""
+_CHUNK = 2**16
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
@@ -149,7 +152,9 @@ class Transport:
         succeeded = 200 <= response.status_code < 300
         with response:
             try:
-                body: bytes = response.raw.read(decode_content=True)
+                body = _body_of(response, MAX_BODY if succeeded else MAX_ERROR_BODY)
+                if succeeded and len(body) > MAX_BODY:
+                    raise FsmResponseError(f"the response is larger than {MAX_BODY // 2**20} MiB")
             except UNREADABLE as error:
                 if succeeded:
                     raise self.incomplete_response(error) from None
@@ -246,6 +251,17 @@ class Transport:
         return FsmResponseError(
             f"no complete response arrived: {what} (timeout {self._settings.timeout:g} s)"
         )
+
+
+def _body_of(response: requests.Response, most: int) -> bytes:
+    """Return the decoded body of a response, or its beginning if it is longer than ``most`` bytes."""
+    length = response.headers.get("Content-Length", "")
+    if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
+        return bytes(response.raw.read())
+    body = bytearray()
+    while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
+        body += chunk
+    return bytes(body)
 
 
 def _environment_proxies(url: str) -> dict[str, str]:

@@ -83,9 +83,9 @@ def test_a_limit_is_waited_for_longer_than_another_error(error, bound):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("asked", [0.0, 1.5, 19.0])
-def test_retry_after_is_obeyed_even_beyond_the_cap(status, asked):
-    assert POLICY.delay_after(error_for(status, retry_after=asked), attempt=1, waited=0) == asked
+@pytest.mark.parametrize(("asked", "delay"), [(0.0, 1), (0.5, 1), (1.5, 1.5), (19.0, 19)])
+def test_retry_after_is_obeyed_even_beyond_the_cap_but_never_below_the_backoff(status, asked, delay):
+    assert POLICY.delay_after(error_for(status, retry_after=asked), attempt=1, waited=0, draw=1) == delay
 
 
 @pytest.mark.parametrize(("waited", "delay"), [(0, 8), (12, 8), (12.5, None), (20, None)])

@@ -1,5 +1,7 @@
 """Unusual or invalid HTTP: a job is never mistaken for another, and never created twice."""
 
+import gzip
+import resource
 import socket
 import threading
 import time
@@ -11,6 +13,7 @@ from fsm_provider.api import (
     FsmApiError,
     FsmClient,
     FsmConnectionError,
+    FsmError,
     FsmInputError,
     FsmRedirectError,
     FsmUncertainWriteError,
@@ -519,3 +522,14 @@ def test_a_registration_without_a_usable_id_is_uncertain(serve, connect, number)
     with pytest.raises(FsmUncertainWriteError, match="id") as raised:
         client.register_webhook(webhook)
     assert "hush" not in repr(raised.value)
+
+
+@pytest.mark.parametrize(("status", "says"), [(200, "larger than 64 MiB"), (503, "HTTP 503")])
+def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, says):
+    bomb = gzip.compress(bytes(200 * 2**20))
+    server = serve(lambda connection, *_: connection.sendall(http(status, bomb, "Content-Encoding: gzip")))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    with pytest.raises(FsmError, match=says):
+        connect(server, max_retries=0).request("GET", "/forms")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 160 * 2**10
