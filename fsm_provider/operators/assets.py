@@ -25,7 +25,6 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
         self.query_params = query_params
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """List the fields."""
         with permanent_errors_fail_the_task():
             listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
             records = [record.as_json() for record in listing]

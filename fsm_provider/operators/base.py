@@ -55,7 +55,6 @@ class FsmBaseOperator(BaseOperator):
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
-        """Return the argument that has a field of this name, None if there is none."""
         return None
 
     @cached_property
@@ -67,7 +66,6 @@ class FsmBaseOperator(BaseOperator):
 
 
 def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
-    """Describe the arguments that an operator does not have, with those that are close."""
     constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []

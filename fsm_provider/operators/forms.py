@@ -19,7 +19,6 @@ class FsmListFormsOperator(FsmFormResultOperator):
     """
 
     def execute(self, context: Context) -> list[Any]:
-        """List the forms."""
         from fsm_provider.api.forms import for_xcom
 
         with permanent_errors_fail_the_task():

@@ -69,7 +69,6 @@ class FsmRequestOperator(FsmWriteOperator):
             check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
-        """Send the request."""
         from fsm_provider.writes.ledger import Write
 
         with permanent_errors_fail_the_task():
@@ -126,7 +125,6 @@ class FsmListOperator(FsmBaseOperator):
             check_path_if_known(path)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """List the records."""
         with permanent_errors_fail_the_task():
             listing = self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages)
             records = list(listing)

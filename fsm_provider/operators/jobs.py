@@ -107,11 +107,9 @@ class FsmJobOperator(FsmWriteOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def send_job(self, write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-        """Send a job once; return it under the service's names."""
         return self.hook.client.send_job(write.payload, {**(self.headers or {}), **headers}, limit).as_json()
 
     def find_job(self, write: Write) -> int | None:
-        """Look for the job of an uncertain write."""
         job_id = self.find_existing(self.hook, write.payload) if self.find_existing else None
         return None if job_id is None else parse_count("find_existing", job_id)
 
@@ -161,14 +159,12 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
-        """Return ``job`` for one of its fields."""
         from fsm_provider.api.payloads import JobRequest
         from fsm_provider.api.validation import place_inside
 
         return place_inside(JobRequest, (name,))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Create the job."""
         from fsm_provider.api.payloads import JobRequest, check
 
         with permanent_errors_fail_the_task():
@@ -254,7 +250,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 check_job_requests(map(_known_part, jobs))
 
     def execute(self, context: Context) -> list[JobOutcome]:
-        """Create the jobs that the ledger does not hold."""
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
         from fsm_provider.state.digest import digest_for
 
@@ -379,7 +374,6 @@ def _write_for(request: JobRequest, place: str) -> Write:
 
 
 def _job_of(row: Row) -> dict[str, Any]:
-    """Return what the ledger has of a job, under the service's names."""
     from fsm_provider.writes.outcomes import as_number
 
     about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}

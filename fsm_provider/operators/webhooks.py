@@ -76,7 +76,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 self._payload(target_url or "https://receiver.invalid")
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Register the webhooks that are not registered yet."""
         from fsm_provider.writes.webhooks import Registration
 
         with permanent_errors_fail_the_task():

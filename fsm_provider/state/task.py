@@ -26,7 +26,6 @@ class Task:
 
     @classmethod
     def from_context(cls, context: Context) -> Self:
-        """Return the running task."""
         ti = context["ti"]
         map_index = ti.map_index if ti.map_index is not None else -1
         airflow = conf.get("fsm", "airflow_name", fallback="")

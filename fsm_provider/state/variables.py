@@ -21,8 +21,6 @@ SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
 
 
 class VariableUnreadableError(AirflowException):
-    """A Variable exists, and cannot be read."""
-
     def __init__(self, key: str) -> None:
         super().__init__(f"Variable {key} exists, but could not be read")
 

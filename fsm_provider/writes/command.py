@@ -33,8 +33,6 @@ EXAMPLES = {
 
 
 class Entry(NamedTuple):
-    """A row of a ledger, and how to change it."""
-
     row: Row
     change: Callable[[Change], Row]
 

@@ -31,7 +31,6 @@ LEASE_TIMEOUTS = 4
 
 
 def lease_for(timeout: float) -> float:
-    """Return the seconds of a lease, given those of the connection's timeout."""
     return max(MIN_LEASE, LEASE_TIMEOUTS * timeout)
 
 
@@ -70,7 +69,6 @@ class Write:
         object.__setattr__(self, "id", digest_for(self.key, DIGITS))
 
     def planned(self, by: Task) -> Row:
-        """Return its row before anything was sent."""
         names = ("id", "key", "digest", "kind", "property_id", "reference")
         return Row(what=f"{self.method} {self.path}", by=by, **{name: getattr(self, name) for name in names})
 
@@ -115,12 +113,10 @@ class Row:
 
     @property
     def lease_left(self) -> float:
-        """Seconds for which a request may still be on its way."""
         return max(0.0, (self.lease_until - self.read_at) / 1000)
 
     @property
     def result_id(self) -> int | str | None:
-        """The identifier of what was written."""
         return self.result.get("id") if self.result else None
 
     @property
@@ -130,11 +126,9 @@ class Row:
 
     @property
     def named(self) -> str:
-        """What was written, as notes name it."""
         return self.kind if self.result_id is None else f"{self.kind} {self.result_id}"
 
     def with_note(self, text: str) -> Row:
-        """Return it with a further sentence in its note."""
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
     def __str__(self) -> str:
@@ -205,7 +199,6 @@ Change = Callable[[Row, int], Row]
 
 
 def allows(event: str, row: Row, ask: Ask) -> bool:
-    """Return whether an event may change a row."""
     return all(CONDITIONS[name](row, ask) for name in GUARDS[event])
 
 

@@ -86,8 +86,6 @@ def error_of(one: Pending, runner: Runner) -> FsmError | None:
 
 @dataclass(eq=False)
 class NotCreatedError(FsmError):
-    """A write that does not exist, and that another attempt may make."""
-
     message: str
 
     def __str__(self) -> str:
@@ -169,7 +167,6 @@ def _outcome(index: int, write: Write, runner: Runner, unsent: What, web_url: st
 
 
 def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
-    """Return the number of inputs by outcome, in one line."""
     counts = Counter(one["outcome"] for one in outcomes)
     parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
@@ -186,5 +183,4 @@ def fails(outcomes: Sequence[JobOutcome], fail_on: str) -> bool:
 
 
 def as_number(identifier: str | None) -> int | str | None:
-    """Return an identifier as the service's integer, if it is one."""
     return int(identifier) if identifier and identifier.isdecimal() else identifier

@@ -118,7 +118,6 @@ class Pending:
 
     @property
     def is_created(self) -> bool:
-        """Whether this attempt has made it."""
         return self.response is not None
 
 
@@ -179,7 +178,6 @@ class Runner:
         )
 
     def row_of(self, write: Write) -> Row:
-        """Return what is known of a write."""
         return self.pending[write.id].row
 
     def run(self) -> None:

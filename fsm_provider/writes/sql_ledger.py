@@ -95,7 +95,6 @@ class SqlLedger:
         self._is_here = [LEDGER.c[name] == value for name, value in self._here.items()]
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
@@ -106,7 +105,6 @@ class SqlLedger:
         return rows
 
     def of_task(self, task: Task) -> dict[str, Row]:
-        """Return the rows that a task has planned or sent last."""
         return self._read(LEDGER.c.task == task_digest(task))
 
     def of_other_indexes(self, task: Task, digests: Collection[str]) -> dict[str, Row]:
@@ -134,7 +132,6 @@ class SqlLedger:
             return {one: self._change_alone(one, changes[one]) for one in sorted(changes)}
 
     def change_one(self, one: str, change: Change) -> Row:
-        """Apply a change to a row; return it as it is afterwards."""
         return self.change({one: change})[one]
 
     def find(self, seen: Row, result: dict[str, Any]) -> Row:
@@ -207,7 +204,6 @@ class SqlLedger:
 
 
 def rows_of_service(engine: Engine, service: str) -> list[tuple[str, Row]]:
-    """Return the rows of a service, each with its scope, as they are now."""
     mine = select(LEDGER, now().label("now")).where(LEDGER.c.service == digest_for(service, DIGITS))
     with engine.connect() as connection:
         found = connection.execute(mine.order_by(LEDGER.c.sent_at)).mappings()
@@ -215,7 +211,6 @@ def rows_of_service(engine: Engine, service: str) -> list[tuple[str, Row]]:
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:
-    """Return the row that is stored."""
     values = {name: stored[name] for name in Row.__dataclass_fields__ if name not in ("by", "read_at")}
     values |= {name: _unescaped(stored[name]) for name in TEXTS if name in values}
     values |= {"result": stored["result"] and json.loads(stored["result"])}
@@ -225,7 +220,6 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
 
 @lru_cache(maxsize=1_000)
 def task_digest(task: Task) -> str:
-    """Return the digest of a task of a run."""
     return digest_for([*vars(task).values()], DIGITS)
 
 

@@ -24,7 +24,7 @@ PAGE = "fsm_writes_"
 
 
 class TaskLedger:
-    """The rows of one task instance, all of which are read at once.
+    """The rows of one task instance, all of which are read at once; its methods are those of ``SqlLedger``.
 
     :param store: ``context["task_state_store"]``; None: nothing is recorded, outside of a task.
     """
@@ -51,20 +51,16 @@ class TaskLedger:
         """Do nothing: each change is stored at once."""
 
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
-        """Return rows as they are now, by id; a lease that is over counts as uncertain."""
         now = _now()
         return {one: seen_at(self._rows[one], now) for one in ids if one in self._rows}
 
     def of_task(self, task: Task) -> dict[str, Row]:
-        """Return all rows: they are those of this task."""
         return self._rows
 
     def of_other_indexes(self, task: Task, digests: Iterable[str]) -> dict[str, Row]:
-        """Return nothing: a task sees no other index."""
-        return {}
+        return {}  # a task sees no other index
 
     def plan(self, rows: Collection[Row]) -> dict[str, Row]:
-        """Add the rows that are missing; return all, as they are now."""
         missing = [row for row in rows if row.id not in self._rows]
         for row in missing:
             if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
@@ -75,7 +71,6 @@ class TaskLedger:
         return self.load(row.id for row in rows)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
-        """Apply changes by id; return the rows as they are afterwards."""
         now, changed = _now(), []
         for one, change in changes.items():
             row = self._rows[one]
@@ -92,7 +87,6 @@ class TaskLedger:
         return self.load(changes)
 
     def find(self, seen: Row, result: dict[str, Any]) -> Row:
-        """Record what a look-up that has ended has found for a row; return the row as it is afterwards."""
         rivals = [
             row.key
             for row in self._rows.values()
@@ -118,7 +112,6 @@ def stored(row: Row) -> dict[str, Any]:
 
 
 def row_in(values: Mapping[str, Any], by: Task) -> Row:
-    """Return the row of :func:`stored`."""
     return Row(**values, by=by)
 
 
