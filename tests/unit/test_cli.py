@@ -150,5 +150,6 @@ print(json.dumps([name for name in sys.modules if name.startswith("fsm_provider"
 """
     loaded = run("-c", code).stdout.splitlines()[-1]
 
-    ours = {"fsm_provider", "fsm_provider.provider_info", "fsm_provider.cli", "fsm_provider.terminal"}
-    assert set(json.loads(loaded)) == ours
+    settings = ("api", "api.errors", "api.settings", "api.validation")  # the connection's form
+    ours = {f"fsm_provider.{name}" for name in ("provider_info", "cli", "terminal", *settings)}
+    assert set(json.loads(loaded)) == {"fsm_provider", *ours}

@@ -654,12 +654,13 @@ def test_nothing_is_sent_while_the_database_is_away(service, monkeypatch, databa
     monkeypatch.setattr(state_database, "MAX_REPEATS", 0)
     connection = {**database.connection, "port": 1, "password": "canary"}
     if connection["conn_type"] == "sqlite":
-        connection = {"conn_type": "sqlite", "host": "/nowhere/canary.db"}
+        connection = {"conn_type": "sqlite", "host": "/nowhere/ledger.db"}
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
 
     with pytest.raises(sqlalchemy.exc.OperationalError) as caught:
         jobs("PO-1").execute(run_of())
 
+    assert "state_conn_id: connection 'ledger', " in str(caught.value)
     assert "canary" not in str(caught.value)
     assert service.requests == []
 
