@@ -39,7 +39,6 @@ MODULES_BESIDE = {
 """Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
     "fsm_provider.operators.jobs": ("JobOutcome",),
-    "fsm_provider.transfers.forms": ("PdfOutcome",),
 }
 """What users import from a module that is defined in another one."""
 FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_from")
