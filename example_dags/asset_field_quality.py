@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
+from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
-from fsm_provider.links.reports import FsmReportLink, report_url
-from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
 from fsm_provider.storage.atomic_files import AtomicFiles
 
 KINDS: dict[str, tuple[str, Tone]] = {
@@ -276,10 +275,8 @@ def asset_field_quality():
         if too_many:
             raise AirflowFailException(f"{'; '.join(too_many)}: see {reported['page']}")
 
-    # [START howto_link_report]
     reported = report(take_snapshot())
-    reported.operator.operator_extra_links = (FsmReportLink(),)
-    # [END howto_link_report]
+    link_to_report(reported)
     check(reported)
 
 

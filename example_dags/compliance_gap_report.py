@@ -27,9 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
-
-from fsm_provider.links.reports import FsmReportLink, report_url
-from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
+from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 if TYPE_CHECKING:
     from fsm_provider.api import Form
@@ -246,7 +244,7 @@ def compliance_gap_report():
             "page": report_url(page, params["served_at"]),
         }
 
-    report().operator.operator_extra_links = (FsmReportLink(),)
+    link_to_report(report())
 
 
 compliance_gap_report()

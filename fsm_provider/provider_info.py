@@ -180,7 +180,6 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "fsm_provider.links.jobs.FsmJobLink",
             "fsm_provider.links.jobs.FsmJobsLink",
-            "fsm_provider.links.reports.FsmReportLink",
             "fsm_provider.links.webhooks.FsmWebhookLink",
         ],
     }

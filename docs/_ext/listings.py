@@ -33,7 +33,7 @@ REFERENCE = DOCS / "reference"
 MODULES_BESIDE = {
     "assets": ["fsm_provider.assets.forms"],
     "packages": ["fsm_provider.api"],
-    "others": ["fsm_provider.retry_policy", "fsm_provider.reports.page"],
+    "others": ["fsm_provider.retry_policy"],
     "testing": ["fsm_provider.testing", "fsm_provider.testing.faults", "fsm_provider.testing.openapi"],
 }
 """Public modules that provider_info does not list, by kind."""

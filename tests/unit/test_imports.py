@@ -20,7 +20,6 @@ MODULES = [
     "fsm_provider.operators.jobs",
     "fsm_provider.operators.webhooks",
     "fsm_provider.plugins.webhooks",
-    "fsm_provider.reports.page",
     "fsm_provider.sensors.forms",
     "fsm_provider.sensors.records",
     "fsm_provider.transfers.forms",
