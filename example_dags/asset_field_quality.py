@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
-from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 from fsm_provider.storage.atomic_files import AtomicFiles
+
+sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
+from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 KINDS: dict[str, tuple[str, Tone]] = {
     "similar_names": ("similar names", "bad"),

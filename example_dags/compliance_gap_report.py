@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from calendar import monthrange
 from collections import Counter
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
+
+sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
 from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 if TYPE_CHECKING:
