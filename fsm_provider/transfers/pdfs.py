@@ -221,10 +221,13 @@ class PdfTransfer:
         except _StoppedError:
             return
         except FsmError as error:
-            self._fail(same, error)
+            for one in same:
+                one.fail(error)
             self._stop_after_failures(error)
         except Exception as error:  # noqa: BLE001 - each storage's library has errors of its own
-            self._fail(same, FsmStorageError(f"form {item.form.id}: {name}: {type(error).__name__}: {error}"))
+            reason = f"form {item.form.id}: {name}: {type(error).__name__}: {error}"
+            for one in same:
+                one.fail(FsmStorageError(reason))
         except BaseException:
             self.interrupt()
             raise
@@ -236,11 +239,6 @@ class PdfTransfer:
             form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
         )
         return stored.size
-
-    @staticmethod
-    def _fail(same: list[_Item], error: FsmError) -> None:
-        for item in same:
-            item.fail(error)
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
