@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -27,9 +28,10 @@ from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
-from fsm_provider.links.reports import FsmReportLink, report_url
-from fsm_provider.reports.page import Chart, Headline, Page, Table, Tone
 from fsm_provider.storage.atomic_files import AtomicFiles
+
+sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
+from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 KINDS: dict[str, tuple[str, Tone]] = {
     "similar_names": ("similar names", "bad"),
@@ -276,10 +278,8 @@ def asset_field_quality():
         if too_many:
             raise AirflowFailException(f"{'; '.join(too_many)}: see {reported['page']}")
 
-    # [START howto_link_report]
     reported = report(take_snapshot())
-    reported.operator.operator_extra_links = (FsmReportLink(),)
-    # [END howto_link_report]
+    link_to_report(reported)
     check(reported)
 
 

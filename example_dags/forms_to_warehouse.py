@@ -1,7 +1,7 @@
 """Load the forms that changed, day by day, into a warehouse whose view has the latest version of each form.
 
 The warehouse is a DuckDB file; ``docs/files.md`` has the same for PostgreSQL. A run exports a window, which
-is all forms that were updated since its day began, into a folder of its own
+is all forms that were updated since its day began, into a file of its own
 (``window_start=2026-11-22/forms.parquet``), and replaces the window's rows in the table ``form_versions``, in
 one transaction. So a run may be retried, cleared or repeated, in any order: no row is there twice, and the
 view ``forms`` has one row for each form, that of its latest update.
@@ -12,8 +12,7 @@ changed after it. After a pause, Airflow runs the days that were left out (``cat
 ``start_date`` to the day on which you begin. For the forms before it, trigger one run with their first day
 as ``day``. Such a run also gets a form that reached the service later than the look-back.
 
-A form that the service no longer lists stays. The look-back is part of each window: to change it, delete the
-folders of windows that you want to export again. DuckDB has one writer at a time, so the DAG allows one run.
+A form that the service no longer lists stays. DuckDB has one writer at a time, so the DAG allows one run.
 Needs ``airflow-provider-fsm[parquet]`` and ``duckdb``.
 """
 
@@ -66,8 +65,8 @@ def forms_to_warehouse():
     export = FsmFormsToObjectStorageOperator(
         task_id="export",
         updated_since=window["since"],
-        destination="{{ params.folder }}/window_start={{ ti.xcom_pull(task_ids='choose_window')['start'] }}",
-        format="parquet",
+        destination="{{ params.folder }}/window_start={{ ti.xcom_pull(task_ids='choose_window')['start'] }}"
+        "/forms.parquet",
     )
 
     @task
@@ -76,7 +75,7 @@ def forms_to_warehouse():
         import duckdb
         from pyarrow import parquet
 
-        with (ObjectStoragePath(exported["manifest"]).parent / "forms.parquet").open("rb") as file:
+        with ObjectStoragePath(exported["path"]).open("rb") as file:
             rows = parquet.read_table(file)
         with duckdb.connect(params["warehouse"]) as warehouse:
             warehouse.register("exported", rows)

@@ -1,9 +1,9 @@
-"""Store new gas-safety records as PDFs, each version once, with a manifest of each run.
+"""Store new gas-safety records as PDFs, each version once.
 
 The path of a PDF is ``property=<id>/job=<id>/form=<id>/v=<lastUpdatedOnDateTime>.pdf``, in a folder on this
 machine or in any object storage that Airflow knows. A record has to reach the tenant within 28 days and is
-kept for two years: make sure that nothing in the storage deletes it earlier. The manifest has a line for
-each form, with the path, the size and the SHA-256 of its PDF.
+kept for two years: make sure that nothing in the storage deletes it earlier. The task's result has the path
+of each PDF.
 
 Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
 late. It does not download what is already there. The asset of ``gas_safety_forms`` does not start this DAG:

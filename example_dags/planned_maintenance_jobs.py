@@ -41,6 +41,9 @@ def due_jobs(text: str, day: date) -> list[dict]:
     except (csv.Error, ValueError) as error:
         problems.append(str(error))
     for number, row in enumerate(rows, 1):
+        # A quote that is closed rows later makes one row, and one job, of them all.
+        if any("\n" in (row[name] or "") for name in OPTIONAL):
+            problems.append(f"row {number}: has a line break: is a quote not closed? Write notes on one line")
         try:
             due.append(date.fromisoformat((row.get("due") or "").strip()) <= day)
         except ValueError:

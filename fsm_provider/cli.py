@@ -30,7 +30,6 @@ COMMANDS = {
     "watermark": Command(
         "fsm_provider.polling.watermark_command", "show up to where forms were handled, and move that back"
     ),
-    "webhook": Command("fsm_provider.plugins.webhooks.command", "find how deliveries are signed"),
 }
 HELP = "Commands of the field-service management provider"
 COMMAND_LIST = "commands:\n" + "\n".join(f"  {name:11}{one.help}" for name, one in COMMANDS.items())
@@ -39,8 +38,7 @@ examples:
   %(prog)s probe fsm_default
   %(prog)s fake --form-after 20
   %(prog)s ledger list --uncertain
-  %(prog)s watermark show
-  %(prog)s webhook verify --help"""
+  %(prog)s watermark show"""
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider") -> int:

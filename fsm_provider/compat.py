@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-
-from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, Context
@@ -167,20 +165,3 @@ def never_expire() -> timedelta | None:
         return None
 
     return NEVER_EXPIRE
-
-
-def webhook_secrets_function() -> Callable[[str, str], Any]:
-    """Import the function that airflow.cfg names as ``webhook_secrets_function`` of ``[fsm]``.
-
-    :raises FsmInputError: if there is no such function.
-    """
-    from airflow.configuration import conf
-    from airflow.exceptions import AirflowConfigException
-
-    try:
-        function = conf.getimport("fsm", "webhook_secrets_function", fallback=None)
-    except AirflowConfigException as error:
-        raise FsmInputError(str(error)) from None
-    if not callable(function):
-        raise FsmInputError("airflow.cfg: webhook_secrets_function of [fsm] is missing, or is not a function")
-    return function  # type: ignore[no-any-return]

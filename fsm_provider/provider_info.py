@@ -41,15 +41,6 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "north",
                         "default": "",
                     },
-                    "webhook_secrets_function": {
-                        "description": "The function that returns the signing secrets of endpoints with "
-                        '"secrets_from": "function", called with connection and object where the API server '
-                        "runs. It returns a text or a list.",
-                        "version_added": None,
-                        "type": "string",
-                        "example": "my_company.secrets.signing_secrets",
-                        "default": None,
-                    },
                 },
             }
         },
@@ -86,7 +77,6 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "fsm_provider.links.jobs.FsmJobLink",
             "fsm_provider.links.jobs.FsmJobsLink",
-            "fsm_provider.links.reports.FsmReportLink",
             "fsm_provider.links.webhooks.FsmWebhookLink",
         ],
     }

@@ -1,6 +1,6 @@
 """A report's page that is hard to show: markup and long words for names, each tone, numbers from 0 on."""
 
-from fsm_provider.reports.page import Chart, Headline, Page, Table
+from report_page import Chart, Headline, Page, Table
 
 NAME = '<script>document.title = "taken"; alert(1)</script><img src="https://example.com/x.png">'
 LONG = "Worcester Bosch " * 9 + "-".join(["Worcester"] * 9)

@@ -33,13 +33,12 @@ REFERENCE = DOCS / "reference"
 MODULES_BESIDE = {
     "assets": ["fsm_provider.assets.forms"],
     "packages": ["fsm_provider.api"],
-    "others": ["fsm_provider.retry_policy", "fsm_provider.reports.page"],
+    "others": ["fsm_provider.retry_policy"],
     "testing": ["fsm_provider.testing", "fsm_provider.testing.faults", "fsm_provider.testing.openapi"],
 }
 """Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
     "fsm_provider.operators.jobs": ("JobOutcome",),
-    "fsm_provider.transfers.forms": ("PdfOutcome",),
 }
 """What users import from a module that is defined in another one."""
 FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_from")

@@ -6,6 +6,8 @@ be on a private network. Redirects are followed here, each step under the same r
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,11 +38,15 @@ from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 MAX_REDIRECTS = 5
 CHUNK_SIZE = 2**16
 """Bytes of a file in memory at once."""
-TAIL = 1024
-"""Bytes at the end of a PDF that hold its ``%%EOF``; PDF readers search no further either."""
+ENDS = 1024
+"""Bytes at either end of a PDF that hold its ``%PDF-`` and ``%%EOF``; readers search no further either."""
+_PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
+"""A URL in printable ASCII, and its path and query."""
 _SIGNATURE = b"%PDF-"
 _END = b"%%EOF"
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
@@ -96,7 +102,7 @@ class Downloads:
     def __init__(self, transport: Transport, settings: Settings, throttle: Callable[[], None]) -> None:
         self._transport = transport
         self._allow_http = settings.allow_http
-        self._own = _parts(settings.base_url)
+        self._own = _parts(str(_request(settings.base_url).url))
         self._throttle = throttle
 
     def fetch(
@@ -161,20 +167,30 @@ class Downloads:
         too_large = FsmPdfError(f"it is larger than max_bytes, {download.max_bytes:,}")
         if (response.raw.length_remaining or 0) > download.max_bytes:
             raise too_large
+        chunk = self._head(response, download)
         received, tail = 0, b""
-        while chunk := self._next_chunk(response):
-            if not received and not chunk.startswith(_SIGNATURE):
-                break
+        while chunk:
             received += len(chunk)
             if received > download.max_bytes:
                 raise too_large
-            tail = (tail + chunk)[-TAIL:]
+            tail = (tail + chunk)[-ENDS:]
             yield chunk
-        if not received:
+            chunk = self._next_chunk(response)
+        if _END not in tail:
+            _require_complete(response, received)
+
+    def _head(self, response: requests.Response, download: PdfRequest) -> bytes:
+        """Read the first bytes, and check that a PDF begins within them."""
+        head = b""
+        while len(head) < ENDS and (chunk := self._next_chunk(response)):
+            head += chunk
+        start = head.find(_SIGNATURE, 0, ENDS)
+        if start < 0:
             kind = response.headers.get("Content-Type", "no type")[:60]
             raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
-        if not has_end(tail):
-            _require_complete(response, received)
+        if start:
+            logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", download.what, start)
+        return head
 
     def _next_chunk(self, response: requests.Response) -> bytes:
         try:
@@ -184,33 +200,36 @@ class Downloads:
         return chunk
 
 
-def has_end(tail: bytes) -> bool:
-    """Return whether the last ``TAIL`` bytes of a PDF contain its end marker."""
-    return _END in tail
-
-
 def _require_complete(response: requests.Response, received: int) -> None:
-    """Accept a file without ``%%EOF`` only if HTTP's framing shows that it is complete.
+    """Accept a file without ``%%EOF`` only if HTTP's framing shows beyond doubt that it is complete.
 
-    Framing proves nothing about a compressed file: it may have been cut off before it was compressed.
+    A length may be too short. Framing proves nothing about a compressed file: it may have been cut off before
+    it was compressed.
 
     :raises FsmResponseError: if the file may be incomplete.
     :raises FsmNotPdfError: if it is complete but too short for a PDF.
     """
-    framed = response.raw.chunked or response.raw.length_remaining == 0
-    if not framed or "Content-Encoding" in response.headers:
+    if not response.raw.chunked or "Content-Encoding" in response.headers:
         raise FsmResponseError(f"no complete response arrived: {received:,} bytes without %%EOF at the end")
-    if received < TAIL:
+    if received < ENDS:
         raise FsmNotPdfError(f"the response is not a PDF: {received:,} bytes without %%EOF")
 
 
 def _request(url: str) -> requests.PreparedRequest:
+    """Make a request for the URL as it came: what is signed may not be spelled in another way.
+
+    Its scheme and host are as requests writes them, and so is all of a URL with characters that have to be
+    encoded.
+    """
     request = requests.PreparedRequest()
     request.method = "GET"
     request.headers = CaseInsensitiveDict(_HEADERS)
     with suppress(requests.RequestException, ValueError):
         request.prepare_url(url, None)
-        _parts(str(request.url))
+        parts = _parts(str(request.url))
+        if plain := _PLAIN_URL.fullmatch(url):
+            target = plain[1] if plain[1].startswith("/") else f"/{plain[1]}"
+            request.url = f"{parts.scheme}://{parts.netloc}{target}"
         return request
     raise FsmPdfUrlError("its URL is not valid")
 
@@ -228,7 +247,10 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 def _redirect_target(url: str, response: requests.Response) -> str | None:
     with suppress(ValueError):  # also of bytes that are not UTF-8
         target = SessionRedirectMixin().get_redirect_target(response)
-        return None if target is None else urljoin(url, target)
+        if target is None:
+            return None
+        joined = urljoin(url, target)
+        return target if _PLAIN_URL.fullmatch(target) else joined
     raise FsmPdfUrlError("it redirects to a URL that is not valid")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
 from io import RawIOBase
@@ -40,27 +40,14 @@ class StoredFile(NamedTuple):
     size: int
 
 
-class FileState(NamedTuple):
-    """What the storage reports of a file without reading it.
-
-    :param size: in bytes.
-    :param etag: changes when the file does: its ETag, else the time it was written; None where the storage
-        reports neither.
-    """
-
-    size: int
-    etag: str | None
-
-
 Target = tuple[BinaryIO, Callable[[], None], Callable[[], None]]
 """An open file, a function that gives it its name, and one that removes it."""
 
 
-class StagedFile(RawIOBase):
-    """A file that appears only once it is committed; it counts and hashes what is written."""
+class OpenedFile(RawIOBase):
+    """A file that is being written; it counts and hashes what is written."""
 
-    def __init__(self, file: BinaryIO, commit: Callable[[], None]) -> None:
-        self.commit: Callable[[], None] = commit
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._sha256 = hashlib.sha256()
         self._size = 0
@@ -98,7 +85,6 @@ class AtomicFiles:
         self.folder = folder
         self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
         self._renames = folder.protocol not in ATOMIC_PUT | AZURE
-        self._uncommitted: set[Callable[[], None]] = set()
 
     def __enter__(self) -> Self:
         self._clear()
@@ -110,75 +96,34 @@ class AtomicFiles:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        each = ExitStack()  # also after one that fails
-        each.callback(self._clear)
-        for discard in self._uncommitted:
-            each.callback(discard)
-        each.__exit__(exc_type, exc, traceback)
+        self._clear()
 
-    def store(self, name: str, chunks: Iterable[bytes], *, internal: bool = False) -> StoredFile:
-        """Write a file from chunks; it appears, or replaces an older one, once all are written.
-
-        :param name: its path in the folder.
-        :param internal: of no use to others, so not reported to lineage.
-        """
-        with self.stage(name, internal=internal) as file:
+    def store(self, name: str, chunks: Iterable[bytes]) -> StoredFile:
+        """Write a file from chunks; see :meth:`open`."""
+        with self.open(name) as file:
             for chunk in chunks:
                 file.write(chunk)
-        file.commit()
         return file.stored
-
-    def state_for(self, name: str) -> FileState | None:
-        """Return the state of a file in the storage; None where there is none."""
-        path = self.folder / name
-        path.fs.invalidate_cache(path.path)  # others write there too
-        try:
-            info = path.fs.info(path.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if info["type"] != "file":
-            return None
-        etag = info.get("ETag") or info.get("etag") or info.get("mtime")
-        return FileState(info["size"], None if etag is None else str(etag))
-
-    def measure(self, name: str, *, tail: int) -> tuple[StoredFile, bytes]:
-        """Read a file; return its digest and size, and its last bytes.
-
-        :param tail: how many of them.
-        """
-        path = self.folder / name
-        with path.fs.open(path.path, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-            file.seek(max(0, size - tail))
-            return StoredFile(sha256, size), file.read()
 
     # Opened by its file system: a path would report the temporary name to lineage.
     @contextmanager
-    def stage(self, name: str, *, internal: bool = False) -> Iterator[StagedFile]:
-        """Write a file that appears once it is committed, after the block; see :meth:`store`.
+    def open(self, name: str) -> Iterator[OpenedFile]:
+        """Write a file that appears, or replaces an older one, at the end of a block that raises nothing.
 
-        What is not committed by the end of ``with AtomicFiles(...)`` is discarded.
+        :param name: its path in the folder.
         """
-        file, move, discard = self._open(self.folder / name)
-        self._uncommitted.add(discard)
-
-        def commit() -> None:
-            move()
-            self._uncommitted.remove(discard)
-            if not internal:
-                path = self.folder / name
-                report(path, outputs=[uri_for(path)])
-
+        path = self.folder / name
+        file, commit, discard = self._target(path)
         try:
             with file:
-                yield StagedFile(file, commit)
+                yield OpenedFile(file)
+            commit()
         except BaseException:
-            self._uncommitted.remove(discard)
             discard()
             raise
+        report(path, outputs=[uri_for(path)])
 
-    def _open(self, path: ObjectStoragePath) -> Target:
+    def _target(self, path: ObjectStoragePath) -> Target:
         if self._renames:
             return self._partial_file(path)
         return self._upload(path) if path.protocol in ATOMIC_PUT else self._local_file(path)
@@ -190,21 +135,21 @@ class AtomicFiles:
 
     @staticmethod
     def _local_file(path: ObjectStoragePath) -> Target:
-        file = NamedTemporaryFile(prefix="fsm-", delete=False)  # noqa: SIM115 - closed by stage()
+        file = NamedTemporaryFile(prefix="fsm-", delete=False)  # noqa: SIM115 - closed by open()
         local = Path(file.name)
 
-        def move() -> None:
+        def commit() -> None:
             path.fs.put_file(str(local), path.path)
             local.unlink()
 
-        return cast("BinaryIO", file), move, partial(local.unlink, missing_ok=True)
+        return cast("BinaryIO", file), commit, partial(local.unlink, missing_ok=True)
 
     def _partial_file(self, path: ObjectStoragePath) -> Target:
         partial_name = uuid4().hex  # not that of another attempt, which may still write
         for folder in (self._partial, path.parent):
             folder.mkdir(parents=True, exist_ok=True)
 
-        def move() -> None:
+        def commit() -> None:
             if path.is_dir():  # some versions would move the file into it
                 raise IsADirectoryError(f"{path} is a folder")
             (self._partial / partial_name).rename(path)
@@ -212,7 +157,7 @@ class AtomicFiles:
         def discard() -> None:
             (self._partial / partial_name).unlink(missing_ok=True)
 
-        return self.folder.fs.open((self._partial / partial_name).path, "wb"), move, discard
+        return self.folder.fs.open((self._partial / partial_name).path, "wb"), commit, discard
 
     def _clear(self) -> None:
         if self._renames and self._partial.exists():

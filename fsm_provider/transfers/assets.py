@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """Export the asset dynamic fields.
 
-    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the files. There is one row for each
+    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. There is one row for each
     value in each use; a field without values, or without uses, still has one row. Columns are
     ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
-    ``values_id``, and so on. The file is sorted by ``dynamicFieldID``.
+    ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
     """
 
     records = "asset_dynamic_fields"
@@ -36,19 +36,18 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     def execute(self, context: Context) -> ExportResult:
         """List and write the fields."""
         from fsm_provider.api.endpoints import LIST_ASSET_DYNAMIC_FIELDS as endpoint
-        from fsm_provider.transfers.export.entries import entries_for_asset_fields
-        from fsm_provider.transfers.export.schema import Schema
+        from fsm_provider.transfers.export import entries_for_asset_fields
+        from fsm_provider.transfers.schema import Schema
 
         with permanent_errors_fail_the_task():
             schema = Schema(endpoint.response)
             return self.export(
                 context,
-                {"query_params": self.query_params},
                 schema,
                 lambda: self.hook.client.pages(
                     endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
                 ),
                 lambda listing, encode: entries_for_asset_fields(
-                    self.counted(chain.from_iterable(map(attrgetter("data"), listing))), schema, encode
+                    chain.from_iterable(map(attrgetter("data"), listing)), schema, encode
                 ),
             )

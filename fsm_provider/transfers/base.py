@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from fsm_provider.api.validation import parse_choice, parse_text
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import parse_flag, parse_text
 from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.export.schema import Row, Schema
-    from fsm_provider.transfers.export.sort_buffer import Entry
-
-T = TypeVar("T")
+    from fsm_provider.transfers.export import Entry
+    from fsm_provider.transfers.schema import Row, Schema
 
 MAX_PAGES = 1_000_000
-PROGRESS_EVERY = 20_000
+FORMATS = ("jsonl", "csv", "parquet")
+PACKAGES = {
+    "s3": "apache-airflow-providers-amazon[s3fs]",
+    "s3a": "apache-airflow-providers-amazon[s3fs]",
+    "gs": "apache-airflow-providers-google",
+    "gcs": "apache-airflow-providers-google",
+    "abfs": "apache-airflow-providers-microsoft-azure",
+    "abfss": "apache-airflow-providers-microsoft-azure",
+    "adl": "apache-airflow-providers-microsoft-azure",
+}
+"""What Airflow reaches a storage with."""
 
 
 class ExportResult(TypedDict):
     """The result of an export, for other tasks.
 
-    :param manifest: the path of the manifest, which names the files.
+    :param path: the file, for ``ObjectStoragePath``.
     """
 
-    manifest: str
-    files: int
+    path: str
     rows: int
     bytes: int
 
@@ -38,17 +45,23 @@ def _parse_destination(name: str, value: Any) -> Any:
     return parse_text(name, value) if isinstance(value, str) else value
 
 
+def _parse_file(name: str, value: Any) -> Any:
+    value = _parse_destination(name, value)
+    if str(value).rpartition(".")[2] not in FORMATS:
+        raise FsmInputError(f"{name}: {value} should be a file whose name ends in .jsonl, .csv or .parquet")
+    return value
+
+
 class FsmObjectStorageOperator(FsmOptionsOperator):
     """Base of operators that write files to any storage that Airflow reaches.
 
-    :param destination: the folder, e.g. ``s3://bucket/forms/{{ ds }}``, or an ``ObjectStoragePath``
-        (templated).
+    :param destination: where to, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
     :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not
         name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
     """
 
     records: ClassVar[str]
-    """What is read; also the name of an export's files."""
+    """What is read."""
     template_fields: tuple[str, ...] = ("fsm_conn_id", "destination", "object_storage_conn_id")
     option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 
@@ -63,18 +76,28 @@ class FsmObjectStorageOperator(FsmOptionsOperator):
         self.destination = destination
         self.object_storage_conn_id = object_storage_conn_id
 
-    def folder(self) -> ObjectStoragePath:
-        """Return the destination as a path with its connection."""
-        from airflow.providers.common.compat.sdk import ObjectStoragePath
+    def destination_path(self) -> ObjectStoragePath:
+        """Return the destination with its connection.
 
+        :raises FsmInputError: naming the package that is missing to reach it.
+        """
+        from airflow.providers.common.compat.sdk import (
+            AirflowOptionalProviderFeatureException,
+            ObjectStoragePath,
+        )
+
+        text = str(self.option_parsers["destination"]("destination", self.destination))
         conn_id = self.object_storage_conn_id
         # In Airflow 2, even None replaces the connection that the destination names.
         connection = {"conn_id": conn_id} if conn_id else {}
-        return ObjectStoragePath(str(_parse_destination("destination", self.destination)), **connection)
-
-    def written_paths(self) -> list[ObjectStoragePath]:
-        """Return the folders and files that the task writes, for lineage."""
-        return [self.folder()]
+        protocol = text.partition("://")[0]
+        try:
+            path = ObjectStoragePath(text, **connection)
+            _ = path.fs  # created once, before threads share it
+        except (ImportError, AirflowOptionalProviderFeatureException, ValueError) as error:
+            package = PACKAGES.get(protocol, f"the provider package for {protocol}://")
+            raise FsmInputError(f"destination: {text} needs {package} ({error})") from None
+        return path
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Report to the OpenLineage provider what was read and written."""
@@ -82,90 +105,67 @@ class FsmObjectStorageOperator(FsmOptionsOperator):
 
         return openlineage(
             inputs=[uri_for_records(self.fsm_conn_id, self.records)],
-            outputs=map(uri_for, self.written_paths()),
+            outputs=[uri_for(self.destination_path())],
         )
 
 
 class FsmExportOperator(FsmObjectStorageOperator):
-    """Base of operators that export a listing as files.
+    """Base of operators that export a listing as a file.
 
-    The listing is read to its end before the first file is written. Meanwhile it is on the worker's disk, in
-    a file that disappears with the task's process (in ``TMPDIR``, else ``/var/tmp``; as many bytes as the
-    export has as text). Memory is bounded. Duplicate records are written once. Where the number of records
-    differs from the service's ``meta.totalRecords``, the listing is read again, up to three times in all. Two
-    readings of the same records are accepted, with a warning; otherwise the task fails and may be retried.
-
-    Files are atomic. The last one is ``_manifest.json``: filters, columns, and the path, rows, bytes and
-    sha256 of each file. The same records give the same bytes, unless the version of pyarrow changes. A
-    repeated run writes its files under temporary names, then replaces those of the run before and removes the
-    ones it did not write again; meanwhile there is no manifest. So each account, listing and window needs a
-    folder of its own. A folder that holds another export is refused: the manifest names connection and host.
+    The file is atomic, and replaces an older one. The listing is read to its end before it is written.
+    Meanwhile it is on the worker's disk, in a file that disappears with the task's process (in ``TMPDIR``,
+    else ``/var/tmp``; as many bytes as the export has as text). Memory is bounded. Duplicate records are
+    written once. Where the number of records differs from the service's ``meta.totalRecords``, the listing is
+    read once more. Two readings of the same records are accepted, with a warning; otherwise the task fails
+    and may be retried. The same records give the same bytes, unless the version of pyarrow changes.
 
     All formats have the same columns, named as the service names them; a field of a nested object has that
     object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit integers, text, or
     times in UTC (with microseconds). ``_extra`` holds, as JSON text, fields without a column and values that
     do not have their column's type; the column is then null. In CSV (RFC 4180, UTF-8), null and empty text
-    are both empty. Text that a spreadsheet may take for a formula is not escaped.
+    are both empty.
 
-    :param destination: the folder; see :class:`FsmObjectStorageOperator`, also for
-        ``object_storage_conn_id``.
-    :param format: ``jsonl``, ``csv``, or ``parquet`` (zstd), which needs the extra ``parquet`` (templated).
-    :param query_params: query parameters beyond those of the specification (templated).
-    :return: the manifest's path, and how many files, rows and bytes.
+    :param destination: the file, whose name ends in ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the
+        extra ``parquet``); see :class:`FsmObjectStorageOperator`, also for ``object_storage_conn_id``.
+    :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a formula: text
+        that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return (templated).
+    :return: the file's path, and how many rows and bytes.
     """
 
-    template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "format")
-    option_parsers: ClassVar[OptionParsers] = {
-        **FsmObjectStorageOperator.option_parsers,
-        "format": partial(parse_choice, choices=("jsonl", "csv", "parquet")),
-    }
+    template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "quote_formulas")
+    option_parsers: ClassVar[OptionParsers] = {"destination": _parse_file, "quote_formulas": parse_flag}
 
-    def __init__(self, *, format: str = "jsonl", **kwargs: Any) -> None:
+    def __init__(self, *, quote_formulas: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.format = format
+        self.quote_formulas = quote_formulas
 
     def export(
         self,
         context: Context,
-        filters: dict[str, Any],
         schema: Schema,
         list_records: Callable[[], Listing],
         entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
-        *,
-        partitioned: bool = False,
     ) -> ExportResult:
-        """Write the files.
+        """Write the file.
 
-        :param filters: which records are listed: the same JSON values in each run of the same export.
         :param list_records: starts a listing.
         :param entries: reads a listing, given the encoder of rows.
-        :param partitioned: whether each folder gets a file of its own.
         """
         from fsm_provider.storage.atomic_files import AtomicFiles
         from fsm_provider.storage.lineage import report, uri_for_records
-        from fsm_provider.transfers.export.folder import ExportFolder, Layout
-        from fsm_provider.transfers.export.formats import format_for
-        from fsm_provider.transfers.export.readings import read_completely
+        from fsm_provider.transfers.export import format_for, read_completely
 
-        options = self.options()
-        format = format_for(options["format"])
-        layout = Layout(f"{self.records}.{options['format']}", partitioned, format, schema)
-        encode = format.encoder(schema)
-        with AtomicFiles(self.folder(), context) as files:
-            source = {"service": self.hook.client.settings.base_url, "connection": self.fsm_conn_id}
-            folder = ExportFolder(files, {**source, "records": self.records, **filters})
-            with read_completely(list_records, lambda listing: entries(listing, encode)) as buffer:
-                written = folder.write(buffer, layout)
-        report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
-        exported = ExportResult(
-            manifest=str(folder.manifest), files=written.files, rows=written.rows, bytes=written.bytes
+        path = self.destination_path()
+        format = format_for(
+            path.name.rpartition(".")[2], schema, quote_formulas=self.options()["quote_formulas"]
         )
-        self.log.info("Exported %(rows)s rows, %(bytes)s bytes, in %(files)s files: %(manifest)s", exported)
+        with (
+            AtomicFiles(path.parent, context, part=path.name) as files,
+            read_completely(list_records, lambda listing: entries(listing, format.encode)) as buffer,
+            files.open(path.name) as file,
+        ):
+            format.write(file, buffer.chunks())
+        report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
+        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=file.stored.size)
+        self.log.info("Exported %(rows)s rows, %(bytes)s bytes: %(path)s", exported)
         return exported
-
-    def counted(self, records: Iterable[T]) -> Iterator[T]:
-        """Yield the records, logging progress."""
-        for number, record in enumerate(records, start=1):
-            yield record
-            if number % PROGRESS_EVERY == 0:
-                self.log.info("%s records listed", number)

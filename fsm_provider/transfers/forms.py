@@ -15,7 +15,6 @@ from fsm_provider.api.form_filter import FORM_FILTERS
 from fsm_provider.api.validation import (
     MAX_PDF_BYTES,
     MAX_PDF_SECONDS,
-    parse_choice,
     parse_count,
     parse_flag,
     parse_json,
@@ -29,39 +28,32 @@ from fsm_provider.operators.base import (
     is_known,
     permanent_errors_fail_the_task,
 )
-from fsm_provider.state.digest import digest_for
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
-from fsm_provider.transfers.pdfs.outcomes import PdfOutcome as PdfOutcome
-from fsm_provider.transfers.pdfs.paths import PathTemplate, parse_relative_path
+from fsm_provider.transfers.pdf_paths import PathTemplate
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
     from fsm_provider.transfers.base import ExportResult
-    from fsm_provider.transfers.pdfs.transfer import PdfTransfer
+    from fsm_provider.transfers.pdfs import PdfTransfer
 
 PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
-PDF_MANIFEST = (
-    "manifests/{{ ti.dag_id }}/{{ ti.task_id }}/{{ run_id }}"
-    "{% if ti.map_index >= 0 %}/{{ ti.map_index }}{% endif %}.jsonl"
-)
 
 
 class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     """Store the PDFs of forms in any storage that Airflow reaches, each version of a form once.
 
     Files are atomic: each is written under a temporary name, checked (``%PDF-``, its end, size) and renamed,
-    or given its name by the store itself. A stored version is not fetched again, unless the file lacks its
-    end; a changed form is a further file. A task that is killed and run again fetches what is missing. A
-    stored file is not read again while its size and ETag, or time of writing, are those of the latest run's
-    manifest, which is copied to ``_latest``.
+    or given its name by the store itself. So a file that is there is complete, and not fetched again; a
+    changed form is a further file. A task that is killed and run again fetches what is missing. What is there
+    is known from one listing of the folder.
 
     The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of a PDF is
     missing, has expired or is refused, the form is looked up in the listing, with the narrowest filter that
-    matches all such forms: for bare ids, that is the full listing. The form's current version is then stored,
-    and the manifest says whether it is newer than the one asked for.
+    matches all such forms: for bare ids, that is the full listing. The form's current version is then stored;
+    the log says where it is newer than the one asked for.
 
     One form that fails does not stop the others; the task fails at the end, and is retried where that could
     help. After twenty transient failures in a row, the remaining forms are not tried.
@@ -73,33 +65,28 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :param path_template: path of a PDF in the folder (templated), with ``{form_id}`` and ``{version}``
         (required), ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is
         ``lastUpdatedOnDateTime``.
-    :param manifest: path in the folder of a file with a JSON line for each of ``forms``, in order: see
-        :class:`~fsm_provider.transfers.forms.PdfOutcome`. It is written last, also where forms
-        failed (templated). If it exists already, a stored file that differs from it counts as failed, and
-        is left as it is.
     :param max_concurrency: PDFs at once, 1 to 64 (templated).
     :param max_bytes: a larger PDF is refused (templated).
     :param max_seconds: limit of the total time of all requests for one PDF (templated).
     :param allow_private_addresses: allow PDFs on hosts in a private network, other than the connection's
         own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: the path of the ``manifest``; ``paths``, one for each of ``forms``, in order, for
-        ``ObjectStoragePath``, or None where the PDF is not stored; how many were ``stored``, ``skipped``,
-        ``failed`` and ``not_tried``; and the ``bytes`` stored. Also where the task fails.
+    :return: ``paths``, one for each of ``forms``, in order, for ``ObjectStoragePath``, or None where the PDF
+        is not stored; how many were ``stored``, ``skipped`` (stored before), ``failed`` and ``not_tried``;
+        and the ``bytes`` stored. Also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmObjectStorageOperator.template_fields,
-        *("forms", "path_template", "manifest", "max_concurrency", "max_bytes", "max_seconds"),
+        *("forms", "path_template", "max_concurrency", "max_bytes", "max_seconds"),
         "allow_private_addresses",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     option_parsers: ClassVar[OptionParsers] = {
         **FsmObjectStorageOperator.option_parsers,
         "path_template": lambda _, text: PathTemplate(text),
-        "manifest": parse_relative_path,
         "max_concurrency": partial(parse_count, max_value=64),
         "max_bytes": parse_count,
         "max_seconds": parse_count,
@@ -112,7 +99,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         *,
         forms: Any,
         path_template: str = PDF_PATHS,
-        manifest: str = PDF_MANIFEST,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
         max_seconds: int | str = MAX_PDF_SECONDS,
@@ -122,7 +108,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         super().__init__(**kwargs)
         self.forms = forms
         self.path_template = path_template
-        self.manifest = manifest
         self.max_concurrency = max_concurrency
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
@@ -137,37 +122,31 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Store the PDFs that are not stored yet."""
         from fsm_provider.storage.atomic_files import AtomicFiles
-        from fsm_provider.transfers.pdfs.manifest import KnownPdfs, write_manifest
-        from fsm_provider.transfers.pdfs.transfer import PdfTransfer
+        from fsm_provider.transfers.pdfs import PdfTransfer
 
         with permanent_errors_fail_the_task():
             options = self.options()
-            with AtomicFiles(self.folder(), context) as files:
-                latest = _latest_manifest(context)
+            with AtomicFiles(self.destination_path(), context) as files:
                 self._transfer = transfer = PdfTransfer(
                     parse_json("forms", self.forms),
                     fsm_conn_id=self.fsm_conn_id,
                     files=files,
                     template=options["path_template"],
-                    known=KnownPdfs(files, options["manifest"], latest),
                     concurrency=options["max_concurrency"],
                     max_bytes=options["max_bytes"],
                     max_seconds=options["max_seconds"],
                     allow_private_addresses=options["allow_private_addresses"],
                 )
                 transfer.run()
-                if transfer.interrupted:
-                    raise AirflowException("the task was stopped; a retry continues from here")
-                write_manifest(files, options["manifest"], transfer.outcomes, latest=latest)
-                manifest = str(files.folder / options["manifest"])
-                result = {"manifest": manifest, "paths": transfer.paths, **transfer.counts}
+        if transfer.interrupted:
+            raise AirflowException("the task was stopped; a retry continues from here")
+        result = {"paths": transfer.paths, **transfer.counts}
         if not transfer.complete:
             context["ti"].xcom_push(key="return_value", value=result)
-            failed = [outcome for outcome in transfer.outcomes if outcome["error"]]
             fail_in_part(
                 transfer.summary,
-                [f"forms[{one['index']}]: {one['error']}" for one in failed],
-                all_are_in="the manifest",
+                transfer.failures,
+                all_are_in="the log",
                 retry=transfer.retry_could_help,
                 passing_error=transfer.passing_error,
             )
@@ -178,17 +157,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         if self._transfer:
             self._transfer.interrupt()
 
-    def written_paths(self) -> list[ObjectStoragePath]:
-        """Return the folder and the manifest."""
-        folder = self.folder()
-        return [folder, folder / self.manifest]
-
-
-def _latest_manifest(context: Context) -> str:
-    """Name the copy of the latest run's manifest, which lets the next run skip reading stored files."""
-    task = context["ti"]
-    return f"_latest/{digest_for([task.dag_id, task.task_id, task.map_index], 24)}.jsonl"
-
 
 def _parse_bound(name: str, value: Any) -> datetime | None:
     return None if value is None else parse_time(name, value)
@@ -197,7 +165,7 @@ def _parse_bound(name: str, value: Any) -> datetime | None:
 class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     """Export completed forms, one row each.
 
-    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the files. They are sorted by
+    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. It is sorted by
     ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that was updated
     last is written. The filters are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator`,
     and two more, which are applied here rather than by the service:
@@ -206,9 +174,6 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         (templated).
     :param updated_before: last updated before this time; likewise (templated). A form whose time cannot be
         parsed is in every window.
-    :param partition_by: a file for each ``day`` of creation in UTC (``day=2026-01-31/forms.jsonl``), or for
-        each ``property`` (``property=7/forms.jsonl``); None: one file. A form without the value is in
-        ``__HIVE_DEFAULT_PARTITION__`` (templated).
     :param include_pdf_url: add the column ``formPDFURL``. The URL may be signed: whoever has the file can
         then read the form (templated).
     """
@@ -217,13 +182,12 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *FORM_FILTERS,
-        *("query_params", "created_before", "updated_before", "partition_by", "include_pdf_url"),
+        *("query_params", "created_before", "updated_before", "include_pdf_url"),
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
         "created_before": _parse_bound,
         "updated_before": _parse_bound,
-        "partition_by": lambda name, value: value and parse_choice(name, value, ("day", "property")),
         "include_pdf_url": parse_flag,
     }
 
@@ -232,67 +196,57 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
         *,
         created_before: datetime | str | None = None,
         updated_before: datetime | str | None = None,
-        partition_by: str | None = None,
         include_pdf_url: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.created_before = created_before
         self.updated_before = updated_before
-        self.partition_by = partition_by
         self.include_pdf_url = include_pdf_url
         with bad_arguments_are_refused():
-            self._filters(only_known=True)
+            self._check_windows(only_known=True)
 
     def execute(self, context: Context) -> ExportResult:
         """List and write the forms."""
         from fsm_provider.api.models import Form
-        from fsm_provider.transfers.export.entries import entries_for_forms
-        from fsm_provider.transfers.export.schema import Schema
+        from fsm_provider.transfers.export import entries_for_forms
+        from fsm_provider.transfers.schema import Schema
 
         with permanent_errors_fail_the_task():
-            options, filters = self.options(), self._filters()
-            schema = Schema(Form, without=() if options["include_pdf_url"] else ("formPDFURL",))
+            self._check_windows()
+            include_pdf_url = self.options()["include_pdf_url"]
+            schema = Schema(Form, without=() if include_pdf_url else ("formPDFURL",))
             return self.export(
                 context,
-                {"filters": filters, "query_params": self.query_params},
                 schema,
                 lambda: self.hook.client.form_pages(
                     self.form_filter(), self.query_params, max_pages=MAX_PAGES
                 ),
-                lambda listing, encode: entries_for_forms(
-                    self._forms(listing), schema, encode, options["partition_by"]
-                ),
-                partitioned=bool(options["partition_by"]),
+                lambda listing, encode: entries_for_forms(self._forms(listing), schema, encode),
             )
 
     def _forms(self, listing: Listing) -> Iterator[Form]:
         from fsm_provider.api.forms import matching_forms
 
         options = self.options()
-        forms = chain.from_iterable(matching_forms(listing, self.form_filter()))
         created_before, updated_before = options["created_before"], options["updated_before"]
         return (
             form
-            for form in self.counted(forms)
+            for form in chain.from_iterable(matching_forms(listing, self.form_filter()))
             if _is_before(form.created_on_date_time, created_before)
             and _is_before(form.last_updated_on_date_time, updated_before)
         )
 
-    def _filters(self, *, only_known: bool = False) -> dict[str, str]:
-        """Return all filters as JSON values.
+    def _check_windows(self, *, only_known: bool = False) -> None:
+        """Check the options and filters.
 
-        :raises FsmInputError: naming a filter of the wrong type, or the bound of an empty window.
+        :raises FsmInputError: naming one of the wrong type, or the bound of an empty window.
         """
         options, wanted = self.options(only_known=only_known), self.form_filter(only_known=only_known)
-        filters: dict[str, Any] = {**wanted.as_dict()}
         for field in ("created", "updated"):
             since, before = getattr(wanted, f"{field}_since"), options.get(f"{field}_before")
-            if before is not None:
-                filters[f"{field}_before"] = before.isoformat()
-                if since is not None and before <= since:
-                    raise FsmInputError(f"{field}_before: {before} is not after {field}_since: {since}")
-        return filters
+            if before is not None and since is not None and before <= since:
+                raise FsmInputError(f"{field}_before: {before} is not after {field}_since: {since}")
 
 
 def _is_before(found: Any, bound: datetime | None) -> bool:

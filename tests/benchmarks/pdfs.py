@@ -62,7 +62,7 @@ def _operator(forms: list[dict[str, Any]], base_url: str, folder: str, at_once: 
 
     def bring(forms: list[dict[str, Any]]) -> None:
         FsmFormPdfsToObjectStorageOperator(
-            task_id="pdfs", forms=forms, destination=folder, manifest="m.jsonl", max_concurrency=at_once
+            task_id="pdfs", forms=forms, destination=folder, max_concurrency=at_once
         ).execute({"ti": task})
 
     bring([])  # what Airflow loads with the first path and connection is loaded

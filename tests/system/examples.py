@@ -1,6 +1,7 @@
 """Copies of the example DAGs, changed for a test."""
 
 import re
+import shutil
 from pathlib import Path
 
 from tests.system.conftest import DAGS
@@ -26,5 +27,7 @@ def copy(
     for old, new in replaced.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
+    for beside in DAGS["examples"].glob("report_page.*"):
+        shutil.copy(beside, folder)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

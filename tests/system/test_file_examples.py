@@ -236,6 +236,4 @@ def load_windows(airflow: LocalAirflow, account: FakeFieldService, folder: Path)
         for form in sorted((changed, stays, late, new))
         if form != new or day != 6
     ]
-    assert names(windows) == sorted(
-        f"window_start={day.date()}/{name}" for day in days for name in ("_manifest.json", "forms.parquet")
-    )
+    assert names(windows) == [f"window_start={day.date()}/forms.parquet" for day in days]

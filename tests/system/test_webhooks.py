@@ -58,7 +58,7 @@ def test_concurrent_tasks_register_once(airflow: LocalAirflow, service: FakeFiel
 @pytest.fixture(scope="module")
 def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
     """The registration with the receiver's own URL, made by the example DAG, run twice."""
-    configure(airflow, {"signature": "standard-webhooks", "refusals_per_minute": 100_000})
+    configure(airflow, {"signature": "standard-webhooks", "keep_body": True})
     for _ in range(2):
         run_id = airflow.trigger("webhook_bootstrap")
         assert airflow.wait_for_run("webhook_bootstrap", run_id) == "success"
@@ -123,12 +123,7 @@ def test_forged_deliveries_are_not_accepted(
     assert events_by_job(airflow) == before
     # A replay within the tolerance gets 200, as it may be a repeat, and makes no event.
     assert {kind for kind, status in responses if status == 200} == {"replay"}
-    # Only what comes for no endpoint has a limit that these reach.
-    limited = {kind for kind, status in responses if status == 429}
-    assert limited <= {"other_token", "other_route", "wrong_method"}
-    assert {status for _, status in responses} <= {200, 400, 401, 404, 405, 408, 413, 415, 429, None}, (
-        responses
-    )
+    assert {status for _, status in responses} <= {200, 400, 401, 404, 405, 408, 413, 415, None}, responses
     assert airflow.processes["api-server"] is server
     assert server.poll() is None
     job = service.add_job(7)
@@ -170,10 +165,10 @@ def test_nothing_is_accepted_once_the_receiver_is_not_configured(
     body, forger = b"{}", Forger(webhook, random.Random(SEED))
     with requests.Session() as session:
         session.trust_env = False
-        # Settings are cached for ten seconds, the count of forged deliveries for a minute.
+        # Settings are cached for ten seconds.
         wait_until(
             lambda: forger.post(session, body, forger.headers(body, "0" * 8), token="x" * 43) == 404,
-            timeout=75,
+            timeout=30,
             what="another's token is not found",
         )
         wait_until(lambda: forger.post(session, b"[]", {}) != 401, 30, "nobody asks for a signature")

@@ -70,7 +70,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         ("list", "airflow-provider-fsm"),
         ("hooks", "fsm_provider.hooks.fsm.FsmHook"),
         ("links", "fsm_provider.links.jobs.FsmJobLink"),
-        ("links", "fsm_provider.links.reports.FsmReportLink"),
     ],
 )
 def test_airflow_shows_the_installed_provider(
@@ -81,16 +80,3 @@ def test_airflow_shows_the_installed_provider(
 
 def test_airflow_loads_the_webhook_receiver(installed: Callable[..., str]) -> None:
     assert "fsm_webhooks" in installed("airflow", "plugins", "--output", "json")
-
-
-def test_the_page_of_a_report_can_be_made(installed: Callable[..., str]) -> None:
-    """Its template and its style are files beside the code."""
-    code = """
-from fsm_provider.reports.page import Chart, Page
-chart = Chart(title="Values", series={"similar": "bad"}, bars=[("Make", [3])])
-print(Page(title="Fields", about="", headlines=[], chart=chart, tables=[]).render())
-"""
-    page = installed("python", "-c", code)
-
-    assert "3 similar" in page
-    assert "color-scheme: light dark" in page

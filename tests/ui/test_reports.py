@@ -1,4 +1,4 @@
-"""A report's page: what a browser makes of it. What it says is in tests/unit/reports/test_page.py."""
+"""A report's page: what a browser makes of it. What it says is in tests/unit/examples/test_report_page.py."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fsm_provider.links.jobs import FsmJobLink
-from fsm_provider.links.reports import FsmReportLink
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy
@@ -97,7 +96,7 @@ def test_the_link_of_a_report_leads_to_its_page(
     with web_server(tmp_path) as url:
         run_id = finished_run(airflow, quality, folder=str(tmp_path), served_at=url, max_similar_names=2)
         open_details(page, quality, run_id, "report")
-        report = follow(page, FsmReportLink.name)
+        report = follow(page, "Report")
 
         expect(report.get_by_role("heading", name="Asset fields")).to_be_visible()
         expect(report.get_by_role("cell", name="Serial No. · serial no")).to_be_visible()
@@ -111,4 +110,4 @@ def test_a_report_that_is_not_served_has_no_link(
 
     open_details(page, quality, run_id, "report")
 
-    expect(page.get_by_role("link", name=FsmReportLink.name, exact=True)).to_have_count(0)
+    expect(page.get_by_role("link", name="Report", exact=True)).to_have_count(0)

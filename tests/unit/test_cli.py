@@ -58,7 +58,6 @@ def test_it_runs_as_a_module():
     "arguments",
     [
         *[(name,) for name in COMMANDS],
-        ("webhook", "verify"),
         *[("watermark", name) for name in ("show", "rewind", "replay")],
         *[("ledger", name) for name in ("list", "settle", "forget")],
     ],
@@ -83,30 +82,22 @@ def test_what_is_no_command_is_refused(capsys, arguments):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_a_command_gets_its_arguments_and_returns_its_exit_code(tmp_path, capsys):
-    missing = str(tmp_path / "missing")
-
-    assert main(["webhook", "verify", "--headers", missing, "--body", missing, "--secret-file", missing]) == 2
-    assert "No such file" in capsys.readouterr().err
+def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
+    assert main(["ledger", "list", "--conn-id", "no_such_connection"]) == 2
+    assert "no_such_connection" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
-def test_output_that_cannot_be_written_is_an_error(tmp_path):
-    files = [tmp_path / name for name in ("headers", "body", "secret")]
-    for file in files:
-        file.write_text("X-Signature: 00")
-    options = zip(("--headers", "--body", "--secret-file"), map(str, files), strict=True)
-    command = [
-        sys.executable,
-        "-m",
-        "fsm_provider",
-        "webhook",
-        "verify",
-        *(one for pair in options for one in pair),
-    ]
-
+def test_output_that_cannot_be_written_is_an_error():
+    code = "from fsm_provider.terminal import exit_code_of as run; exit(run(lambda: print() or 0))"
     with Path("/dev/full").open("w") as full:
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
 
     assert (result.returncode, result.stderr) == (2, "[Errno 28] No space left on device\n")
 

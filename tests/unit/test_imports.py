@@ -20,7 +20,6 @@ MODULES = [
     "fsm_provider.operators.jobs",
     "fsm_provider.operators.webhooks",
     "fsm_provider.plugins.webhooks",
-    "fsm_provider.reports.page",
     "fsm_provider.sensors.forms",
     "fsm_provider.sensors.records",
     "fsm_provider.transfers.forms",
@@ -52,7 +51,7 @@ def test_a_dag_file_loads_no_http_library():
         import sys, {", ".join(MODULES)}
         from fsm_provider.operators.jobs import FsmCreateJobOperator, JobOutcome
         from fsm_provider.sensors.forms import FsmFormSensor
-        from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, PdfOutcome
+        from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
         from fsm_provider.api import FsmError, JobCreate, WebhookCreate
         FsmCreateJobOperator(task_id="create", property_id=7, job={{"notes": "x"}})
         {WATCHER}

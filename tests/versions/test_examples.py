@@ -14,12 +14,11 @@ from tests.smtp import Mailbox, mail_server
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import create_database
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "example_dags"
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
 RUN = """
 import importlib, json, sys
 module, dag_id, conf = sys.argv[1:]
-dag = getattr(importlib.import_module(f"example_dags.{module}"), dag_id)()
+dag = getattr(importlib.import_module(module), dag_id)()
 print("ended:", dag.test(run_conf=json.loads(conf)).state)
 """
 CASES = {
@@ -65,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(EXAMPLES),
     }
     create_database(made)
     return made

@@ -2,138 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from fsm_provider.plugins.webhooks.delivery_index import DeliveryIndex, StoredEvent
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
-from fsm_provider.plugins.webhooks.signature import DeliveryIdentity
+from fsm_provider.plugins.webhooks.signature import BODY_DIGITS, DeliveryIdentity
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
 Outcome = Literal["accepted", "repeated", "no asset"]
 
 
-class DeliveryRecorder:
-    """Records deliveries as asset events, each once. It waits for the database: call it in a thread.
+def record_delivery(
+    uri: str,
+    identity: DeliveryIdentity,
+    extra: dict[str, Any],
+    *,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Outcome:
+    """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
 
-    A process needs one, as it keeps an index of the deliveries that it has seen.
+    Earlier deliveries are found among the asset's events, in a transaction that locks the asset's row. So
+    repeats are dropped by all workers of all API servers, also after restarts. It waits for the database:
+    call it in a thread.
 
-    :param clock: returns the current time.
+    :param uri: the URI of the asset, which some DAG has to use.
+    :param extra: what the event holds beside the identity of the delivery.
+    :return: what became of the delivery.
     """
-
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._clock = clock
-        self._indexes: dict[str, DeliveryIndex] = {}
-
-    def record(self, uri: str, identity: DeliveryIdentity, extra: dict[str, Any]) -> Outcome:
-        """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
-
-        Earlier deliveries are found among the asset's events, in a transaction that locks the asset's row. So
-        repeats are dropped by all workers of all API servers, also after restarts.
-
-        :param uri: the URI of the asset, which some DAG has to use.
-        :param extra: what the event holds beside the identity of the delivery.
-        :return: what became of the delivery.
-        """
-        from airflow.assets.manager import asset_manager
-        from airflow.models.asset import AssetModel
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        index = self._indexes.setdefault(uri, DeliveryIndex())
-        with index.lock:
-            if index.is_stale:
-                with create_session() as session:
-                    asset_id = session.scalar(select(AssetModel.id).where(*_active(uri)))
-                    if asset_id is not None:
-                        self._update(index, session, asset_id)
-            with create_session() as session:
-                # Must come first: in MySQL the first read may fix what the transaction sees.
-                asset_id = _locked(session, uri)
-                if asset_id is None:
-                    return "no asset"
-                self._update(index, session, asset_id)
-                if self._is_repeat(index, session, asset_id, identity):
-                    return "repeated"
-                _lock_queue(session, asset_id)
-                event = asset_manager.register_asset_change(
-                    asset=session.scalars(select(AssetModel).where(AssetModel.id == asset_id)).one(),
-                    extra={"delivery": identity.key, "digest": identity.digest, **extra},
-                    session=session,
-                    source_is_api=True,
-                )
-                if event is None:
-                    return "no asset"
-                _extend_queue(session, asset_id, event.timestamp)
-                return "accepted"
-
-    def _update(self, index: DeliveryIndex, session: Session, asset_id: int) -> None:
-        from airflow.models.asset import AssetEvent
-
-        index.update(
-            self._clock(),
-            lambda event_id: _events(session, _is_of(asset_id), AssetEvent.id >= event_id),
-            lambda since: _events(
-                session, AssetEvent.asset_id == asset_id, AssetEvent.timestamp >= since, yield_per=1000
-            ),
-        )
-
-    def _is_repeat(
-        self, index: DeliveryIndex, session: Session, asset_id: int, identity: DeliveryIdentity
-    ) -> bool:
-        from airflow.models.asset import AssetEvent
-
-        since = self._clock() - timedelta(hours=REMEMBERED_HOURS)
-        return any(
-            event.timestamp >= since and (event.delivery == identity.key or event.digest == identity.digest)
-            for event_id in index.find(identity)
-            for event in _events(session, _is_of(asset_id), AssetEvent.id == event_id)
-        )
-
-
-def _events(
-    session: Session, *conditions: ColumnElement[bool], yield_per: int | None = None
-) -> Iterator[StoredEvent]:
-    """Return events, sorted by id.
-
-    :param yield_per: read so many at once; all of them have to be used before the session's next query.
-    """
-    from airflow.models.asset import AssetEvent
-    from sqlalchemy import JSON, select, type_coerce
-
-    # Before Airflow 3.2 the column has a custom type, which cannot access elements.
-    extra = type_coerce(AssetEvent.extra, JSON)
-    events = (
-        select(
-            AssetEvent.id,
-            AssetEvent.timestamp,
-            extra["delivery"].as_string(),
-            extra["digest"].as_string(),
-        )
-        .where(*conditions)
-        .order_by(AssetEvent.id)
-    )
-    options = {} if yield_per is None else {"yield_per": yield_per}
-    return (StoredEvent(*row) for row in session.execute(events, execution_options=options))
-
-
-def _is_of(asset_id: int) -> ColumnElement[bool]:
-    """Return the condition for an asset's events, for queries that are to use the primary key."""
-    from airflow.models.asset import AssetEvent
-
-    # With "+ 0", as databases may use the index of this column instead.
-    return AssetEvent.asset_id + 0 == asset_id
-
-
-def _active(uri: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for the active asset."""
+    from airflow.assets.manager import asset_manager
     from airflow.models.asset import AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
 
-    return AssetModel.uri == uri, AssetModel.active.has()
+    with create_session() as session:
+        # Must come first: in MySQL the first read may fix what the transaction sees.
+        asset_id = _locked(session, uri)
+        if asset_id is None:
+            return "no asset"
+        if _is_stored(session, asset_id, identity, clock() - timedelta(hours=REMEMBERED_HOURS)):
+            return "repeated"
+        _lock_queue(session, asset_id)
+        event = asset_manager.register_asset_change(
+            asset=session.scalars(select(AssetModel).where(AssetModel.id == asset_id)).one(),
+            extra={"delivery": identity.key, "digest": identity.digest, **extra},
+            session=session,
+            source_is_api=True,
+        )
+        if event is None:
+            return "no asset"
+        _extend_queue(session, asset_id, event.timestamp)
+        return "accepted"
+
+
+def _is_stored(session: Session, asset_id: int, identity: DeliveryIdentity, since: datetime) -> bool:
+    """Return whether an event since then has the key or the digest.
+
+    The database compares text, which is ten times as fast as parsing each event's JSON.
+    """
+    from airflow.models.asset import AssetEvent
+    from sqlalchemy import String, cast, or_, select, type_coerce
+
+    text = cast(type_coerce(AssetEvent.extra, String), String)
+    ends = {identity.digest[-BODY_DIGITS:], identity.key[-BODY_DIGITS:]}  # hexadecimal in either
+    events = select(AssetEvent.extra).where(
+        AssetEvent.asset_id == asset_id,
+        AssetEvent.timestamp >= since,
+        or_(*(text.contains(end) for end in ends)),
+    )
+    return any(
+        extra.get("delivery") == identity.key or extra.get("digest") == identity.digest
+        for extra in session.scalars(events)
+        if isinstance(extra, dict)
+    )
 
 
 def _locked(session: Session, uri: str) -> int | None:
@@ -141,7 +84,7 @@ def _locked(session: Session, uri: str) -> int | None:
     from airflow.models.asset import AssetModel
     from sqlalchemy import select, update
 
-    active = _active(uri)
+    active = AssetModel.uri == uri, AssetModel.active.has()
     if session.get_bind().dialect.name != "sqlite":
         # Weaker than FOR UPDATE: a task that updates the asset meanwhile does not have to wait.
         locked = select(AssetModel.id).where(*active).with_for_update(of=AssetModel, key_share=True)

@@ -13,15 +13,19 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
-from fsm_provider.plugins.webhooks.config_cache import Configuration, Route
-from fsm_provider.plugins.webhooks.events import DeliveryRecorder
-from fsm_provider.plugins.webhooks.log_limit import LogLimit
-from fsm_provider.plugins.webhooks.payload_summary import summarize_payload
-from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
+from fsm_provider.plugins.webhooks.config import (
+    MAX_AGE,
+    MAX_AGE_BEFORE_REFUSAL,
+    Configuration,
+    Route,
+    RouteConfig,
+)
+from fsm_provider.plugins.webhooks.events import Outcome, record_delivery
 from fsm_provider.plugins.webhooks.signature import DeliveryIdentity, Headers, RefusedError, is_any_of, verify
 from fsm_provider.storage.lineage import uri_for_records
 
@@ -37,7 +41,11 @@ THREADS = 4
 MAX_IN_FLIGHT = 64
 """Deliveries whose bodies are in memory at once; senders of further ones are asked to retry."""
 UNKNOWN = Route("-", "-")
-MAX_UNKNOWN_PER_MINUTE = 60
+
+TYPE_NAMES = ("type", "eventType", "event_type", "event")
+ID_NAMES = ("id", "jobID", "propertyID", "assetID", "contractID", "opportunityID", "appointmentID")
+PAYLOAD_NAMES = ("data", "payload", "object")
+MAX_HINT_LENGTH = 200
 
 
 class _Refusal(Exception):
@@ -54,8 +62,6 @@ class Receiver:
     ) -> None:
         self._configuration = configuration or Configuration()
         self._response_seconds = response_seconds
-        self._recorder = DeliveryRecorder()
-        self._log_limit = LogLimit(logger)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
         self._in_flight = 0
 
@@ -63,8 +69,7 @@ class Receiver:
         """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
             return
-        route, token = _parse_path(scope)
-        endpoint: WebhookEndpoint | None = None
+        (route, token), shown = _parse_path(scope), UNKNOWN
         _hide_path(scope, None)
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
@@ -73,30 +78,42 @@ class Receiver:
             if scope["method"] != "POST":
                 raise _Refusal(405, "method")
             started = time.monotonic()
-            endpoint = await self._endpoint(route, token)
-            if endpoint is None:
-                raise _Refusal(404, "path")
+            config = await self._config(route, token)
+            shown = route  # not before its token is known: it may be anything
             _hide_path(scope, route)
             left = self._response_seconds - (time.monotonic() - started)
-            await self._deliver(route, endpoint, scope, receive, within=left)
+            await self._deliver(route, config, scope, receive, within=left)
         except _Refusal as refusal:
-            status, reason = refusal.status, refusal.reason
+            status = refusal.status
+            _count("refused", shown, refusal.reason)
+            logger.warning("Delivery for %s refused: %s", shown, refusal.reason)
         except Exception as error:  # noqa: BLE001 - its text may quote the delivery
-            origin = error.__traceback__
-            self._log_limit.log(
-                logging.ERROR,
-                f"A delivery for {route if endpoint else UNKNOWN} failed with {type(error).__name__}",
-                lambda: "\n" + "".join(traceback.format_tb(origin)),
-            )
-            status, reason = 503, "error"
+            status = 503
+            _count("refused", shown, "error")
+            logger.error("A delivery for %s failed with %s", shown, type(error).__name__)
+            logger.debug("%s", "".join(traceback.format_tb(error.__traceback__)))
         else:
-            await _respond(send, 200)
-            return
-        status = self._count_refusal(route if endpoint else UNKNOWN, endpoint, status, reason)
+            status = 200
         await _respond(send, status)
 
+    async def _config(self, route: Route, token: str) -> RouteConfig:
+        """Return what the route accepts, if the token is one of its own."""
+        for max_age in (MAX_AGE, MAX_AGE_BEFORE_REFUSAL):
+            known = self._configuration.known(route, max_age)
+            config = (
+                known[0]
+                if known
+                else await self._in_thread(
+                    partial(self._configuration.read, route, max_age), within=self._response_seconds
+                )
+            )
+            tokens = config.tokens if config else []
+            if is_any_of(token, tokens or [""]) and config and tokens:
+                return config
+        raise _Refusal(404, "path")
+
     async def _deliver(
-        self, route: Route, endpoint: WebhookEndpoint, scope: Scope, receive: Receive, *, within: float
+        self, route: Route, config: RouteConfig, scope: Scope, receive: Receive, *, within: float
     ) -> None:
         if self._in_flight >= MAX_IN_FLIGHT:
             raise _Refusal(503, "busy")
@@ -105,21 +122,16 @@ class Receiver:
             headers = [
                 (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]
             ]
-            _check_head(endpoint, headers)
-            body = await _read_body(receive, endpoint.max_body)
+            _check_head(config.endpoint.max_body, dict(headers))
+            body = await _read_body(receive, config.endpoint.max_body)
         except BaseException:
             self._end_delivery()
             raise
         started = time.monotonic()
         outcome = await self._in_thread(
-            lambda: self._record(route, endpoint, headers, body), within=within, on_done=self._end_delivery
+            lambda: self._record(route, config, headers, body), within=within, on_done=self._end_delivery
         )
-        if outcome == "no asset":
-            asset = uri_for_records(route.fsm_conn_id, route.watched)
-            self._log_limit.log(
-                logging.WARNING,
-                f"A delivery was refused, as no parsed DAG uses the asset {asset}",
-            )
+        if outcome == "no asset":  # no parsed DAG uses it
             raise _Refusal(503, "no asset")
         _count(outcome, route)
         logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
@@ -127,55 +139,25 @@ class Receiver:
     def _end_delivery(self) -> None:
         self._in_flight -= 1
 
-    async def _endpoint(self, route: Route, token: str) -> WebhookEndpoint | None:
-        """Return the endpoint of the route if the token is valid, or None."""
-        if self._configuration.is_fresh(route):
-            return self._with_token(route, token, fresher=False)
-        return await self._in_thread(
-            lambda: (
-                self._with_token(route, token, fresher=False) or self._with_token(route, token, fresher=True)
-            ),
-            within=self._response_seconds,
-        )
+    def _record(self, route: Route, config: RouteConfig, headers: Headers, body: bytes) -> Outcome:
+        try:
+            identity = self._verify(route, config, headers, body)
+        except RefusedError as error:
+            raise _Refusal(401, error.reason) from None
+        extra = {**_hints(body), "received_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        if config.endpoint.keep_body:
+            # As text, which every database and page of Airflow takes, whatever JSON it is.
+            extra["body"] = body.decode(errors="replace").replace("\0", "")
+        return record_delivery(uri_for_records(*route), identity, extra)
 
-    def _with_token(self, route: Route, token: str, *, fresher: bool) -> WebhookEndpoint | None:
-        endpoint = self._configuration.endpoint(route, fresher=fresher)
-        tokens = self._configuration.tokens(route, fresher=fresher) if endpoint else []
-        return endpoint if is_any_of(token, tokens or [""]) and tokens else None
-
-    def _record(self, route: Route, endpoint: WebhookEndpoint, headers: Headers, body: bytes) -> str:
-        identity = self._verify(route, endpoint, headers, body)
-        extra: dict[str, Any] = {
-            **summarize_payload(body, keep_body=endpoint.keep_body),
-            "received_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
-        return self._recorder.record(uri_for_records(route.fsm_conn_id, route.watched), identity, extra)
-
-    def _verify(
-        self, route: Route, endpoint: WebhookEndpoint, headers: Headers, body: bytes
-    ) -> DeliveryIdentity:
-        tried, refusal = None, _Refusal(503, "secrets")
-        for fresher in (False, True):
-            secrets = self._configuration.secrets(route, endpoint, fresher=fresher)
-            if secrets is None:
-                refusal = _Refusal(503, "secrets")
-            elif secrets != tried:
-                tried = secrets
-                try:
-                    return verify(endpoint, secrets, headers, body, now=time.time())
-                except RefusedError as error:
-                    refusal = _Refusal(401, error.reason)
-        raise refusal
-
-    def _count_refusal(self, route: Route, endpoint: WebhookEndpoint | None, status: int, reason: str) -> int:
-        _count("refused", route, reason)
-        if status == 503:
-            return status
-        limit = endpoint.refusals_per_minute if endpoint else MAX_UNKNOWN_PER_MINUTE
-        if self._log_limit.exceeds(limit, f"Refused deliveries for {route}"):
-            return 429
-        logger.warning("Delivery for %s refused: %s", route, reason)
-        return status
+    def _verify(self, route: Route, config: RouteConfig, headers: Headers, body: bytes) -> DeliveryIdentity:
+        try:
+            return verify(config.endpoint, config.secrets, headers, body, now=time.time())
+        except RefusedError:
+            newer = self._configuration.read(route, MAX_AGE_BEFORE_REFUSAL)
+            if newer is None or newer == config:
+                raise
+            return verify(newer.endpoint, newer.secrets, headers, body, now=time.time())
 
     async def _in_thread(
         self,
@@ -209,15 +191,11 @@ def _hide_path(scope: Scope, route: Route | None) -> None:
     scope["query_string"] = b""
 
 
-def _check_head(endpoint: WebhookEndpoint, headers: Headers) -> None:
-    given = dict(headers)
-    if given.get("content-encoding", "identity").strip().lower() != "identity":
+def _check_head(max_body: int, headers: dict[str, str]) -> None:
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise _Refusal(415, "content encoding")
-    content_type = given.get("content-type", "").partition(";")[0].strip().lower()
-    if endpoint.content_type is not None and content_type != endpoint.content_type.lower():
-        raise _Refusal(415, "content type")
-    length = given.get("content-length", "0")
-    if not (length.isascii() and length.isdecimal()) or int(length[:20]) > endpoint.max_body:
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdecimal()) or int(length[:20]) > max_body:
         raise _Refusal(413, "size")
 
 
@@ -241,6 +219,30 @@ async def _read_body(receive: Receive, max_size: int) -> bytes:
         raise _Refusal(408, "slow body") from None
 
 
+def _hints(body: bytes) -> dict[str, str | int]:
+    """Return type and identifier where the payload has them; its format is not specified."""
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(payload, dict):
+        return {}
+    inner: dict[str, Any] = next(
+        (payload[name] for name in PAYLOAD_NAMES if isinstance(payload.get(name), dict)), {}
+    )
+    found = {"type": _first(TYPE_NAMES, payload), "id": _first(ID_NAMES, inner, payload)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _first(names: tuple[str, ...], *records: dict[str, Any]) -> str | int | None:
+    for value in (record.get(name) for record in records for name in names):
+        if isinstance(value, str) and 0 < len(value) <= MAX_HINT_LENGTH and value.isprintable():
+            return value
+        if type(value) is int and abs(value) < 2**63:
+            return value
+    return None
+
+
 def _count(outcome: str, route: Route, reason: str | None = None) -> None:
     tags = {"connection": route.fsm_conn_id, "object": route.watched}
     AirflowMetrics(**tags, **{"reason": reason} if reason else {}).incr(f"webhooks.{outcome}")
@@ -252,8 +254,8 @@ async def _respond(send: Send, status: int) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 405:
         headers.append((b"allow", b"POST"))
-    if status in (429, 503):
-        headers.append((b"retry-after", b"60" if status == 429 else b"1"))
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
     if not accepted:
         # Closing the connection ends a body that nobody reads.
         headers.append((b"connection", b"close"))

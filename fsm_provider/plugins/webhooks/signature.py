@@ -8,25 +8,22 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
-from fsm_provider.plugins.webhooks.settings import (
-    MIN_DISTINCT_BYTES,
-    MIN_KEY_BYTES,
-    STANDARD_WEBHOOKS,
-    Scheme,
-    WebhookEndpoint,
-)
+from fsm_provider.plugins.webhooks.settings import HmacSignature, WebhookEndpoint
 
 Headers = Sequence[tuple[str, str]]
 """Names in lower case."""
 
+MIN_KEY_BYTES = 16
+"""Minimum length of a decoded signing secret: a shorter one can be guessed, or is none, such as ``None``."""
+MIN_DISTINCT_BYTES = 5
+"""Minimum distinct bytes of a decoded signing secret: sixteen asterisks are no secret."""
+STANDARD_TOLERANCE = 300
 MAX_ID_LENGTH = 255
 BODY_DIGITS = 32
 MAX_SIGNATURES = 16
 MAX_SECRETS = 32
-_PART = re.compile(r"(\{(?:body|timestamp|id)\})")
 
 Reason = Literal["signature", "timestamp", "headers"]
 
@@ -48,8 +45,7 @@ class DeliveryIdentity:
 
     :param key: the identifier and a digest of the body, as senders may number from 1 for each registration;
         without an identifier, the digest.
-    :param digest: the digest of what was signed, which stays the same when a delivery is replayed under
-        another, unsigned identifier.
+    :param digest: the digest of what was signed.
     """
 
     key: str
@@ -65,122 +61,99 @@ def verify(
     :param now: seconds since 1970.
     :raises RefusedError: if it is not authentic.
     """
-    if endpoint.scheme is not None:
-        identity, timestamp = verify_signature(endpoint.scheme, secrets, headers, body)
-        # Only now, so that nobody who cannot sign learns about our clock.
-        if timestamp is not None and not _is_recent(endpoint.scheme, timestamp, now):
-            raise RefusedError("timestamp")
-        return identity
+    scheme = endpoint.signature
+    if isinstance(scheme, HmacSignature):
+        return _verify_hmac(scheme, secrets, headers, body, now=now)
+    if scheme == "standard-webhooks":
+        return _verify_standard_webhooks(secrets, headers, body, now=now)
     identifier = _one(headers, endpoint.id_header)
     # Nothing is signed: the same bytes under another identifier are another delivery.
-    signed = body if identifier is None else f"{identifier}\0".encode() + body
+    return _identity(
+        identifier, body, signed=body if identifier is None else f"{identifier}\0".encode() + body
+    )
+
+
+def _verify_standard_webhooks(
+    secrets: Sequence[str], headers: Headers, body: bytes, *, now: float
+) -> DeliveryIdentity:
+    """Verify as https://www.standardwebhooks.com describes; its own library accepts all that this does."""
+    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    identifier, timestamp, listed = (_one(headers, name) for name in names)
+    if not identifier or timestamp is None or listed is None:
+        raise RefusedError("headers")
+    parts = listed.split(" ")
+    given = [_decode_base64(part[3:]) for part in _beginning_with("v1,", parts)]
+    if any(part.count(",") != 1 for part in parts) or b"" in given or not _is_utf8(body):
+        raise RefusedError("signature")
+    signed = f"{identifier}.{timestamp.strip()}.".encode() + body
+    _require_signature(map(_standard_key, secrets[:MAX_SECRETS]), signed, given)
+    _require_recent(timestamp.strip(), STANDARD_TOLERANCE, now)
     return _identity(identifier, body, signed=signed)
 
 
-def verify_signature(
-    scheme: Scheme, secrets: Sequence[str], headers: Headers, body: bytes
-) -> tuple[DeliveryIdentity, str | None]:
-    """Verify that a delivery was signed with one of the secrets, at whatever time.
-
-    :return: its identity, and the time of sending, if that is signed.
-    :raises RefusedError: if it was not.
-    """
+def _verify_hmac(
+    scheme: HmacSignature, secrets: Sequence[str], headers: Headers, body: bytes, *, now: float
+) -> DeliveryIdentity:
     header = _one(headers, scheme.header)
-    identifier = _one(headers, scheme.id_header)
     if header is None:
         raise RefusedError("headers")
-    timestamp = None
-    if scheme.timestamp_header is not None:
-        timestamp = _timestamp(scheme, headers)
-    signed = _signed_content(scheme, body, timestamp=timestamp, identifier=identifier)
-    given = [
-        decode_signature(text, scheme.encoding) for text in candidates(header, scheme.prefix)[:MAX_SIGNATURES]
-    ]
-    if scheme == STANDARD_WEBHOOKS and (b"" in given or not _is_utf8(body)):
-        # Its own library refuses these too.
-        raise RefusedError("signature")
-    expected = [
-        hmac.digest(key, signed, scheme.algorithm)
-        for key in (decode_key(secret, scheme.secret_encoding) for secret in secrets[:MAX_SECRETS])
-        if key
-    ]
+    parts, signed, timestamp = header.replace(",", " ").split(), body, None
+    if scheme.timestamp_prefix:
+        times = _beginning_with(scheme.timestamp_prefix, parts)
+        if len(times) != 1:
+            raise RefusedError("headers")
+        timestamp = times[0].removeprefix(scheme.timestamp_prefix)
+        signed = f"{timestamp}.".encode() + body
+    decode = _decode_hex if scheme.encoding == "hex" else _decode_base64
+    given = [decode(part.removeprefix(scheme.prefix)) for part in _beginning_with(scheme.prefix, parts)]
+    _require_signature((secret.encode() for secret in secrets[:MAX_SECRETS]), signed, given)
+    if timestamp is not None:
+        _require_recent(timestamp, scheme.tolerance, now)
+    return _identity(None, body, signed=signed)
+
+
+def _beginning_with(prefix: str, parts: Sequence[str]) -> list[str]:
+    found = [part for part in dict.fromkeys(parts) if part.startswith(prefix) and part != prefix]
+    return found[:MAX_SIGNATURES]
+
+
+def _require_signature(keys: Iterable[bytes], signed: bytes, given: Sequence[bytes]) -> None:
+    expected = [hmac.digest(key, signed, "sha256") for key in keys if key]
     # Compare every pair, so that the time does not reveal which matches.
     if sum([hmac.compare_digest(one, other) for one in expected for other in given]) < 1:
         raise RefusedError("signature")
-    return _identity(identifier, body, signed=signed), timestamp
 
 
-def _timestamp(scheme: Scheme, headers: Headers) -> str:
-    header = _one(headers, scheme.timestamp_header)
-    found = candidates(header, scheme.timestamp_prefix) if header is not None else []
-    if scheme.timestamp_prefix == "" and header is not None:
-        found = [header.strip()]
-    if len(found) != 1:
-        raise RefusedError("headers")
-    return found[0]
+def _require_recent(timestamp: str, tolerance: int, now: float) -> None:
+    """Check the time, after the signature: nobody who cannot sign learns about our clock."""
+    if not re.fullmatch(r"[1-9][0-9]{0,15}", timestamp) or abs(now - int(timestamp)) > tolerance:
+        raise RefusedError("timestamp")
 
 
-def _signed_content(scheme: Scheme, body: bytes, *, timestamp: str | None, identifier: str | None) -> bytes:
-    """Return the bytes that are signed.
-
-    :raises RefusedError: if a part of them is missing, or the identifier is empty.
-    """
-    values = {
-        "{body}": body,
-        "{timestamp}": None if timestamp is None else timestamp.encode(),
-        "{id}": identifier.encode() if identifier else None,
-    }
-    parts = [values.get(part, part.encode()) for part in _PART.split(scheme.signed)]
-    if None in parts:
-        raise RefusedError("headers")
-    return b"".join(part for part in parts if part is not None)
-
-
-def candidates(header: str, prefix: str) -> list[str]:
-    """Return the values of a header that begin with ``prefix``, without it and without duplicates.
-
-    With a prefix such as ``v1,`` the header is a list such as ``v1,a v2,b``; a malformed list has no values.
-    """
-    if "," not in prefix:
-        parts = header.replace(",", " ").split()
-    else:
-        parts = header.split(" ")
-        if any(part.count(",") != prefix.count(",") for part in parts):
-            return []
-    return [
-        part.removeprefix(prefix)
-        for part in dict.fromkeys(parts)
-        if part.startswith(prefix) and part != prefix
-    ]
-
-
-def is_strong(scheme: Scheme, secret: str) -> bool:
+def is_strong(endpoint: WebhookEndpoint, secret: str) -> bool:
     """Return whether the key of a secret cannot be guessed. HMAC ignores zeros at the end of a key."""
-    key = decode_key(secret, scheme.secret_encoding).rstrip(b"\0")
+    key = _standard_key(secret) if endpoint.signature == "standard-webhooks" else secret.encode()
+    key = key.rstrip(b"\0")
     return len(key) >= MIN_KEY_BYTES and len(set(key)) >= MIN_DISTINCT_BYTES
 
 
-def decode_key(secret: str, encoding: str) -> bytes:
-    """Return the key of a secret; empty if the secret cannot be decoded."""
-    if encoding == "text":
-        return secret.encode()
-    secret = secret.removeprefix("whsec_")
+def _standard_key(secret: str) -> bytes:
+    digits = secret.removeprefix("whsec_").rstrip("=")
+    return _decode_base64(digits + "=" * (-len(digits) % 4))
+
+
+def _decode_base64(text: str) -> bytes:
+    """Return the bytes; none if it cannot be decoded."""
     try:
-        if encoding == "hex":
-            return bytes.fromhex(secret)
-        digits = secret.rstrip("=")
-        padded = digits + "=" * (-len(digits) % 4)
-        return base64.b64decode(padded, altchars=b"-_" if encoding == "base64url" else None, validate=True)
+        return base64.b64decode(text.encode("ascii"), validate=True)
     except ValueError:
         return b""
 
 
-def decode_signature(signature: str, encoding: str) -> bytes:
-    """Return the bytes of a signature; empty if it cannot be decoded."""
+def _decode_hex(text: str) -> bytes:
+    """Return the bytes; none if it cannot be decoded."""
     try:
-        if encoding == "hex":
-            return bytes.fromhex(signature)
-        return base64.b64decode(signature.encode("ascii"), validate=True)
+        return bytes.fromhex(text)
     except ValueError:
         return b""
 
@@ -191,22 +164,6 @@ def _is_utf8(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_recent(scheme: Scheme, timestamp: str, now: float) -> bool:
-    try:
-        if scheme.timestamp_unit == "iso":
-            sent = datetime.fromisoformat(timestamp)
-            if sent.tzinfo is None:
-                return False
-            seconds = sent.timestamp()
-        elif re.fullmatch(r"[1-9][0-9]{0,15}", timestamp):
-            seconds = int(timestamp) / (1000 if scheme.timestamp_unit == "ms" else 1)
-        else:
-            return False
-    except (ValueError, OverflowError, OSError):
-        return False
-    return abs(now - seconds) <= scheme.tolerance
 
 
 def _one(headers: Headers, name: str | None) -> str | None:
@@ -220,14 +177,9 @@ def _identity(identifier: str | None, body: bytes, *, signed: bytes) -> Delivery
     digest = f"sha256:{hashlib.sha256(signed).hexdigest()}"
     if not identifier:
         return DeliveryIdentity(digest, digest)
-    if not is_identifier(identifier):
+    if len(identifier) > MAX_ID_LENGTH or not identifier.isprintable():
         raise RefusedError("headers")
     return DeliveryIdentity(f"{identifier} {hashlib.sha256(body).hexdigest()[:BODY_DIGITS]}", digest)
-
-
-def is_identifier(text: str) -> bool:
-    """Return whether a text may be the identifier of a delivery."""
-    return len(text) <= MAX_ID_LENGTH and text.isprintable()
 
 
 def is_any_of(text: str, others: Iterable[str]) -> bool:

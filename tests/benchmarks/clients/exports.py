@@ -27,7 +27,7 @@ def ours() -> Export:
         provide({"conn_type": "fsm", "host": base_url, "password": TOKEN})
         task = SimpleNamespace(dag_id="bench", run_id="bench", task_id="export", map_index=-1)
         operator = FsmFormsToObjectStorageOperator(
-            task_id="export", fsm_conn_id="bench", destination=str(folder), format=format
+            task_id="export", fsm_conn_id="bench", destination=f"{folder}/forms.{format}"
         )
         operator.execute({"ti": task})
 

@@ -100,15 +100,22 @@ def howto():
         task_id="export_forms",
         created_since="2026-01-01T00:00:00Z",
         created_before="2027-01-01T00:00:00Z",
-        destination="{{ params.folder }}/forms",
-        format="csv",
-        partition_by="property",
+        destination="{{ params.folder }}/forms/2026.csv",
     )
     # [END howto_transfer_forms]
 
+    # [START howto_transfer_forms_mapped]
+    FsmFormsToObjectStorageOperator.partial(
+        task_id="export_properties",
+        created_since="2026-01-01T00:00:00Z",
+        destination="{{ params.folder }}/forms/property={{ task.property_id }}/forms.parquet",
+        max_active_tis_per_dagrun=2,
+    ).expand(property_id=[7, 8])
+    # [END howto_transfer_forms_mapped]
+
     # [START howto_transfer_asset_fields]
     FsmAssetDynamicFieldsToObjectStorageOperator(
-        task_id="export_asset_fields", destination="{{ params.folder }}/asset_fields"
+        task_id="export_asset_fields", destination="{{ params.folder }}/asset_fields.jsonl"
     )
     # [END howto_transfer_asset_fields]
 

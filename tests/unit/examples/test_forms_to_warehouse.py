@@ -43,7 +43,7 @@ class Warehouse:
         with (window / "forms.parquet").open("wb") as file:
             parquet.write_table(table, file)
         return self.task.python_callable(
-            {"manifest": str(window / "_manifest.json")}, window_start=start, params=self.params
+            {"path": str(window / "forms.parquet")}, window_start=start, params=self.params
         )
 
     def rows(self, table):

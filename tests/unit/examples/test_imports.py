@@ -23,10 +23,12 @@ HEAD = "reference,propertyID,due,notes\n"
 @LIGHT_PARSING.needed
 def test_every_example_imports_without_an_http_library():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    modules = [f"example_dags.{name}" for name in names - set(REFUSED)]
+    modules = sorted(names - set(REFUSED))
 
     loaded = python(f"""
-        import sys, {", ".join(modules)}
+        import sys
+        sys.path.append({str(EXAMPLES)!r})
+        import {", ".join(modules)}
         print([name for name in ("requests", "urllib3", "aiohttp") if name in sys.modules])
     """)
 
@@ -71,6 +73,16 @@ class TestDueJobs:
             },
         }
         assert second["job"].keys() == {"customerReference", "notes", "quotedAmount"}
+
+    @pytest.mark.parametrize(
+        ("second", "said"),
+        [('y"', r"row 1: has a line break: is a quote not closed\?"), ("y", "unexpected end of data")],
+    )
+    def test_a_quote_that_is_not_closed_makes_no_job_of_several_rows(self, second, said):
+        text = HEAD + f'A,7,2026-01-05,"x\nB,8,2026-01-05,\nC,9,2026-01-05,{second}\n'
+
+        with pytest.raises(AirflowFailException, match=said):
+            planned.due_jobs(text, date.max)
 
     def test_optional_columns_may_be_missing_and_others_are_ignored(self):
         (job,) = planned.due_jobs("due,reference,engineer,propertyID\n 2026-01-05 , A ,Kim,7\n", date.max)

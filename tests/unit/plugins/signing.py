@@ -15,12 +15,12 @@ def standard_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
 
 
-def standard(secret: str, body: bytes, *, at: float | None = None) -> Headers:
+def standard(secret: str, body: bytes, *, at: float | None = None, identifier: str = "msg_1") -> Headers:
     timestamp = str(int(time.time() if at is None else at))
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    digest = hmac.new(key, f"msg_1.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    digest = hmac.new(key, f"{identifier}.{timestamp}.".encode() + body, hashlib.sha256).digest()
     return {
-        "webhook-id": "msg_1",
+        "webhook-id": identifier,
         "webhook-timestamp": timestamp,
         "webhook-signature": "v1," + base64.b64encode(digest).decode(),
     }

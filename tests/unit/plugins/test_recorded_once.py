@@ -1,14 +1,12 @@
-"""Each delivery is recorded once, on a real metadata database; a recorder stands for a process."""
+"""Each delivery is recorded once, on a real metadata database, by whichever thread or process."""
 
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count, islice
 
 import pytest
 
-from fsm_provider.plugins.webhooks.delivery_index import ID_BITS, DeliveryIndex, StoredEvent
-from fsm_provider.plugins.webhooks.events import DeliveryRecorder
+from fsm_provider.plugins.webhooks.events import record_delivery
 from fsm_provider.plugins.webhooks.signature import DeliveryIdentity
 from fsm_provider.storage.lineage import uri_for_records
 
@@ -16,41 +14,11 @@ URI = uri_for_records("fsm_default", "jobs")
 
 
 def identity(number):
-    return DeliveryIdentity(f"msg_{number} body", f"sha256:{number}")
+    return DeliveryIdentity(f"msg_{number} {number:032x}", f"sha256:{number + 2**200:064x}")
 
 
-def record(recorder, number, uri=URI):
-    return recorder.record(uri, identity(number), {"type": "jobs.created"})
-
-
-def store(event_id, number=None):
-    """Store an event as another process does: a delivery, or an event of somebody else."""
-    from airflow.models.asset import AssetEvent, AssetModel
-    from airflow.utils.session import create_session
-
-    one = identity(number)
-    extra = {} if number is None else {"delivery": one.key, "digest": one.digest}
-    with create_session() as session:
-        asset_id = session.query(AssetModel).filter_by(uri=URI).one().id
-        session.add(AssetEvent(id=event_id, asset_id=asset_id, extra=extra))
-
-
-def stored_ids():
-    from airflow.models.asset import AssetEvent
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        return list(session.scalars(select(AssetEvent.id).order_by(AssetEvent.id)))
-
-
-def delete(*event_ids):
-    from airflow.models.asset import AssetEvent
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        for event_id in event_ids:
-            session.delete(session.get(AssetEvent, event_id))
+def record(number, uri=URI, **clock):
+    return record_delivery(uri, identity(number), {"type": "jobs.created"}, **clock)
 
 
 @pytest.fixture(autouse=True)
@@ -58,208 +26,81 @@ def active_asset(asset):
     asset()
 
 
-class Clock:
-    """The current time, moved by the test."""
+def test_a_delivery_with_another_key_or_another_digest_is_a_repeat():
+    one = identity(1)
+    assert record(1) == "accepted"
 
-    def __init__(self):
-        self.offset = timedelta()
-
-    def __call__(self):
-        return datetime.now(UTC) + self.offset
-
-
-class TestProcesses:
-    def test_a_repeat_after_a_restart_is_dropped(self):
-        assert record(DeliveryRecorder(), 1) == "accepted"
-        assert record(DeliveryRecorder(), 1) == "repeated"
-
-    def test_a_delivery_with_another_key_or_another_digest_is_a_repeat(self):
-        recorder, one = DeliveryRecorder(), identity(1)
-        record(recorder, 1)
-
-        assert recorder.record(URI, DeliveryIdentity("other", one.digest), {}) == "repeated"
-        assert recorder.record(URI, DeliveryIdentity(one.key, "other"), {}) == "repeated"
-        assert recorder.record(URI, DeliveryIdentity(one.digest, one.key), {}) == "accepted"
-
-    def test_processes_that_take_turns_drop_repeats_of_each_other(self):
-        recorders = [DeliveryRecorder(), DeliveryRecorder(), DeliveryRecorder()]
-
-        for number in range(30):
-            first, second, third = (recorders[(number + turn) % 3] for turn in range(3))
-            assert record(first, number) == "accepted"
-            assert record(second, number) == "repeated"
-            assert record(third, max(number - 5, 0)) == "repeated"
-
-    def test_a_delivery_at_several_processes_and_threads_at_once_is_accepted_once(self):
-        recorders = [DeliveryRecorder(), DeliveryRecorder()]
-        outcomes, start = [], threading.Barrier(8)
-
-        def send(recorder):
-            start.wait()
-            outcomes.extend((number, record(recorder, number)) for number in range(10))
-
-        threads = [threading.Thread(target=partial(send, recorders[turn % 2])) for turn in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        for number in range(10):
-            assert sorted(result for sent, result in outcomes if sent == number) == ["accepted"] + (
-                ["repeated"] * 7
-            )
-
-    def test_assets_have_deliveries_of_their_own(self, asset):
-        other = uri_for_records("fsm_default", "assets")
-        asset(other)
-        recorder = DeliveryRecorder()
-
-        for outcome in ("accepted", "repeated"):
-            for number in range(3):
-                assert [record(recorder, number), record(recorder, number, other)] == [outcome] * 2
-
-    def test_a_delivery_whose_transaction_fails_is_not_remembered(self):
-        recorder = DeliveryRecorder()
-        record(recorder, 1)
-
-        with pytest.raises(Exception, match="JSON serializable"):
-            recorder.record(URI, identity(2), {"type": object()})
-
-        assert [record(recorder, number) for number in (2, 2, 1)] == ["accepted", "repeated", "repeated"]
+    assert record(1) == "repeated"
+    assert record_delivery(URI, DeliveryIdentity("other", one.digest), {}) == "repeated"
+    assert record_delivery(URI, DeliveryIdentity(one.key, "other"), {}) == "repeated"
+    assert record_delivery(URI, DeliveryIdentity(one.digest, one.key), {}) == "accepted"
 
 
-class TestOtherEvents:
-    def test_a_delivery_is_seen_that_appears_after_an_event_with_a_greater_id(self):
-        """Only deliveries are stored one after the other."""
-        recorder = DeliveryRecorder()
-        record(recorder, 1)
-        (first,) = stored_ids()
-        store(first + 1000)
-        assert record(recorder, 1) == "repeated"
+@pytest.mark.parametrize("identifier", ['"quoted"\\', "é家\U0001f525", "100%_", "x" * 255])
+def test_an_identifier_may_be_any_text(identifier):
+    one = DeliveryIdentity(f"{identifier} {'ab' * 16}", f"sha256:{'cd' * 32}")
+    other = DeliveryIdentity(f"{identifier} {'ab' * 16}", f"sha256:{'ef' * 32}")
+    another = DeliveryIdentity(f"{identifier}. {'ab' * 16}", f"sha256:{'01' * 32}")
 
-        store(first + 500, 2)
-
-        assert record(recorder, 2) == "repeated"
-
-    def test_only_events_that_are_still_stored_make_repeats(self):
-        recorder = DeliveryRecorder()
-        for number in (1, 2, 3):
-            record(recorder, number)
-        first, *_ = stored_ids()
-
-        delete(first)
-
-        assert [record(recorder, number) for number in (1, 2, 3)] == ["accepted", "repeated", "repeated"]
-
-    @pytest.mark.parametrize("used_again", [0, 1, 3])
-    def test_ids_may_be_used_again_when_the_table_was_emptied(self, used_again):
-        recorder = DeliveryRecorder()
-        for number in (1, 2, 3):
-            record(recorder, number)
-        record(recorder, 3)
-        ids = stored_ids()
-        delete(*ids)
-        for event_id in ids[:used_again]:
-            store(event_id, 100 + event_id)
-
-        for event_id in ids[:used_again]:
-            assert record(recorder, 100 + event_id) == "repeated"
-        assert [record(recorder, number) for number in (1, 3, 3)] == ["accepted", "accepted", "repeated"]
+    assert [record_delivery(URI, each, {}) for each in (one, other, another)] == [
+        "accepted",
+        "repeated",
+        "accepted",
+    ]
 
 
-class TestTime:
-    @pytest.mark.parametrize("restarted", [False, True])
-    @pytest.mark.parametrize(("seconds", "outcome"), [(-30, "repeated"), (30, "accepted")])
-    def test_a_delivery_is_remembered_for_24_hours(self, seconds, outcome, restarted):
-        clock = Clock()
-        recorder = DeliveryRecorder(clock)
-        record(recorder, 1)
-        record(recorder, 2)
+def test_a_delivery_in_several_threads_at_once_is_accepted_once():
+    outcomes, start = [], threading.Barrier(8)
 
-        clock.offset = timedelta(hours=24, seconds=seconds)
+    def send():
+        start.wait()
+        outcomes.extend((number, record(number)) for number in range(10))
 
-        assert record(DeliveryRecorder(clock) if restarted else recorder, 1) == outcome
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
-    def test_a_clock_that_was_wrong_for_a_time_loses_nothing(self):
-        clock = Clock()
-        recorder = DeliveryRecorder(clock)
-        for _ in range(2):
-            record(recorder, 1)
-        clock.offset = timedelta(days=3)
-        record(recorder, 2)
-
-        clock.offset = timedelta()
-
-        assert [record(recorder, 1), record(recorder, 2)] == ["repeated", "repeated"]
+    for number in range(10):
+        found = sorted(outcome for sent, outcome in outcomes if sent == number)
+        assert found == ["accepted"] + ["repeated"] * 7
 
 
-class TestHashes:
-    def test_deliveries_with_the_same_hash_are_told_apart(self):
-        pairs = list(islice(deliveries_with_the_same_hash(), 5))
-        recorder, index, now = DeliveryRecorder(), DeliveryIndex(), datetime.now(UTC)
-        one, other = pairs[0]
-        stored = [
-            StoredEvent(number, now, identity(number).key, identity(number).digest) for number in pairs[0]
-        ]
-        index.update(now, pytest.fail, lambda since: stored)
+def test_assets_have_deliveries_of_their_own(asset):
+    other = uri_for_records("fsm_default", "assets")
+    asset(other)
 
-        assert {*index.find(identity(one))} == {*index.find(identity(other))} == {one, other}
-        for outcome in ("accepted", "repeated"):
-            for pair in pairs:
-                assert [record(recorder, number) for number in pair] == [outcome] * 2
+    for outcome in ("accepted", "repeated"):
+        for number in range(3):
+            assert [record(number), record(number, other)] == [outcome] * 2
 
 
-def deliveries_with_the_same_hash():
-    """Yield pairs: the index has 24 bits of a hash, so that among some thousand deliveries two share them."""
-    by_hash = {}
-    for number in count(1):
-        other = by_hash.setdefault(hash(identity(number).key) % 2 ** (64 - ID_BITS), number)
-        if other != number:
-            yield other, number
+def test_a_delivery_whose_transaction_fails_is_not_remembered():
+    record(1)
+
+    with pytest.raises(Exception, match="JSON serializable"):
+        record_delivery(URI, identity(2), {"type": object()})
+
+    assert [record(number) for number in (2, 2, 1)] == ["accepted", "repeated", "repeated"]
 
 
-class TestIndex:
-    NOW = datetime(2026, 11, 1, 12, 30, tzinfo=UTC)
+def test_an_event_of_somebody_else_is_no_delivery_whatever_it_holds():
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
 
-    def event(self, number, hours=0.0):
-        one = identity(number)
-        return StoredEvent(number, self.NOW + timedelta(hours=hours), one.key, one.digest)
+    with create_session() as session:
+        asset_id = session.query(AssetModel).filter_by(uri=URI).one().id
+        for extra in ({}, {"note": identity(1).digest}, {"delivery": [identity(1).key]}):
+            session.add(AssetEvent(asset_id=asset_id, extra=extra))
 
-    def test_the_events_of_a_day_are_read_once(self):
-        index, first, second = DeliveryIndex(), self.event(1), self.event(2)
-        asked = []
+    assert record(1) == "accepted"
 
-        def read_from_id(event_id):
-            asked.append(event_id)
-            return [event for event in (first, second) if event.id >= event_id]
 
-        index.update(self.NOW, pytest.fail, lambda since: [first])
-        for _ in range(2):
-            index.update(self.NOW, read_from_id, pytest.fail)
+@pytest.mark.parametrize(("seconds", "outcome"), [(-30, "repeated"), (30, "accepted")])
+def test_a_delivery_is_remembered_for_24_hours(seconds, outcome):
+    record(1)
 
-        assert asked == [1, 2]
-        assert {*index.find(identity(1))} == {1}
-        assert {*index.find(identity(2))} == {2}
+    later = partial(record, clock=lambda: datetime.now(UTC) + timedelta(hours=24, seconds=seconds))
 
-    def test_old_deliveries_take_no_memory(self):
-        index, day = DeliveryIndex(), [self.event(number, number / 10 - 24) for number in range(1, 241)]
-        index.update(self.NOW, pytest.fail, lambda since: day)
-
-        index.update(self.NOW + timedelta(hours=24), lambda event_id: day[-1:], pytest.fail)
-
-        found = [number for number in range(1, 241) if index.find(identity(number))]
-        assert 220 <= min(found) <= 230
-        assert found == list(range(min(found), 241))
-
-    def test_an_update_that_fails_is_continued(self):
-        index, day = DeliveryIndex(), [self.event(number) for number in (1, 2, 3)]
-
-        def failing(since):
-            yield from day[:2]
-            raise OSError("the database is away")
-
-        with pytest.raises(OSError, match="away"):
-            index.update(self.NOW, pytest.fail, failing)
-        index.update(self.NOW, lambda event_id: day[event_id - 1 :], pytest.fail)
-
-        assert all(index.find(identity(number)) for number in (1, 2, 3))
+    assert later(1) == outcome

@@ -6,7 +6,7 @@ import pytest
 
 from fsm_provider.api import FsmInputError
 from fsm_provider.plugins.webhooks.names import receiver_url
-from fsm_provider.plugins.webhooks.settings import ReceiverSettings, Scheme
+from fsm_provider.plugins.webhooks.settings import HmacSignature, ReceiverSettings
 
 
 def endpoint(**fields):
@@ -28,30 +28,19 @@ def signed(**fields):
         ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: is missing"),
         (endpoint(signature="hmac"), "endpoints.fsm_default/jobs.signature: Input should be 'none' or"),
         (endpoint(max_body=2**20 + 1), "max_body: Input should be less than or equal to 1048576"),
-        (
-            endpoint(secrets_from="cProfile.run"),
-            "endpoints.fsm_default/jobs.secrets_from: should be 'function', with the path of the "
-            "function in airflow.cfg, as webhook_secrets_function of [fsm] "
-            "(AIRFLOW__FSM__WEBHOOK_SECRETS_FUNCTION)",
-        ),
-        (endpoint(secrets_from=["os.system"]), "secrets_from: should be 'function'"),
-        (endpoint(secrets_from="function", secrets_variable="b"), "secrets_from: cannot be combined with"),
-        (endpoint(secrets_variable="a\nFAKE LINE"), "secrets_variable: String should match"),
+        (endpoint(secrets_from="cProfile.run"), "endpoints.fsm_default/jobs.secrets_from: is not a setting"),
         ({"endpoints": {"a b/jobs": {"signature": "none"}}}, "endpoints: 'a b/jobs' is not <connection>"),
         ({"endpoints": {"a\n/jobs": {"signature": "none"}}}, "endpoints: 'a\\n/jobs' is not <connection>"),
         ({"endpoints": {"a()/jobs": {"signature": "none"}}}, "endpoints: 'a()/jobs' is not <connection>"),
         ({"endpoints": {"a/b/jobs": {"signature": "none"}}}, "endpoints: 'a/b/jobs' is not <connection>"),
         ({"endpoints": {"b/jobs\n": {"signature": "none"}}}, "endpoints: 'b/jobs\\n' is not <connection>"),
         (endpoint(**{"x\ny": 1}), "'x\\ny': is not a setting"),
-        (endpoint(signature="standard-webhooks", id_header="x"), "id_header: belongs in signature"),
-        (signed(algorithm="md5"), "signature.algorithm: Input should be 'sha1', 'sha256'"),
+        (endpoint(signature="standard-webhooks", id_header="x"), "id_header: is for the signature 'none'"),
+        (signed(encoding="base32"), "signature.encoding: Input should be 'hex' or 'base64'"),
         (signed(header="x y"), "signature.header: String should match"),
-        (signed(signed="{timestamp}.{body}"), "timestamp_header: goes with {timestamp} in signed"),
-        (signed(timestamp_header="x-time"), "timestamp_header: goes with {timestamp} in signed"),
-        (signed(signed="{timestamp}", timestamp_header="t"), "signed: should hold {body}"),
-        (signed(signed="{body}{body}"), "signed: may hold"),
-        (signed(signed="{body}{nonce}"), "signed: may hold"),
-        (signed(signed="{id}{body}"), "id_header: is missing"),
+        (signed(prefix="v1, "), "signature.prefix: String should match"),
+        (signed(timestamp_prefix="t="), "prefix: should precede the signature"),
+        (signed(timestamp_prefix="t=", prefix="t="), "prefix: should precede the signature"),
         (signed(tolerance=43201), "signature.tolerance: Input should be less than or equal to 43200"),
     ],
 )
@@ -89,7 +78,7 @@ def test_a_loopback_may_be_http():
 
 
 def test_header_names_become_lower_case():
-    assert Scheme(header="X-Signature").header == "x-signature"
+    assert HmacSignature(header="X-Signature").header == "x-signature"
 
 
 def test_a_url_holds_connection_and_object():

@@ -19,14 +19,7 @@ BODY = b'{"type": "jobs.created", "data": {"id": 1001}}'
 
 PLAIN = {"header": "x-signature"}
 PREFIXED = {"header": "x-hub-signature-256", "prefix": "sha256="}
-TIMED = {
-    "header": "x-signature",
-    "prefix": "v1=",
-    "signed": "{timestamp}.{body}",
-    "timestamp_header": "x-signature",
-    "timestamp_prefix": "t=",
-}
-WITH_TIME = {**PLAIN, "signed": "{timestamp}{body}", "timestamp_header": "x-time"}
+TIMED = {"header": "x-signature", "prefix": "v1=", "timestamp_prefix": "t="}
 
 
 def check(scheme, headers, body=BODY, *, secrets=(SECRET,), now=NOW):
@@ -42,29 +35,15 @@ def refused(*args, **kwargs):
 
 
 class TestHmac:
-    @pytest.mark.parametrize("algorithm", ["sha1", "sha256", "sha384", "sha512"])
     @pytest.mark.parametrize("encoding", ["hex", "base64"])
-    @pytest.mark.parametrize("secret_encoding", ["text", "base64", "base64url", "hex"])
-    def test_algorithms_and_encodings(self, algorithm, encoding, secret_encoding):
-        key = b"\x03\xff\xfekey" * 4
-        secret = {
-            "text": "text",
-            "base64": base64.b64encode(key).decode(),
-            "base64url": base64.urlsafe_b64encode(key).decode(),
-            "hex": key.hex(),
-        }[secret_encoding]
-        digest = hmac.new(key if secret_encoding != "text" else b"text", BODY, algorithm).digest()
+    def test_encodings(self, encoding):
+        digest = hmac.new(SECRET.encode(), BODY, "sha256").digest()
         written = digest.hex() if encoding == "hex" else base64.b64encode(digest).decode()
-        scheme = {
-            "header": "x-sig",
-            "algorithm": algorithm,
-            "encoding": encoding,
-            "secret_encoding": secret_encoding,
-        }
+        scheme = {"header": "x-sig", "encoding": encoding}
 
-        assert check(scheme, {"X-Sig": written}, secrets=[secret])
-        assert refused(scheme, {"X-Sig": written}, BODY + b" ", secrets=[secret]) == "signature"
-        assert refused(scheme, {"X-Sig": written}, secrets=["00" + secret]) == "signature"
+        assert check(scheme, {"X-Sig": written})
+        assert refused(scheme, {"X-Sig": written}, BODY + b" ") == "signature"
+        assert refused(scheme, {"X-Sig": written}, secrets=["00" + SECRET]) == "signature"
 
     def test_a_prefix_precedes_the_signature(self):
         headers = signing.hexadecimal(SECRET, BODY, header="x-hub-signature-256", prefix="sha256=")
@@ -87,42 +66,18 @@ class TestHmac:
         assert refused(TIMED, {name: f"{value},t={int(NOW)}"}) == "headers"
 
     @pytest.mark.parametrize(
-        ("unit", "text"),
-        [("ms", str(int(NOW * 1000))), ("iso", "2026-09-21T14:13:20Z"), ("iso", "2026-09-21T15:13:20+01:00")],
+        "text", ["nan", "-1", "1e9", "9" * 17, f"0{int(NOW)}", "۱۷۹۰۰۰۰۰۰۰", "2026-09-21"]
     )
-    def test_the_units_of_time(self, unit, text):
-        digest = hmac.new(SECRET.encode(), text.encode() + BODY, hashlib.sha256).hexdigest()
-        scheme = {
-            **PLAIN,
-            "signed": "{timestamp}{body}",
-            "timestamp_header": "x-time",
-            "timestamp_unit": unit,
-        }
+    def test_an_invalid_signed_time_is_refused(self, text):
+        digest = hmac.new(SECRET.encode(), f"{text}.".encode() + BODY, hashlib.sha256).hexdigest()
 
-        assert check(scheme, {"x-signature": digest, "x-time": text})
+        assert refused(TIMED, {"x-signature": f"t={text},v1={digest}"}) == "timestamp"
 
-    @pytest.mark.parametrize(
-        ("unit", "text"),
-        [
-            ("s", "nan"),
-            ("s", "-1"),
-            ("s", "1e9"),
-            ("s", "9" * 17),
-            ("s", f"0{int(NOW)}"),
-            ("s", "۱۷۹۰۰۰۰۰۰۰"),
-            ("iso", "2026-09-21T14:13:20"),
-        ],
-    )
-    def test_an_invalid_signed_time_is_refused(self, unit, text):
-        digest = hmac.new(SECRET.encode(), text.encode() + BODY, hashlib.sha256).hexdigest()
-        scheme = {
-            **PLAIN,
-            "signed": "{timestamp}{body}",
-            "timestamp_header": "x-time",
-            "timestamp_unit": unit,
-        }
+    @pytest.mark.parametrize("header", ["v1={}", "t=,v1={}", "{}", "t=1790000000,{}", "t=1790000000"])
+    def test_time_and_signature_have_to_be_there(self, header):
+        digest = hmac.new(SECRET.encode(), b"1790000000." + BODY, hashlib.sha256).hexdigest()
 
-        assert refused(scheme, {"x-signature": digest, "x-time": text}) == "timestamp"
+        assert refused(TIMED, {"x-signature": header.format(digest)}) in ("headers", "signature")
 
     def test_any_of_several_secrets_fits(self):
         headers = signing.hexadecimal("old", BODY)
@@ -149,39 +104,10 @@ class TestHmac:
     def test_malformed_headers_are_refused(self, headers):
         assert refused(PLAIN, headers)
 
-    def test_a_signed_identifier_may_not_be_empty(self):
-        scheme = {**PLAIN, "signed": "{id}.{body}", "id_header": "x-id"}
-
-        assert refused(scheme, {**signing.hexadecimal(SECRET, b"." + BODY), "x-id": ""}) == "headers"
-
-    @pytest.mark.parametrize("encoding", ["base64", "base64url"])
-    @pytest.mark.parametrize("secret", ["c2Vj cmV0", "c2Vjc", "c2V=cmV0", "c2Vj!cmV0", "é", "===", ""])
-    def test_a_secret_that_is_not_base64_signs_nothing(self, encoding, secret):
-        key = base64.b64decode("c2VjcmV0")
-        headers = {"x-signature": hmac.new(key, BODY, hashlib.sha256).hexdigest()}
-
-        assert refused({**PLAIN, "secret_encoding": encoding}, headers, secrets=[secret]) == "signature"
-
-    def test_another_unsigned_identifier_leaves_the_digest_the_same(self):
-        scheme = {**PLAIN, "id_header": "x-id"}
-        headers = signing.hexadecimal(SECRET, BODY)
-
-        one, other = (check(scheme, {**headers, "x-id": identifier}) for identifier in ("1", "2"))
-
-        body = hashlib.sha256(BODY).hexdigest()[:32]
-        assert (one.key, other.key) == (f"1 {body}", f"2 {body}")
-        assert one.digest == other.digest
-
     def test_without_an_identifier_the_digest_is_the_key(self):
         identity = check(PLAIN, signing.hexadecimal(SECRET, BODY))
 
         assert identity.key == identity.digest == f"sha256:{hashlib.sha256(BODY).hexdigest()}"
-
-    @pytest.mark.parametrize("identifier", ["x" * 256, "a\nb"])
-    def test_an_invalid_identifier_is_refused(self, identifier):
-        headers = {**signing.hexadecimal(SECRET, BODY), "x-id": identifier}
-
-        assert refused({**PLAIN, "id_header": "x-id"}, headers) == "headers"
 
 
 def signed(body, off=0):

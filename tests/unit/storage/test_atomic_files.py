@@ -11,7 +11,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from fsm_provider.storage.atomic_files import BLOCK_SIZE, AtomicFiles
 from tests.capabilities import TASK_SDK
-from tests.unit.api.test_error_chains import chain
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
@@ -48,23 +47,9 @@ def test_without_renames_a_file_is_uploaded_once_it_is_complete(tmp_path, monkey
         for name in ("a/b.csv", "c.csv"):
             with pytest.raises(KeyError):
                 write_and_fail(files, name, LARGE)
-        with files.stage("d.csv") as file:
-            file.write(b"not committed")
 
     assert contents(folder) == {"a/b.csv": b"new"}
     assert list(tmp_path.iterdir()) == []
-
-
-@TASK_SDK.needed
-def test_one_that_cannot_be_discarded_leaves_no_other(tmp_path, monkeypatch):
-    from airflow.sdk.io import attach
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    attach("abfs", fs=LikeAzure(skip_instance_cache=True))
-    with pytest.raises(IsADirectoryError):
-        fail_and_spoil(ObjectStoragePath("abfs://container/folder"), tmp_path, "*")
-
-    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 
 def test_a_file_is_there_once_it_is_complete(storage):
@@ -137,45 +122,22 @@ def test_what_a_killed_try_left_goes_with_the_next(tmp_path):
 def test_a_suspended_try_does_not_name_what_its_retry_has_half_written(tmp_path):
     storage = ObjectStoragePath(str(tmp_path))
     with AtomicFiles(storage, CONTEXT) as suspended:
-        with suspended.stage("a.csv") as old:
-            old.write(b"old")
-        with AtomicFiles(storage, CONTEXT) as retry:
-            with retry.stage("a.csv") as new:
-                new.write(b"half")
-                with pytest.raises(FileNotFoundError):
-                    old.commit()
-                assert not (tmp_path / "a.csv").exists()
-                new.write(b" and half")
-            new.commit()
+        old = suspended.open("a.csv")
+        old.__enter__().write(b"old")
+        with AtomicFiles(storage, CONTEXT) as retry, retry.open("a.csv") as new:
+            new.write(b"half")
+            with pytest.raises(FileNotFoundError):
+                old.__exit__(None, None, None)
+            assert not (tmp_path / "a.csv").exists()
+            new.write(b" and half")
 
     assert contents(storage) == {"a.csv": b"half and half"}
 
 
-NOT_A_FILE = (IsADirectoryError, ValueError)
-"""What removing a folder as a file raises: that of Airflow 3's storage library, and of Airflow 2's."""
+def test_a_folder_in_the_place_of_a_file_is_an_error_and_nothing_is_left(tmp_path):
+    (tmp_path / "a.csv").mkdir()
 
+    with pytest.raises(IsADirectoryError), AtomicFiles(ObjectStoragePath(str(tmp_path)), CONTEXT) as files:
+        files.store("a.csv", [b"x"])
 
-def fail_and_spoil(folder, place, pattern):
-    """Fail with files that are not committed, and folders in the place of half of them."""
-    with AtomicFiles(folder, CONTEXT) as files:
-        for name in "abcdefghij":
-            with files.stage(name) as file:
-                file.write(b"x")
-        for path in sorted(place.glob(pattern))[::2]:
-            path.unlink()
-            (path / "inside").mkdir(parents=True)
-        raise KeyError
-
-
-def test_the_folder_goes_though_some_of_its_files_cannot_be_discarded(tmp_path):
-    with pytest.raises(NOT_A_FILE):
-        fail_and_spoil(ObjectStoragePath(str(tmp_path)), tmp_path, ".partial-*/*")
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_discarding_has_that_of_the_block_in_its_context(tmp_path):
-    with pytest.raises(NOT_A_FILE) as raised:
-        fail_and_spoil(ObjectStoragePath(str(tmp_path)), tmp_path, ".partial-*/*")
-
-    assert KeyError in [type(one) for one in chain(raised.value)]
+    assert list(tmp_path.rglob("*")) == [tmp_path / "a.csv"]

@@ -1,6 +1,5 @@
 """What is reported of reads and writes to Airflow's collector and to OpenLineage."""
 
-import json
 from importlib import import_module
 from pathlib import Path
 
@@ -52,32 +51,26 @@ def test_a_file_that_failed_is_not_reported(storage, collector):
 def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, collector):
     connect(service)
     service.add_form()
-    operator = FsmFormPdfsToObjectStorageOperator(
-        task_id="pdfs", forms=[5001], destination=str(tmp_path), manifest="m.jsonl"
-    )
+    operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[5001], destination=str(tmp_path))
 
-    operator.execute(context_for(None))
+    (path,) = operator.execute(context_for(None))["paths"]
     operator.execute(context_for(None))
 
     collected = collector.collected_assets
-    [line] = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
-    assert uris(collected.outputs) == [f"file://{tmp_path}/m.jsonl", line["path"]]
+    assert uris(collected.outputs) == [uri_for(ObjectStoragePath(path))]
 
 
-def test_an_export_reports_what_stays(service, connect, tmp_path, collector):
+def test_an_export_reports_its_file(service, connect, tmp_path, collector):
     connect(service)
     service.add_form()
-    operator = FsmFormsToObjectStorageOperator(task_id="export", destination=str(tmp_path))
+    operator = FsmFormsToObjectStorageOperator(task_id="export", destination=f"{tmp_path}/a/forms.jsonl")
 
-    operator.execute(context_for(None))
     operator.execute(context_for(None))
 
     collected = collector.collected_assets
     assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
-    assert uris(collected.outputs) == [
-        f"file://{tmp_path}/{name}" for name in ("_manifest.json", "forms.jsonl")
-    ]
+    assert uris(collected.outputs) == [f"file://{tmp_path}/a/forms.jsonl"]
 
 
 def test_the_hook_reports_too(service, connect, tmp_path, collector):
@@ -102,16 +95,15 @@ def test_a_uri_has_a_scheme(url, uri):
     ("destination", "folder"),
     [("s3://aws_default@bucket/forms", ("s3://bucket", "forms")), ("/srv/forms", ("file", "/srv/forms"))],
 )
-def test_openlineage_learns_the_folder_and_the_manifest(destination, folder):
+def test_openlineage_learns_the_destination(destination, folder):
     pytest.importorskip("airflow.providers.openlineage")
     from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
     operator = FsmFormPdfsToObjectStorageOperator(
-        task_id="pdfs", fsm_conn_id="prod", forms=[], destination=destination, manifest="m.jsonl"
+        task_id="pdfs", fsm_conn_id="prod", forms=[], destination=destination
     )
 
     lineage = DefaultExtractor(operator).extract_on_complete(None)
 
-    namespace, name = folder
     assert [(one.namespace, one.name) for one in lineage.inputs] == [("fsm://prod", "forms")]
-    assert [(one.namespace, one.name) for one in lineage.outputs] == [folder, (namespace, f"{name}/m.jsonl")]
+    assert [(one.namespace, one.name) for one in lineage.outputs] == [folder]

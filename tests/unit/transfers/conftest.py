@@ -1,18 +1,13 @@
 """The PDFs of the fake's forms in a storage."""
 
-import hashlib
-import json
 import multiprocessing
 from multiprocessing import forkserver
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from fsm_provider.storage.lineage import uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.unit.state_store import context_for
-
-MANIFEST = "manifest.jsonl"
 
 
 class Storage:
@@ -30,35 +25,16 @@ class Storage:
             return context["ti"].pushed.get("return_value"), error
 
     def operator(self, forms, **kwargs):
-        arguments = {"destination": str(self.folder), "manifest": MANIFEST, **kwargs}
+        arguments = {"destination": str(self.folder), **kwargs}
         return FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=forms, **arguments)
 
     @property
     def files(self):
-        """All files but the manifest and its copy, by their path in the folder."""
+        """All files, by their path in the folder."""
         storage = self.folder.fs
         storage.invalidate_cache()  # another process may have written there
         paths = storage.find(self.folder.path)
-        contents = {path.removeprefix(f"{self.folder.path}/"): storage.cat_file(path) for path in paths}
-        return {
-            name: content
-            for name, content in contents.items()
-            if name != MANIFEST and not name.startswith("_latest/")
-        }
-
-    @property
-    def manifest(self):
-        return [
-            json.loads(line)
-            for line in self.folder.fs.read_text(f"{self.folder.path}/{MANIFEST}").splitlines()
-        ]
-
-    def line_for(self, name, content):
-        """Return what the manifest says of a file."""
-        digest = hashlib.sha256(content).hexdigest()
-        info = self.folder.fs.info((self.folder / name).path)
-        etag = str(info.get("ETag") or info["mtime"])
-        return {"path": uri_for(self.folder / name), "sha256": digest, "bytes": len(content), "etag": etag}
+        return {path.removeprefix(f"{self.folder.path}/"): storage.cat_file(path) for path in paths}
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ from airflow.providers.amazon.aws.hooks import s3 as s3_hook
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
 from fsm_provider.storage import atomic_files
+from fsm_provider.transfers import pdfs
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from fsm_provider.transfers.pdfs import transfer
 from tests.unit.state_store import context_for
 
-_ = transfer, atomic_files, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
+_ = pdfs, atomic_files, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
 """What takes a process its first second is done before it is forked."""
 
 

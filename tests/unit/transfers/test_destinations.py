@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -13,11 +14,11 @@ from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, Fsm
 from tests.s3 import BUCKET
 from tests.unit.state_store import context_for
 
-TASKS = [
-    lambda **where: FsmFormsToObjectStorageOperator(task_id="t", **where),
-    lambda **where: FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", **where),
-    lambda **where: FsmFormPdfsToObjectStorageOperator(task_id="t", forms=[5001], manifest="m", **where),
-]
+TASKS = {
+    "forms.csv": FsmFormsToObjectStorageOperator,
+    "asset_fields.csv": FsmAssetDynamicFieldsToObjectStorageOperator,
+    "pdfs": partial(FsmFormPdfsToObjectStorageOperator, forms=[5001]),
+}
 
 
 @pytest.fixture
@@ -40,13 +41,13 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS, ids=["forms", "assets", "pdfs"])
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_task_writes_with_the_connection(service, connect, folder, task, way):
+def test_a_task_writes_with_the_connection(service, connect, folder, name, way):
     service.seed_forms(1)
     connect(service)
 
-    task(**way(folder)).execute(context_for(None))
+    TASKS[name](task_id="t", **way(f"{folder}/{name}")).execute(context_for(None))
 
     assert list(ObjectStoragePath(f"s3://store@{folder}").iterdir())
 

@@ -6,17 +6,15 @@ import json
 import random
 import sys
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
-from pyarrow import dataset, parquet
+from pyarrow import parquet
 
 from fsm_provider.api import FsmError, FsmInputError
 from fsm_provider.testing import faults
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
-from tests.capabilities import MOVES_ARE_REFUSED
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
@@ -45,14 +43,14 @@ COLUMNS = [
 FORMATS = ["jsonl", "csv", "parquet"]
 
 
-def export(storage, **kwargs):
-    return FsmFormsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs).execute(
-        context_for(None)
-    )
+def export(folder, *, format="jsonl", **kwargs):
+    path = f"{folder}/forms.{format}"
+    return FsmFormsToObjectStorageOperator(task_id="t", destination=path, **kwargs).execute(context_for(None))
 
 
-def export_assets(storage, **kwargs):
-    operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=str(storage), **kwargs)
+def export_assets(folder, *, format="jsonl", **kwargs):
+    path = f"{folder}/asset_fields.{format}"
+    operator = FsmAssetDynamicFieldsToObjectStorageOperator(task_id="t", destination=path, **kwargs)
     return operator.execute(context_for(None))
 
 
@@ -67,7 +65,7 @@ def rows_for(name, content):
 
 
 def exported(storage):
-    return {name: rows_for(name, content) for name, content in contents(storage).items() if name[0] != "_"}
+    return {name: rows_for(name, content) for name, content in contents(storage).items()}
 
 
 def ids(storage):
@@ -94,7 +92,7 @@ def test_each_form_is_a_row_of_typed_columns(service, connect, storage, format):
     assert rows[3]["links_job"] == form["links"]["job"]
     assert rows[3]["_extra"] is None
     size = len(contents(storage)[f"forms.{format}"])
-    assert result == {"manifest": f"{storage}/_manifest.json", "files": 1, "rows": 25, "bytes": size}
+    assert result == {"path": f"{storage}/forms.{format}", "rows": 25, "bytes": size}
 
 
 def test_a_parquet_file_has_the_same_types_whatever_it_holds(service, connect, tmp_path):
@@ -157,6 +155,41 @@ def test_text_survives_each_format(service, connect, tmp_path, format):
     assert row["formName"] == text
 
 
+@pytest.mark.parametrize("quote_formulas", [False, "true"])
+def test_text_that_a_spreadsheet_takes_for_a_formula_is_quoted_if_asked_for(
+    service, connect, tmp_path, quote_formulas
+):
+    texts = ["=1+1", "+44 20", "-2", "@SUM(A1)", "\t=1", "\r=1", "a=1", "'x", ""]
+    for text in texts:
+        service.add_form(created=START, formName=text, jobDetails={"jobID": -2})
+    connect(service)
+
+    for format in FORMATS:
+        export(tmp_path, format=format, quote_formulas=quote_formulas)
+
+    found = exported(tmp_path)
+    quoted = [f"'{text}" for text in texts[:6]] if quote_formulas else texts[:6]
+    assert [row["formName"] or "" for row in found["forms.csv"]] == quoted + texts[6:]
+    assert {row["jobDetails_jobID"] for row in found["forms.csv"]} == {"-2"}
+    assert [row["formName"] for row in found["forms.jsonl"]] == texts
+    assert [row["formName"] for row in found["forms.parquet"]] == texts
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_no_number_in_json_is_none_in_an_export(service, connect, tmp_path, format):
+    service.add_form(created=START, reading="canary")
+    body = faults.Rewrite(
+        lambda body: json.loads(json.dumps(body).replace('"canary"', "[1e999, -1e999, 1.5]"))
+    )
+    service.fail("GET", "/forms", body)
+    connect(service)
+
+    export(tmp_path, format=format)
+
+    ((row,),) = exported(tmp_path).values()
+    assert json.loads(row["_extra"], parse_constant=pytest.fail) == {"reading": [None, None, 1.5]}
+
+
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("raw", [None, ["unreadable"]])
 def test_the_pdf_url_is_in_no_file_unless_asked_for(service, connect, tmp_path, format, raw):
@@ -171,74 +204,16 @@ def test_the_pdf_url_is_in_no_file_unless_asked_for(service, connect, tmp_path, 
     assert canary.decode() in (row["_extra"] if raw else row["formPDFURL"])
 
 
-def test_forms_are_partitioned_by_day_of_creation_in_utc(service, connect, storage):
-    service.seed_forms(5, first_created=START, interval=timedelta(hours=1))
-    ours = service.add_form(createdOnDateTime="2026-01-31T01:30:00+02:00")
-    unknown = service.add_form(createdOnDateTime=None)
-    seeded = [form["id"] for form in service.forms[:5]]
-    connect(service)
-
-    result = export(storage, partition_by="day")
-
-    assert ids(storage) == {
-        "day=2026-01-30/forms.jsonl": [*seeded[:2], ours["id"]],
-        "day=2026-01-31/forms.jsonl": seeded[2:],
-        "day=__HIVE_DEFAULT_PARTITION__/forms.jsonl": [unknown["id"]],
-    }
-    assert (result["files"], result["rows"]) == (3, 7)
-
-
-def test_a_dataset_reader_finds_the_partitions_by_property(service, connect, tmp_path):
-    service.seed_forms(6, property_ids=(7, 8), first_created=START)
-    odd = service.add_form(propertyID="../a b/ü=1")
-    connect(service)
-
-    export(tmp_path, partition_by="property", format="parquet")
-
-    table = dataset.dataset(tmp_path, format="parquet", partitioning="hive").to_table()
-    found = {(row["id"], row["property"]) for row in table.to_pylist()}
-    assert found == {(form["id"], form["propertyID"]) for form in service.forms}
-    assert (odd["id"], "../a b/ü=1") in found
-    assert all(path.parent.parent == tmp_path for path in tmp_path.rglob("*.parquet"))
-
-
-@pytest.mark.parametrize("partition_by", [None, "day"])
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_manifest_names_every_file(service, connect, storage, format, partition_by):
-    service.seed_forms(12, first_created=START, interval=timedelta(hours=7))
-    connect(service)
-
-    export(storage, format=format, partition_by=partition_by, created_since="2026-01-01")
-
-    files = contents(storage)
-    manifest = json.loads(files.pop("_manifest.json"))
-    assert manifest["listing"] == {
-        "service": service.base_url,
-        "connection": "fsm_default",
-        "records": "forms",
-        "filters": {"created_since": "2026-01-01T00:00:00+00:00"},
-        "query_params": None,
-    }
-    assert list(manifest["columns"]) == COLUMNS
-    assert (manifest["rows"], manifest["bytes"]) == (12, sum(map(len, files.values())))
-    named = {file["path"]: (file["rows"], file["bytes"], file["sha256"]) for file in manifest["files"]}
-    assert named == {
-        name: (len(rows_for(name, content)), len(content), sha256(content).hexdigest())
-        for name, content in files.items()
-    }
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_second_run_gives_the_same_bytes_whatever_the_order(service, connect, storage, format):
     service.seed_forms(60, first_created=START, interval=timedelta(hours=1))
     connect(service)
-    options = {"format": format, "partition_by": "day"}
 
-    export(storage, **options)
+    export(storage, format=format)
     before = contents(storage)
     with service._state.changed:
         random.Random(7).shuffle(service._state.forms.records)
-    export(storage, **options)
+    export(storage, format=format)
 
     assert contents(storage) == before
 
@@ -255,7 +230,7 @@ def test_a_form_on_two_pages_is_written_once_in_its_latest_version(service, conn
             service.seed_forms(10, first_created=START)
     connect(service)
 
-    result = export(tmp_path, partition_by="property")
+    result = export(tmp_path)
 
     rows = [row for rows in exported(tmp_path).values() for row in rows if row["id"] == 1]
     assert [(row["formName"], row["propertyID"]) for row in rows] == [("new", "8")]
@@ -289,46 +264,6 @@ def test_an_empty_listing_is_an_empty_file_with_its_columns(service, connect, tm
         assert parquet.read_schema(io.BytesIO(content)).names == COLUMNS
 
 
-def test_what_an_earlier_run_wrote_and_this_one_does_not_is_removed(service, connect, storage):
-    form = service.add_form(created=START, propertyID="7")
-    connect(service)
-    export(storage, partition_by="property")
-    (storage / "property=9").mkdir(parents=True, exist_ok=True)
-    (storage / "property=9" / "forms.jsonl").write_bytes(b"someone else's")
-
-    service.update_form(form["id"], propertyID="8")
-    export(storage, partition_by="property")
-    assert contents(storage).keys() == {
-        "_manifest.json",
-        "property=8/forms.jsonl",
-        "property=9/forms.jsonl",
-    }
-    export(storage, format="csv")
-    assert contents(storage).keys() == {"_manifest.json", "forms.csv", "property=9/forms.jsonl"}
-
-
-def test_a_folder_that_holds_another_export_is_refused_before_anything_is_listed(service, connect, storage):
-    connect(service)
-    export(storage, created_since="2026-01-01")
-    before, listings = contents(storage), len(service.requests)
-
-    for other in (
-        {"created_since": "2026-01-02"},
-        {},
-        {"created_since": "2026-01-01", "query_params": {"a": 1}},
-    ):
-        with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
-            export(storage, **other)
-    with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
-        export_assets(storage)
-    (storage / "_manifest.json").write_bytes(b"[]")
-    with pytest.raises(AirflowFailException, match=r"destination: .* holds another export"):
-        export(storage, created_since="2026-01-01")
-
-    assert {**contents(storage), "_manifest.json": before["_manifest.json"]} == before
-    assert len(service.requests) == listings
-
-
 def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, storage):
     service.seed_forms(25, first_created=START)
     connect(service, max_retries=0)
@@ -341,28 +276,6 @@ def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, stor
         export(storage)
 
     assert contents(storage) == before
-
-
-@MOVES_ARE_REFUSED.needed
-def test_there_is_no_manifest_while_files_of_two_runs_are_there(service, connect, tmp_path):
-    service.add_form(created=START, propertyID="7")
-    connect(service)
-    export(tmp_path, partition_by="property")
-    service.add_form(created=START, propertyID="8")
-    in_its_place = tmp_path / "property=8" / "forms.jsonl"
-    in_its_place.mkdir(parents=True)
-
-    with pytest.raises(OSError, match=r"forms\.jsonl"):
-        export(tmp_path, partition_by="property")
-    assert contents(tmp_path).keys() == {"_writing.json", "property=7/forms.jsonl"}
-
-    in_its_place.rmdir()
-    export(tmp_path, partition_by="property")
-    assert contents(tmp_path).keys() == {
-        "_manifest.json",
-        "property=7/forms.jsonl",
-        "property=8/forms.jsonl",
-    }
 
 
 def test_an_identifier_that_no_column_can_hold_is_an_error(service, connect, tmp_path):
@@ -387,8 +300,8 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
     for format in FORMATS:
         result = export_assets(tmp_path, format=format)
 
-        assert (result["rows"], result["files"]) == (6, 1)
-        (rows,) = exported(tmp_path).values()
+        assert result["rows"] == 6
+        rows = exported(tmp_path)[f"asset_fields.{format}"]
         found = [
             tuple(row[column] for column in ("dynamicFieldName", "values_name", "usedBy_scope", "_extra"))
             for row in rows
@@ -406,8 +319,13 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "xlsx"}, "format: 'xlsx' is none of jsonl, csv, parquet"),
-        ({"partition_by": "month"}, "partition_by: 'month' is none of day, property"),
+        (
+            {"destination": "/x/a.xlsx"},
+            r"destination: /x/a.xlsx should be a file whose name ends in \.jsonl, ",
+        ),
+        ({"destination": "/x/forms"}, "destination: /x/forms should be a file"),
+        ({"destination": "s3://b/jsonl"}, "destination: s3://b/jsonl should be a file"),
+        ({"quote_formulas": "maybe"}, "quote_formulas: 'maybe' should be true or false"),
         ({"created_before": "soon"}, "created_before: 'soon' is no ISO 8601 time"),
         ({"updated_before": 5}, "updated_before: should be a time, not int"),
         ({"updated_before": "9999-12-31T23:59:59-23:00"}, "updated_before: .* is not between the years"),
@@ -422,27 +340,27 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(arguments, message):
     with pytest.raises(FsmInputError, match=f"^{message}"):
-        FsmFormsToObjectStorageOperator(task_id="t", **{"destination": "/x", **arguments})
+        FsmFormsToObjectStorageOperator(task_id="t", **{"destination": "/x.csv", **arguments})
 
 
 def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
-    service.add_form(created=START)
+    service.add_form(created=START, property_id=7)
+    service.add_form(created=START, property_id=8)
     connect(service)
     operator = FsmFormsToObjectStorageOperator(
         task_id="t",
-        destination=f"{tmp_path}/{{{{ ds }}}}",
-        format="{{ format }}",
-        partition_by="{{ by }}",
+        destination=f"{tmp_path}/day={{{{ ds }}}}/property={{{{ property }}}}.{{{{ format }}}}",
+        property_id="{{ property }}",
         created_since="{{ start }}",
         created_before="{{ end }}",
     )
 
     operator.render_template_fields(
-        {"ds": "2026-01-30", "format": "csv", "by": "day", "start": "2026-01-30", "end": "2026-01-31"}
+        {"ds": "2026-01-30", "format": "csv", "property": 8, "start": "2026-01-30", "end": "2026-01-31"}
     )
     operator.execute(context_for(None))
 
-    assert (tmp_path / "2026-01-30/day=2026-01-30/forms.csv").exists()
+    assert ids(tmp_path) == {"day=2026-01-30/property=8.csv": [service.forms[1]["id"]]}
 
 
 def test_parquet_without_pyarrow_fails_before_anything_is_listed(service, connect, tmp_path, monkeypatch):

@@ -18,8 +18,7 @@ from fsm_provider.api.errors import FsmStorageError
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.testing import FakeFileHost, faults
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from fsm_provider.transfers.pdfs.transfer import MAX_FAILURES_IN_A_ROW
+from fsm_provider.transfers.pdfs import MAX_FAILURES_IN_A_ROW
 from tests.capabilities import THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import context_for
@@ -52,31 +51,19 @@ def path_for(form):
     return f"property={form['propertyID']}/job={job_id}/form={form['id']}/v={version}.pdf"
 
 
-def ends(stored):
-    return [line["outcome"] for line in stored.manifest]
+def stored_ones(result):
+    """Return of which inputs the PDF is stored, in order."""
+    return [path is not None for path in result["paths"]]
 
 
-def test_each_pdf_is_stored_under_its_version_and_the_manifest_lists_each(service, stored, references):
+def test_each_pdf_is_stored_under_its_version(service, stored, references):
     service.seed_forms(12, property_ids=(7, 8), first_created=NOON)
-    forms = references()
 
-    result, error = stored.bring(forms)
+    result, error = stored.bring(references())
 
     assert error is None
-    files = stored.files
-    assert files == {path_for(form): service.pdf(form["id"]) for form in service.forms}
-    for index, (line, form) in enumerate(zip(stored.manifest, service.forms, strict=True)):
-        assert line == {
-            **stored.line_for(path_for(form), files[path_for(form)]),
-            "index": index,
-            "form": form["id"],
-            "lastUpdatedOnDateTime": form["lastUpdatedOnDateTime"].replace(".000Z", "Z"),
-            "outcome": "stored",
-            "newer": False,
-            "error": None,
-        }
-    size = sum(map(len, files.values()))
-    assert result.pop("manifest").endswith("/manifest.jsonl")
+    assert stored.files == {path_for(form): service.pdf(form["id"]) for form in service.forms}
+    size = sum(map(len, stored.files.values()))
     read = [ObjectStoragePath(path).read_bytes() for path in result.pop("paths")]
     assert read == [service.pdf(form["id"]) for form in service.forms]
     assert result == {"stored": 12, "skipped": 0, "failed": 0, "not_tried": 0, "bytes": size}
@@ -91,23 +78,6 @@ def test_a_form_that_changed_is_a_further_file(service, stored, references):
 
     assert set(stored.files) == {path_for(form), path_for(changed)}
     assert stored.files[path_for(form)] != stored.files[path_for(changed)]
-
-
-def test_a_file_that_is_not_as_the_manifest_says_is_left_and_reported(service, stored, references):
-    form, other = service.add_form(), service.add_form()
-    stored.bring(references())
-    (stored.folder / path_for(form)).write_bytes(b"%PDF-1.4 forged")
-
-    result, error = stored.bring(references())
-
-    assert isinstance(error, AirflowFailException)
-    assert f"form {form['id']}: " in str(error)
-    assert "is not the file that the earlier manifest names" in str(error)
-    assert (result["failed"], result["skipped"]) == (1, 1)
-    assert result["paths"] == [None, str(stored.folder / path_for(other))]
-    assert stored.files[path_for(form)] == b"%PDF-1.4 forged"
-    assert ends(stored) == ["failed", "skipped"]
-    assert stored.manifest[1]["form"] == other["id"]
 
 
 def test_full_records_need_no_listing(service, on_disk, references):
@@ -148,7 +118,7 @@ ODD = [["x"], [[1]], True, 1.5, {"jobID": {"a": 1}}, "x y", "\ud800", "0001-01-0
         *("jobDetails", "formName", "formPDFURL"),
     ],
 )
-def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field, value):
+def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, caplog, field, value):
     odd, other = service.add_form(created=NOON), service.add_form(created=NOON)
 
     result, error = on_disk.bring([{"id": odd["id"], field: value}, {"id": other["id"]}])
@@ -156,7 +126,7 @@ def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field, value):
     assert error is None
     assert result["stored"] == 2
     assert sorted(on_disk.files.values()) == sorted(service.pdf(form["id"]) for form in (odd, other))
-    assert [line["newer"] for line in on_disk.manifest] == [False, False]
+    assert "newer" not in caplog.text
 
 
 @pytest.mark.parametrize("value", [["x"], True, {"a": 1}, "x y", "\ud800", ""], ids=ascii)
@@ -170,7 +140,7 @@ def test_the_listing_is_not_narrowed_to_what_is_no_identifier(service, on_disk, 
 
 
 @pytest.mark.parametrize("value", ODD, ids=ascii)
-def test_an_odd_record_that_is_not_in_the_listing_is_reported_as_it_came(service, on_disk, value):
+def test_an_odd_record_that_is_not_in_the_listing_is_reported(service, on_disk, value):
     other = service.add_form()
 
     result, error = on_disk.bring(
@@ -179,9 +149,6 @@ def test_an_odd_record_that_is_not_in_the_listing_is_reported_as_it_came(service
 
     assert "form 999999 is not in the listing (all forms)" in str(error)
     assert (result["failed"], result["stored"]) == (1, 1)
-    assert ends(on_disk) == ["failed", "stored"]
-    shown = "0001-01-01T00:00:00+14:00" if value == ODD[-2] else value
-    assert on_disk.manifest[0]["lastUpdatedOnDateTime"] == shown
 
 
 def test_a_full_record_with_odd_values_is_stored_without_the_listing(service, on_disk, references):
@@ -204,7 +171,8 @@ def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
     assert sorted(on_disk.files) == sorted(path_for(service.forms[index]) for index in (0, 11))
 
 
-def test_the_newer_version_is_stored_and_reported(service, on_disk, references):
+def test_the_newer_version_is_stored_and_reported(service, on_disk, references, caplog):
+    caplog.set_level(logging.INFO)
     form = service.add_form(created=NOON)
     asked = references()
     changed = service.update_form(form["id"])
@@ -212,7 +180,8 @@ def test_the_newer_version_is_stored_and_reported(service, on_disk, references):
     on_disk.bring([*asked, form["id"]])
 
     assert on_disk.files == {path_for(changed): service.pdf(form["id"])}
-    assert [line["newer"] for line in on_disk.manifest] == [True, False]
+    [said] = [record.getMessage() for record in caplog.records if "a newer version" in record.getMessage()]
+    assert f"form {form['id']} stored" in said
     assert len(service.requests_to(*PDFS)) == 1
 
 
@@ -222,8 +191,8 @@ def test_inputs_of_one_version_are_fetched_once(service, on_disk, references):
     result, _ = on_disk.bring([*references(), *references(), *references("full"), 5001])
 
     assert len(service.requests_to(*PDFS)) == 1
-    assert len({line["sha256"] for line in on_disk.manifest}) == 1
-    assert ends(on_disk) == ["stored", "stored", "stored", "skipped"]
+    assert len(set(result["paths"])) == 1
+    assert (result["stored"], result["skipped"]) == (3, 1)
     assert result["bytes"] == len(service.pdf(5001))
 
 
@@ -235,7 +204,7 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert isinstance(error, AirflowFailException)
     assert str(error).splitlines()[0] == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
     assert "forms[0]: form 4711 is not in the listing (all forms)" in str(error)
-    assert ends(on_disk) == ["failed", "stored"]
+    assert stored_ones(result) == [False, True]
 
 
 def test_something_else_in_the_place_of_a_file_does_not_stop_the_others(service, on_disk, references):
@@ -246,14 +215,12 @@ def test_something_else_in_the_place_of_a_file_does_not_stop_the_others(service,
     place.unlink()
     (place / "inside").mkdir(parents=True)
 
-    result, error = on_disk.bring(references(), manifest="second.jsonl")
+    result, error = on_disk.bring(references())
 
     assert isinstance(error, AirflowException)
     assert not isinstance(error, AirflowFailException)
     assert (result["failed"], result["skipped"]) == (1, 2)
-    lines = [json.loads(line) for line in (on_disk.folder / "second.jsonl").read_text().splitlines()]
-    assert [line["outcome"] for line in lines].count("failed") == 1
-    assert sorted(on_disk.files.keys() - {"second.jsonl"}) == others
+    assert sorted(on_disk.files) == others
 
 
 def test_what_a_storages_library_raises_does_not_stop_the_others(service, stored, references, monkeypatch):
@@ -275,21 +242,8 @@ def test_what_a_storages_library_raises_does_not_stop_the_others(service, stored
     assert "form 5002: " in str(error)
     assert "EndpointConnectionError" in str(error)
     assert (result["stored"], result["failed"]) == (2, 1)
-    assert ends(stored) == ["stored", "failed", "stored"]
+    assert stored_ones(result) == [True, False, True]
     assert len(stored.files) == 2
-
-
-@pytest.mark.parametrize("content", ["no manifest", "[" * 100_000, "{}"])
-def test_a_copy_of_a_manifest_that_cannot_be_read_is_done_without(service, on_disk, references, content):
-    service.seed_forms(2)
-    on_disk.bring(references())
-    (copy,) = (on_disk.folder / "_latest").iterdir()
-    copy.write_text(content)
-
-    result, error = on_disk.bring(references(), manifest="second.jsonl")
-
-    assert error is None
-    assert result["skipped"] == 2
 
 
 @pytest.mark.parametrize(("status", "retried"), [(503, True), (401, False)])
@@ -333,10 +287,10 @@ def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, reference
     service.seed_forms(3)
     service.fail("GET", "/forms/5002/pdf", fault, every=True)
 
-    _, error = on_disk.bring(references("full"), max_bytes=10_000, max_seconds="1")
+    result, error = on_disk.bring(references("full"), max_bytes=10_000, max_seconds="1")
 
     assert isinstance(error, AirflowFailException) is not retried
-    assert ends(on_disk) == ["stored", "failed", "stored"]
+    assert stored_ones(result) == [True, False, True]
     assert said in str(error)
     assert len(on_disk.files) == 2
 
@@ -402,9 +356,9 @@ def test_neither_the_token_nor_a_signed_url_is_shown(service, on_disk, reference
         files.fail("GET", "/forms/5004/pdf", faults.Truncated(), call=1)
         result, error = on_disk.bring(references(), allow_private_addresses=True)
 
-    shown = [str(error), repr(error), json.dumps(result), (on_disk.folder / "manifest.jsonl").read_text()]
+    shown = [str(error), repr(error), json.dumps(result)]
     shown += [record.getMessage() for record in caplog.records if not record.name.startswith("uvicorn")]
-    assert ends(on_disk) == ["stored", "failed", "failed", "stored"]
+    assert stored_ones(result) == [True, False, False, True]
     assert not [text for text in shown if "signature" in text or TOKEN in text]
     assert not any("authorization" in request.headers for request in files.requests)
     assert TOKEN not in repr(files.requests)
@@ -422,7 +376,7 @@ def test_failures_in_a_row_stop_the_transfer_and_leave_the_rest_to_a_retry(
 
     assert not isinstance(error, AirflowFailException)
     assert (result["failed"], result["not_tried"]) == (MAX_FAILURES_IN_A_ROW, 10)
-    assert len(on_disk.manifest) == len(forms)
+    assert len(result["paths"]) == len(forms)
     assert "and 0 more" not in str(error)
 
 
@@ -475,7 +429,6 @@ def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, st
     assert not task.is_alive()
     assert "the task was stopped" in str(failed[0])
     assert stored.files == {}
-    assert not (stored.folder / "manifest.jsonl").exists()
 
 
 def test_so_many_are_fetched_at_once(service, on_disk, references):
@@ -530,7 +483,6 @@ def test_values_lead_to_no_other_folder(service, on_disk):
         ("path_template", "{form_id}/{version", "path_template: "),
         ("path_template", "/{form_id}/{version}", "should be a path below the destination"),
         ("path_template", "../{form_id}/{version}", "should be a path below the destination"),
-        ("manifest", "a/../../b", "should be a path below the destination"),
         ("max_concurrency", 65, "should be at most 64"),
         ("max_bytes", 0, "at least 1"),
         ("max_seconds", "0.5", "at least 1"),
@@ -560,32 +512,12 @@ def test_forms_may_come_as_json_of_a_template(service, on_disk, references):
     assert "end its template with | tojson" in str(error)
 
 
-def test_what_is_no_manifest_is_not_replaced(service, on_disk):
-    on_disk.folder.mkdir(parents=True)
-    (on_disk.folder / "manifest.jsonl").write_text("somebody's notes\n")
-
-    _, error = on_disk.bring([])
-
-    assert isinstance(error, AirflowFailException)
-    assert (on_disk.folder / "manifest.jsonl").read_text() == "somebody's notes\n"
-
-
 def test_no_forms_are_no_error(on_disk):
     result, error = on_disk.bring([])
 
     assert error is None
     assert result["stored"] == 0
-    assert on_disk.manifest == []
-
-
-def test_each_run_and_mapped_task_has_a_manifest_of_its_own():
-    operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[], destination="/tmp/x")
-    names = []
-    for map_index in (-1, 3):
-        context = {**context_for(None, map_index=map_index), "run_id": "run"}
-        names.append(operator.render_template(operator.manifest, context))
-
-    assert names == ["manifests/dag/task/run.jsonl", "manifests/dag/task/run/3.jsonl"]
+    assert on_disk.files == {}
 
 
 def test_the_hook_stores_one_file(service, stored):

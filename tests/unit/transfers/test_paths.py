@@ -5,7 +5,7 @@ from urllib.parse import unquote
 import pytest
 
 from fsm_provider.api import Form
-from fsm_provider.transfers.pdfs.paths import PathTemplate
+from fsm_provider.transfers.pdf_paths import PathTemplate
 
 TIME = "2026-03-01T12:00:00Z"
 VERSION = "2026-03-01T120000.000000Z"

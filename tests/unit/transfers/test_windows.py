@@ -7,11 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 import duckdb
 import psycopg2
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmError
 from fsm_provider.testing import faults
-from tests.capabilities import MOVES_ARE_REFUSED
 from tests.distributed.backends import missing, postgresql
 from tests.pages import DOCS, blocks
 from tests.unit.transfers.test_exports import COLUMNS, export
@@ -65,16 +63,15 @@ def dataset(service, connect, tmp_path):
     return Dataset(tmp_path / "forms")
 
 
-@pytest.mark.parametrize("partition_by", [None, "property", "day"])
-def test_the_view_has_the_latest_version_of_each_form(service, dataset, partition_by):
+def test_the_view_has_the_latest_version_of_each_form(service, dataset):
     changed, other = (service.add_form(updated=DAY, property_id=7) for _ in range(2))
-    dataset.export(DAY, partition_by=partition_by)
+    dataset.export(DAY)
     assert dataset.latest("id", "propertyID") == [(changed["id"], "7"), (other["id"], "7")]
 
     service.update_form(changed["id"], updated=DAY + timedelta(days=1), formName="new", propertyID="8")
     new = service.add_form(updated=DAY + timedelta(days=1), property_id=9)
     for _ in range(2):
-        dataset.export(DAY + timedelta(days=1), partition_by=partition_by)
+        dataset.export(DAY + timedelta(days=1))
 
     assert dataset.latest("id", "formName", "propertyID", "window_start") == [
         (changed["id"], "new", "8", date(2026, 11, 23)),
@@ -127,36 +124,6 @@ def test_a_window_without_a_form_is_read(service, dataset):
     assert dataset.latest("id") == [(form["id"],)]
 
 
-@MOVES_ARE_REFUSED.needed
-def test_a_window_that_failed_half_way_is_not_read(service, dataset):
-    first = service.add_form(updated=DAY, property_id=7)
-    dataset.export(DAY, partition_by="property")
-    following = DAY + LOOK_BACK + timedelta(days=1)
-    half = [service.add_form(updated=following, property_id=number)["id"] for number in (8, 9)]
-    in_its_place = dataset.window(following) / "property=9" / "forms.parquet"
-    in_its_place.mkdir(parents=True)
-
-    with pytest.raises(OSError, match=r"forms\.parquet"):
-        dataset.export(following, partition_by="property")
-
-    in_its_place.rmdir()
-    assert (dataset.window(following) / "property=8" / "forms.parquet").exists()
-    assert dataset.latest("id") == [(first["id"],)]
-    dataset.export(following, partition_by="property")
-    assert dataset.latest("id") == [(form,) for form in (first["id"], *half)]
-
-
-def test_a_file_that_the_manifest_does_not_name_is_not_read(service, dataset):
-    gone, form = (service.add_form(updated=day)["id"] for day in (DAY - 2 * LOOK_BACK, DAY))
-    file = dataset.export(DAY)
-    before = dataset.export(DAY - 2 * LOOK_BACK)
-
-    before.rename(file.with_name("leftover.parquet"))
-    before.with_name("_manifest.json").unlink()
-
-    assert dataset.latest("id") == [(form,)], f"{gone} is in the leftover"
-
-
 def test_a_column_that_comes_later_is_null_in_earlier_windows(service, dataset):
     early = service.add_form(updated=DAY)
     dataset.export(DAY)
@@ -180,13 +147,6 @@ def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
     assert dataset.latest("formName") == [("new",)]
 
 
-def test_a_window_with_another_look_back_is_refused(service, dataset):
-    dataset.export(DAY)
-
-    with pytest.raises(AirflowFailException, match="holds another export"):
-        export(dataset.window(DAY), format="parquet", updated_since=DAY - 2 * LOOK_BACK)
-
-
 def test_odd_values_are_in_the_view(service, dataset):
     service.add_form(updated=DAY, **ODD)
 
@@ -197,18 +157,6 @@ def test_odd_values_are_in_the_view(service, dataset):
     )
     assert (name, user, kind, job) == (ODD["formName"], None, "", 11)
     assert json.loads(extra) == EXTRA
-
-
-@pytest.mark.parametrize("character", "x\xfc\u5bb6\U0001f525")
-def test_any_property_has_a_partition_that_the_view_reads(service, dataset, character):
-    values = [None, "a/b", "50% *?[x]", "x y'q", "..", *(character * length for length in range(1, 120, 7))]
-    ids = [service.add_form(updated=DAY, propertyID=value)["id"] for value in values]
-
-    dataset.export(DAY, partition_by="property")
-
-    rows = dataset.latest("id", "propertyID", "property")
-    assert [row[:2] for row in rows] == list(zip(ids, values, strict=True))
-    assert all(value == folder for _, value, folder in rows if len(folder or "") < 20)
 
 
 # [START howto_copy_window]

@@ -7,4 +7,4 @@ from tests.unit.transfers.exporting import export
 
 with FakeFieldService() as service, TemporaryDirectory() as folder:
     service.add_form()
-    export({"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}, folder, {"format": "parquet"})
+    export({"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}, f"{folder}/forms.parquet", {})

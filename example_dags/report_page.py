@@ -1,13 +1,20 @@
-"""A report as one self-contained HTML page, for screen, phone and print: no script, no request."""
+"""A report as one self-contained HTML page, for screen, phone and print: no script, no request.
+
+Put this file, ``report_page.html.jinja`` and ``report_page.css`` beside the DAGs that import it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import BaseOperatorLink, ObjectStoragePath, XCom
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+from fsm_provider.storage.lineage import uri_for
 
 Tone = Literal["good", "notice", "bad", "unknown", "plain"]
 """Colour of a number; its label says the same in words."""
@@ -87,19 +94,52 @@ class Page:
 
     def render(self) -> str:
         """Return the HTML. Every text is escaped: names come from users."""
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         environment = Environment(
-            loader=PackageLoader("fsm_provider.reports", "."),
+            loader=FileSystemLoader(Path(__file__).parent),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        return environment.get_template("page.html.jinja").render(page=self)
+        return environment.get_template("report_page.html.jinja").render(page=self)
 
     def write(self, path: ObjectStoragePath) -> None:
         """Write the page; on S3 as ``text/html``, or a browser would save the file instead of showing it."""
         content_type = {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
         with path.open("wb", **content_type) as file:
             file.write(self.render().encode())
+
+
+class ReportLink(BaseOperatorLink):
+    """The page that the task wrote: ``page`` of its result, as :func:`report_url` returns it."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the URL; empty if the task wrote no page."""
+        result: Any = XCom.get_value(ti_key=ti_key, key="return_value")
+        page = result.get("page") if isinstance(result, dict) else None
+        return page if isinstance(page, str) else ""
+
+
+def link_to_report(reported: Any) -> None:
+    """Give a task the link; Airflow 2 shows only those of plugins and providers."""
+    if AIRFLOW_V_3_0_PLUS:
+        reported.operator.operator_extra_links = (ReportLink(),)
+
+
+def report_url(path: ObjectStoragePath, served_at: str | None) -> str:
+    """Return the URL of a page, for people.
+
+    Without ``served_at`` it is the URI of the file, on disk or in object storage. It is in the task's result;
+    Airflow shows no link, as a browser would not open it. It is never a signed URL, which would admit anyone
+    who can read the XCom.
+
+    :param path: the file.
+    :param served_at: the URL under which the file's folder is served.
+    """
+    if not served_at:
+        return Path(path.path).as_uri() if path.protocol in ("", "file") else uri_for(path)
+    return f"{served_at.rstrip('/')}/{quote(path.name)}"

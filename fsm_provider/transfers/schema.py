@@ -97,7 +97,11 @@ class Schema:
         fitting: dict[str, int | str] = {}
         others: dict[str, Any] = {}
         self._sort(record, "", fitting, others)
-        extra = to_json(dict(sorted(others.items())), by_alias=True).decode() if others else None
+        extra = (
+            to_json(dict(sorted(others.items())), by_alias=True, inf_nan_mode="null").decode()
+            if others
+            else None
+        )
         return [*map(fitting.get, self._parsers), extra]
 
     def _sort(

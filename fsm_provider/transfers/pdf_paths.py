@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from string import Formatter
@@ -10,11 +11,13 @@ from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError, FsmPdfUrlError
 from fsm_provider.api.form_filter import job_id_from
-from fsm_provider.transfers.names import MAX_NAME_BYTES, bounded_name
+from fsm_provider.state.digest import digest_for
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form
 
+MAX_NAME_BYTES = 255
+"""The limit of most storages for the name of a file or folder."""
 MAX_VALUE_LENGTH = 100
 """Characters of one value; a name may hold several."""
 MAX_SUFFIX = 8
@@ -104,15 +107,27 @@ def utc_time(value: Any) -> datetime | None:
 
 def _name(value: Any) -> str:
     text = str(UNKNOWN if value in (None, "") else value)
-    text = bounded_name(quote(text, safe="", errors="backslashreplace"), MAX_VALUE_LENGTH)
+    text = _shortened(quote(text, safe="", errors="backslashreplace"), MAX_VALUE_LENGTH)
     return text if text.strip(".") else text.replace(".", "%2E")
+
+
+def _shortened(quoted: str, max_bytes: int) -> str:
+    """Return the name if it fits into ``max_bytes``, else its beginning and a digest of all of it.
+
+    :param quoted: percent-encoded, hence without ``!``: a shortened name never equals another name.
+    """
+    encoded = quoted.encode()
+    if len(encoded) <= max_bytes:
+        return quoted
+    end = f"!{digest_for(quoted, 24)}"
+    return re.sub("%.?$", "", encoded[: max_bytes - len(end)].decode(errors="ignore")) + end
 
 
 def _bounded(name: str) -> str:
     stem, dot, suffix = name.rpartition(".")
     if len(suffix) > MAX_SUFFIX:
         stem, dot, suffix = name, "", ""
-    return bounded_name(stem, MAX_NAME_BYTES - len(dot + suffix)) + dot + suffix
+    return _shortened(stem, MAX_NAME_BYTES - len(dot + suffix)) + dot + suffix
 
 
 def _version(form: Form) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from threading import Event
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -28,17 +29,13 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_repeatable
 from fsm_provider.api.validation import parse_identifier
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.storage.lineage import report, uri_for, uri_for_records
-from fsm_provider.transfers.pdfs.manifest import KnownFile, KnownPdfs
-from fsm_provider.transfers.pdfs.outcomes import PdfEnd, PdfOutcome
-from fsm_provider.transfers.pdfs.paths import utc_time
+from fsm_provider.storage.lineage import report, uri_for_records
+from fsm_provider.transfers.pdf_paths import utc_time
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import ObjectStoragePath
-
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.storage.atomic_files import AtomicFiles
-    from fsm_provider.transfers.pdfs.paths import PathTemplate
+    from fsm_provider.transfers.pdf_paths import PathTemplate
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,19 +50,20 @@ class _StoppedError(Exception):
 class _Item:
     """An input and its outcome."""
 
-    def __init__(self, index: int, form: Form) -> None:
-        self.index = index
+    def __init__(self, form: Form) -> None:
         self.form = form
         self.requested = self.version
-        self.end: PdfEnd = "not_tried"
-        self.path: ObjectStoragePath | None = None
-        self.known: KnownFile | None = None
+        self.outcome: Literal["stored", "skipped", "failed", "not_tried"] = "not_tried"
+        self.name: str | None = None
+        self.size = 0
         self.error: FsmError | None = None
 
-    def record(
-        self, end: PdfEnd, path: ObjectStoragePath | None, known: KnownFile | None, error: FsmError | None
-    ) -> None:
-        self.end, self.path, self.known, self.error = end, path, known, error
+    def fail(self, error: FsmError) -> None:
+        self.outcome, self.error = "failed", error
+
+    def store(self, name: str, *, size: int | None = None) -> None:
+        self.outcome = "skipped" if size is None else "stored"
+        self.name, self.size, self.error = name, size or 0, None
 
     @property
     def version(self) -> datetime | None:
@@ -73,25 +71,14 @@ class _Item:
         return utc_time(self.form.last_updated_on_date_time)
 
     @property
+    def is_newer(self) -> bool:
+        return self.requested is not None and self.version != self.requested
+
+    @property
     def needs_lookup(self) -> bool:
         """Whether its URL may be the cause: missing, expired or refused."""
         return isinstance(self.error, FsmPdfUrlError | FsmNotPdfError) or (
             isinstance(self.error, FsmApiError) and not is_repeatable(self.error)
-        )
-
-    def as_outcome(self) -> PdfOutcome:
-        file, etag = self.known or (None, None)
-        return PdfOutcome(
-            index=self.index,
-            form=self.form.id,
-            lastUpdatedOnDateTime=self.form.as_json()["lastUpdatedOnDateTime"],
-            path=uri_for(self.path) if self.path else None,
-            sha256=file.sha256 if file else None,
-            bytes=file.size if file else None,
-            etag=etag,
-            outcome=self.end,
-            newer=self.requested is not None and self.version != self.requested,
-            error=str(self.error) if self.error else None,
         )
 
 
@@ -102,9 +89,6 @@ class PdfTransfer:
     that helps. After ``MAX_FAILURES_IN_A_ROW`` transient failures in a row, no more are tried.
 
     :param forms: references to forms, records of forms, or bare identifiers.
-    :param files: where the PDFs go.
-    :param known: the PDFs stored already.
-    :param concurrency: how many forms at once.
     :param limits: for each PDF.
     :raises FsmInputError: naming the first of ``forms`` that is not a form.
     """
@@ -116,16 +100,14 @@ class PdfTransfer:
         fsm_conn_id: str,
         files: AtomicFiles,
         template: PathTemplate,
-        known: KnownPdfs,
         concurrency: int,
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         given = parse_forms(forms, self._hook.client.settings.server_timezone)
-        self._items = [_Item(index, form) for index, form in enumerate(given)]
+        self._items = [_Item(form) for form in given]
         self._files = files
         self._template = template
-        self._known = known
         self._concurrency = concurrency
         self._limits = limits
         self._stopping = Event()
@@ -136,7 +118,6 @@ class PdfTransfer:
 
     def run(self) -> None:
         """Store the files; returns once no download is under way."""
-        _ = self._files.folder.fs  # created once, before threads share it
         self._store_all(self._items)
         remaining = [item for item in self._items if item.needs_lookup]
         while remaining and not self._stopping.is_set():
@@ -156,24 +137,25 @@ class PdfTransfer:
         self._stopping.set()
 
     @property
-    def outcomes(self) -> list[PdfOutcome]:
-        """The outcome of each input, in order."""
-        return [item.as_outcome() for item in self._items]
-
-    @property
     def paths(self) -> list[str | None]:
         """The path of each input's PDF, with the storage's connection; None where it is not stored."""
-        return [str(item.path) if item.path else None for item in self._items]
+        folder = self._files.folder
+        return [str(folder / item.name) if item.name else None for item in self._items]
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each input that failed."""
+        return [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error]
 
     @property
     def complete(self) -> bool:
         """Whether every file is stored."""
-        return all(item.end in ("stored", "skipped") for item in self._items)
+        return all(item.name for item in self._items)
 
     @property
     def retry_could_help(self) -> bool:
         """Whether a retry of the task could store what is missing."""
-        return self.passing_error is not None or any(item.end == "not_tried" for item in self._items)
+        return self.passing_error is not None or any(item.outcome == "not_tried" for item in self._items)
 
     @property
     def passing_error(self) -> FsmError | None:
@@ -184,13 +166,10 @@ class PdfTransfer:
     @property
     def counts(self) -> dict[str, int]:
         """The number of inputs by outcome, and the bytes that were stored."""
-        ends = Counter[str](item.end for item in self._items)
-        stored = {
-            item.path: item.known.file.size for item in self._items if item.known and item.end == "stored"
-        }
+        outcomes = Counter[str](item.outcome for item in self._items)
         return {
-            **{end: ends[end] for end in ("stored", "skipped", "failed", "not_tried")},
-            "bytes": sum(stored.values()),
+            **{outcome: outcomes[outcome] for outcome in ("stored", "skipped", "failed", "not_tried")},
+            "bytes": sum({item.name: item.size for item in self._items if item.size}.values()),
         }
 
     @property
@@ -198,55 +177,68 @@ class PdfTransfer:
         """The same in one line."""
         counts = self.counts
         size = counts.pop("bytes")
-        parts = [f"{number} {end.replace('_', ' ')}" for end, number in counts.items() if number]
+        parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]
         return f"{len(self._items)} PDFs: {', '.join(parts) or 'nothing to do'}; {size:,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
-        versions: dict[tuple[int, datetime | None], list[_Item]] = defaultdict(list)
+        by_name: dict[str, list[_Item]] = defaultdict(list)
         for item in items:
-            versions[item.form.id, item.version].append(item)
+            try:
+                by_name[self._template.path_for(item.form)].append(item)
+            except FsmPdfUrlError as error:
+                item.fail(error)
+        there = self._already_there(list(by_name))
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
-                for work in [pool.submit(self._process, same) for same in versions.values()]:
+                for work in [
+                    pool.submit(self._process, name, same, name in there) for name, same in by_name.items()
+                ]:
                     work.result()
             except BaseException:
                 self.interrupt()
                 raise
 
-    def _process(self, same: list[_Item]) -> None:
+    def _already_there(self, names: list[str]) -> set[str]:
+        """Return which of these files are stored, from one listing of the folder that they have in common."""
+        if not names:
+            return set()
+        folder = self._files.folder
+        files = folder.fs
+        paths = {files._strip_protocol((folder / name).path): name for name in names}
+        parent = folder / posixpath.commonpath([posixpath.dirname(name) for name in names])
+        files.invalidate_cache()  # others write there too
+        return {paths[path] for path in paths.keys() & set(files.find(parent.path))}
+
+    def _process(self, name: str, same: list[_Item], is_there: bool) -> None:
         if self._stopping.is_set():
             return
         item = max(same, key=lambda one: bool(one.form.form_pdf_url))
         try:
-            self._fetch(item)
+            size = None if is_there else self._fetch(name, item.form)
             self._failures_in_a_row = 0
+            for one in same:
+                one.store(name, size=size)
         except _StoppedError:
             return
         except FsmError as error:
-            item.record("failed", None, None, error)
+            for one in same:
+                one.fail(error)
             self._stop_after_failures(error)
         except Exception as error:  # noqa: BLE001 - each storage's library has errors of its own
-            path = self._template.path_for(item.form)
-            reason = f"form {item.form.id}: {path}: {type(error).__name__}: {error}"
-            item.record("failed", None, None, FsmStorageError(reason))
+            reason = f"form {item.form.id}: {name}: {type(error).__name__}: {error}"
+            for one in same:
+                one.fail(FsmStorageError(reason))
         except BaseException:
             self.interrupt()
             raise
-        for other in same:
-            other.record(item.end, item.path, item.known, item.error)
         if not item.needs_lookup:
             self._log(item)
 
-    def _fetch(self, item: _Item) -> None:
-        name = self._template.path_for(item.form)
-        path = self._files.folder / name
-        if known := self._known.find(name, item.form.id):
-            item.record("skipped", path, known, None)
-            return
+    def _fetch(self, name: str, form: Form) -> int:
         stored = self._hook.client.download_pdf(
-            item.form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
+            form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
         )
-        item.record("stored", path, self._known.add(name, stored), None)
+        return stored.size
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -286,8 +278,11 @@ class PdfTransfer:
             self._stopping.set()
 
     def _log(self, item: _Item) -> None:
-        level, what = (logging.ERROR, item.error) if item.error else (logging.INFO, item.path)
-        logger.log(level, "%s: form %s %s: %s", next(self._finished), item.form.id, item.end, what)
+        level, what = (logging.ERROR, item.error) if item.error else (logging.INFO, item.name)
+        newer = ", a newer version than the one asked for" if item.name and item.is_newer else ""
+        logger.log(
+            level, "%s: form %s %s: %s%s", next(self._finished), item.form.id, item.outcome, what, newer
+        )
 
     def _sleep(self, seconds: float) -> None:
         """Wait between two attempts at a request; raise as soon as the transfer is stopped."""
