@@ -156,5 +156,16 @@ def _same(expected: int | str | None, found: int | str | None) -> bool:
     return found is not None and spelled(expected) == spelled(found)
 
 
+def seconds_of(value: Any) -> float | None:
+    """Return a time as seconds since 1970, None if it is none.
+
+    Of a time that a clock has shown twice, when summer time ends, it is the later one: it is not before a
+    lower bound that it may have reached.
+    """
+    if not isinstance(value, datetime):
+        return None
+    return max(value.timestamp(), value.replace(fold=1).timestamp())
+
+
 def _at_or_after(found: Any, bound: Any) -> bool:
-    return bound is None or not isinstance(found, datetime) or found >= bound
+    return bound is None or not isinstance(found, datetime) or max(found, found.replace(fold=1)) >= bound

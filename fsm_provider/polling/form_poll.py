@@ -13,7 +13,7 @@ from fsm_provider.api.forms import reference_to
 from fsm_provider.api.listing import Listing
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.models import Form, Page
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollResult
+from fsm_provider.polling.old_polls import MAX_CLOCK_SKEW, PollResult
 from fsm_provider.state.digest import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from typing import Any, NotRequired, TypedDict
 from fsm_provider.api.form_filter import FormFilter, FormReference, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.emitted_forms import EmittedForms
+from fsm_provider.polling.old_polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 from fsm_provider.polling.pending_forms import NewForm, PendingForms
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 from fsm_provider.polling.replays import Replay
 
 logger: logging.Logger = logging.getLogger(__name__)

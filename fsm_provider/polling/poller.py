@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
     from fsm_provider.api.settings import Settings
     from fsm_provider.polling.form_poll import FormPoll
-    from fsm_provider.polling.polls import PollQuery, PollResult
+    from fsm_provider.polling.old_polls import PollQuery, PollResult
 
 logger: logging.Logger = logging.getLogger(__name__)
 

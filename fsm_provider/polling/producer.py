@@ -31,7 +31,7 @@ else:
     SharedStreamProducer = object
 
 if TYPE_CHECKING:
-    from fsm_provider.polling.polls import PollQuery, PollResult
+    from fsm_provider.polling.old_polls import PollQuery, PollResult
     from fsm_provider.polling.watch import FormWatch
 
 logger: logging.Logger = logging.getLogger(__name__)

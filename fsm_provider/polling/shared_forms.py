@@ -17,7 +17,7 @@ from typing import Any
 
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.form_waits import BEGINNING, FormIndex, FormWait, FormWaits
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
+from fsm_provider.polling.old_polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 
 LOOK_BACK = timedelta(hours=1)
 """How far a poll goes back before the start of the one before it."""

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.form_filter import FormFilter
+from fsm_provider.polling.old_polls import PollQuery, PollResult
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.polls import PollQuery, PollResult
 from fsm_provider.polling.unexpected_errors import keep_polling
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.form_filter import FormReference
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.form_waits import FormWait
+from fsm_provider.polling.old_polls import PollQuery
 from fsm_provider.polling.poller import FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.shared_forms import SharedForms
 from fsm_provider.polling.unexpected_errors import keep_polling
 from fsm_provider.polling.wait_calls import FailureTolerance, WaitCall

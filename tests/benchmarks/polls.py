@@ -9,7 +9,7 @@ from datetime import timedelta
 from fsm_provider.api.form_filter import FormFilter, FormReference
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_waits import FormWait
-from fsm_provider.polling.polls import PollResult
+from fsm_provider.polling.old_polls import PollResult
 from fsm_provider.polling.shared_forms import SharedForms
 from tests.benchmarks.case import Case, Extent
 from tests.benchmarks.results import Round, Row

@@ -9,7 +9,7 @@ import pytest
 
 from fsm_provider.api.form_filter import FormFilter, format_time
 from fsm_provider.polling.new_forms import NewFormTracker
-from fsm_provider.polling.polls import MAX_CLOCK_SKEW, PollQuery, PollResult
+from fsm_provider.polling.old_polls import MAX_CLOCK_SKEW, PollQuery, PollResult
 from fsm_provider.polling.replays import Replay
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

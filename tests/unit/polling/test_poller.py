@@ -22,8 +22,8 @@ from fsm_provider.api.errors import (
     FsmServerError,
 )
 from fsm_provider.api.form_filter import FormFilter, format_time
+from fsm_provider.polling.old_polls import PollQuery
 from fsm_provider.polling.poller import MAX_PAGE_GAP, FormPoller, PollFailure, poll_forever
-from fsm_provider.polling.polls import PollQuery
 from fsm_provider.polling.threads import MAX_THREADS, run_in_thread
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import FsmFormTrigger
@@ -408,7 +408,7 @@ def test_a_request_that_hangs_does_not_keep_the_process_alive(monkeypatch):
 import asyncio
 from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.polling.poller import FormPoller
-from fsm_provider.polling.polls import PollQuery
+from fsm_provider.polling.old_polls import PollQuery
 
 async def main():
     try:

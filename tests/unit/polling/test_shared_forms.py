@@ -8,7 +8,7 @@ import pytest
 from fsm_provider.api.form_filter import FormFilter, parse_reference_time
 from fsm_provider.polling.criteria import FormCriteria
 from fsm_provider.polling.form_waits import FormWait
-from fsm_provider.polling.polls import PollQuery, PollResult
+from fsm_provider.polling.old_polls import PollQuery, PollResult
 from fsm_provider.polling.shared_forms import CHECK_INTERVAL, ESTIMATE_AGE, MIN_CHECKS, SharedForms
 from tests.seeds import SEED
 from tests.unit.polling.references import DAY, NOON, reference

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fsm_provider.api.form_filter import FormFilter
-from fsm_provider.polling.polls import PollQuery
+from fsm_provider.polling.old_polls import PollQuery
 from fsm_provider.polling.shared_polls import ALONE_SECONDS, MAX_SHARED_RANGE, PollMember, shared_polls
 from fsm_provider.testing import faults
 from tests.unit.clocks import run_hurried
