@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from unicodedata import normalize
 
 from fsm_provider.api.errors import (
     FsmConnectionError,
@@ -19,7 +18,14 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     FsmUnauthorisedError,
 )
-from fsm_provider.api.form_filter import FormFilter, FormFilters, FormReference, job_id_from, seconds_of
+from fsm_provider.api.form_filter import (
+    FormFilter,
+    FormFilters,
+    FormReference,
+    job_id_from,
+    same_name,
+    seconds_of,
+)
 from fsm_provider.api.log_once import warn_once
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
@@ -328,10 +334,10 @@ def list_once(
 
 
 def _form_from(record: FormRecord, reference: FormReference) -> Form:
-    name, updated = record.form_name, seconds_of(record.last_updated_on_date_time)
+    updated = seconds_of(record.last_updated_on_date_time)
     return Form(
         record.id,
-        same_name(name if isinstance(name, str) else str(name or "")),
+        same_name(record.form_name),
         "" if record.property_id is None else spelled(record.property_id),
         "" if (job_id := job_id_from(record)) is None else spelled(job_id),
         seconds_of(record.created_on_date_time),
@@ -339,11 +345,6 @@ def _form_from(record: FormRecord, reference: FormReference) -> Form:
         "" if updated is not None else _digest_for(record),
         reference,
     )
-
-
-def same_name(name: str) -> str:
-    """Return a form's name as it is compared: two spellings that look the same are the same."""
-    return normalize("NFC", name).strip()
 
 
 def time_of(seconds: Time | None) -> datetime | None:
