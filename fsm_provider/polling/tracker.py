@@ -160,7 +160,7 @@ class NewForms:
         settled = self._settled()
         if settled is not None and self.floor is not None:
             self.floor = max(self.floor, settled - self._late_by)
-        entries = [(key, _as_pairs(self._emitted[key])) for key in (*CHUNKS, RECENT) if key in self._unsaved]
+        entries = [(key, _as_json(self._emitted[key])) for key in (*CHUNKS, RECENT) if key in self._unsaved]
         return [*entries, (WATERMARK, {"floor": self.floor, "watermark": settled})]
 
     def stored(self) -> None:
@@ -172,7 +172,7 @@ class NewForms:
         self.floor, self.watermark = watermark["floor"], watermark["watermark"]
         self._forgotten_before = self.floor or 0.0
         for key, entry in entries.items():
-            self._emitted[key] = self._remembered({one: dict(pairs) for one, pairs in entry.items()})
+            self._emitted[key] = self._remembered({one: versions_in(row) for one, row in entry.items()})
 
     def _settled(self) -> Time | None:
         """Return the watermark, or before it the time of the oldest form that is not confirmed.
@@ -193,5 +193,13 @@ class NewForms:
         return {identifier: versions for identifier, versions in kept.items() if versions}
 
 
-def _as_pairs(chunk: Versions) -> dict[str, Any]:
-    return {identifier: list(versions.items()) for identifier, versions in chunk.items()}
+def versions_in(row: list[Any]) -> dict[Time | str, Time]:
+    """Return the versions of a form as they are stored: a time, or a digest and a time."""
+    return dict(one if isinstance(one, list) else (one, one) for one in row)
+
+
+def _as_json(chunk: Versions) -> dict[str, Any]:
+    return {
+        identifier: [one if one == time else [one, time] for one, time in versions.items()]
+        for identifier, versions in chunk.items()
+    }

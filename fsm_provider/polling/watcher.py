@@ -146,9 +146,10 @@ class Watcher:
 
     def polled(self, query: Query, started: Time) -> None:
         """Note a complete poll. The service's time of the first one is the floor of ``now``."""
-        if self._failures:
+        self._polled_at = self._clock()
+        if self._failures and self.failing_since is None:
             logger.info("Polling for the asset '%s' succeeds again", self.watch["asset_name"])
-        self._failures, self._polled_at, self._logged_at = 0, self._clock(), float("-inf")
+            self._failures, self._logged_at = 0, float("-inf")
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
         if not self._has_begun:
