@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import format_time
 from fsm_provider.api.validation import parse_past
@@ -79,7 +81,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
 
 async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
     """Return a row for each asset, and set its watermark if that is asked for."""
-    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
     from airflow.utils.session import create_session
 
     if not AIRFLOW_V_3_0_PLUS:
@@ -114,8 +115,6 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
 
 
 def _store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
-    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
-
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.polling.asset_stores import sql_store_for
     from fsm_provider.state.server_asset_store import ServerAssetStore

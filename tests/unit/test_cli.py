@@ -59,7 +59,7 @@ def test_it_runs_as_a_module():
     [
         *[(name,) for name in COMMANDS],
         ("webhook", "verify"),
-        *[("watermark", name) for name in ("show", "rewind", "replay")],
+        *[("watermark", name) for name in ("show", "set")],
         *[("ledger", name) for name in ("list", "settle", "forget")],
     ],
     ids=" ".join,

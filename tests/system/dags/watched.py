@@ -1,5 +1,6 @@
 """DAGs that start with completed forms, and sensors that wait for theirs, many at once."""
 
+import os
 from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Variable, dag, task
@@ -14,16 +15,17 @@ LEAVE = "Leave to go on"
 POKE_INTERVAL = 2
 WATERMARK = "held_records_watermark"
 LOOK_BACK = timedelta(minutes=1)
-RECONCILE_BACK = timedelta(days=3)
+LATE_BY = timedelta(days=3)
+WAITS = {"source": "waits"}
+"""By which the service tells the listings of the sensors from those of the watcher."""
 
 watched = completed_forms(
     "watched_records",
     fsm_conn_id=CONN_ID,
     poll_interval=1,
     form_names=WATCHED_NAME,
-    look_back=LOOK_BACK,
-    reconcile_every=timedelta(seconds=10),
-    reconcile_back=RECONCILE_BACK,
+    start_from=os.environ.get("FSM_WATCHED_SINCE", "now"),
+    late_by=LATE_BY,
 )
 
 
@@ -70,7 +72,12 @@ def many_waits():
         return [params["first_job_id"] + number for number in range(params["jobs"])]
 
     FsmFormSensor.partial(
-        task_id="wait", fsm_conn_id=CONN_ID, poke_interval=POKE_INTERVAL, deferrable=True, timeout=1800
+        task_id="wait",
+        fsm_conn_id=CONN_ID,
+        query_params=WAITS,
+        poke_interval=POKE_INTERVAL,
+        deferrable=True,
+        timeout=1800,
     ).expand(job_id=job_ids())
 
 

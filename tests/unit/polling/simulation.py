@@ -506,6 +506,8 @@ async def draw_kills(rng, world, mode):
             await asyncio.sleep(rng.uniform(5, 900))
         world.triggerer.kill()
         began, world.triggerer = loop.time(), second
+        for trigger in list(world.triggers.values()) if second else []:
+            second.start(*trigger)
         if second is None:
             # What an outage that is longer than the look-back loses, only a strict day does not find again.
             await asyncio.sleep(rng.choice([1, 31, 35, 4000, *[3 * HOUR] * 4 * (mode == "strict")]))
@@ -544,7 +546,8 @@ def check_asset(world, mode, asset, url, log, counts):
         return []
     stored = asset.stored(url)
     if stored is None:
-        return [f"never began at {url}"]
+        is_refused = mode == "all-refused" and not asset.watch["property_ids"]
+        return [] if is_refused else [f"never began at {url}"]
     floor = asset.store.floors[watcher.prefix_for(url)]
     is_mine = (lambda form: form.id > 100_000) if url == TWO else (lambda form: form.id <= 100_000)
     ahead = defaultdict(float)

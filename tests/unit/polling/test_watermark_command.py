@@ -1,0 +1,126 @@
+"""The command that shows where assets' watchers are, and sets them to another time."""
+
+import asyncio
+from datetime import datetime
+
+import pytest
+
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.watcher import RESET, prefix_for
+from fsm_provider.polling.watermark_command import main
+from tests.capabilities import ASSETS, STATE_STORE
+from tests.unit.conftest import TOKEN
+from tests.unit.polling.test_watcher import service_of
+
+AT = "2026-01-06T08:00:00.000Z"
+ASSETS.require()
+
+
+@pytest.fixture(scope="session")
+def airflow_database():
+    """Airflow's tables, in the SQLite file of this test run's AIRFLOW_HOME."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture
+def asset(service, airflow_database, database_of_assets, connect):
+    """An active asset."""
+    from airflow.models.asset import AssetActive, AssetModel
+    from airflow.utils.session import create_session
+
+    connect(service)
+    with create_session() as session:
+        model = AssetModel(name="records", uri="fsm://fsm_default/forms/records", group="asset")
+        session.add(model)
+        session.flush()
+        session.add(AssetActive.for_asset(model))
+    yield
+    with create_session() as session:
+        for table in (AssetActive, AssetModel):
+            session.query(table).delete()
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command; returns its exit code, output and error."""
+
+    def run_command(*arguments):
+        capsys.readouterr()
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:  # the command line is wrong
+            code = ended.code
+        captured = capsys.readouterr()
+        assert TOKEN not in captured.out + captured.err
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def stored(key, value=None):
+    """Read what is stored with the asset, or store it."""
+    from airflow.utils.session import create_session
+
+    from fsm_provider.polling.watermark_command import _store_of
+    from fsm_provider.state.server_asset_store import active_assets
+
+    async def use(store):
+        return await store.aget(key) if value is None else await store.aset(key, value)
+
+    with create_session() as session:
+        (model,) = active_assets("records", session)
+        return asyncio.run(use(_store_of(model, "fsm_default", session)))
+
+
+@pytest.fixture(params=["in Airflow", "in a database"])
+def where(request, monkeypatch, asset):
+    if request.param == "in Airflow":
+        STATE_STORE.require()
+    is_in_airflow = request.param == "in Airflow"
+    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", is_in_airflow)
+
+
+def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
+    prefix, at = prefix_for(service_of(service)), datetime.fromisoformat(AT).timestamp()
+    assert run("show")[1].splitlines()[1].split() == ["records", "-", "-", "no", "watcher", "runs"]
+    stored(prefix + WATERMARK, {"watermark": at, "floor": at - 3600, "reset": None})
+
+    assert AT in run("show", "records")[1]
+    assert run("set", "records", "2026-01-05T08:00:00Z")[:2] == (
+        0,
+        "records: begins anew at 2026-01-05T08:00:00.000Z, once a watcher runs, and none does\n",
+    )
+
+    assert stored(prefix + RESET)["time"] == at - 86_400
+    assert "begins anew at 2026-01-05T08:00:00.000Z" in run("show")[1]
+    stored(prefix + WATERMARK, {"watermark": at, "floor": at, "reset": stored(prefix + RESET)["id"]})
+    assert "begins anew" not in run("show")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["show", "other"], 1, "there is no such asset"),
+        (["set", "other", AT], 1, "there is no such asset"),
+        (["set", "records", "2999-01-01"], 2, "is in the future"),
+        (["set", "records", "yesterday"], 2, "TIME"),
+    ],
+)
+def test_what_it_refuses(asset, run, arguments, code, error):
+    found = run(*arguments)
+
+    assert found[0] == code
+    assert error in found[2]
+
+
+def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(asset, run, monkeypatch, service):
+    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
+
+    code, _, error = run("show")
+
+    assert code == 2
+    assert "connection 'fsm_default' names no database as its state_conn_id" in error
