@@ -58,20 +58,9 @@ def completed_forms(
     Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
 
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
-    tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references, the
-    oldest first. While there are more, the next event follows after 15 s. Of a form that changes before it is
-    emitted, only the newest version is emitted.
-
-    Assets share their polls if their connection, ``poll_interval``, ``query_params``, ``form_category``,
-    ``form_name_id``, ``created_by_type`` and ``created_by_id`` are equal: a triggerer sends one listing for
-    all of them, and each picks its own forms, by property, job and form name.
-
-    Every form is emitted, even if a triggerer dies or the DAG is paused for a while; a second time only if
-    its watcher ends after an event is stored and before the watermark is. The watermark is stored with the
-    asset, for each service (base URL and account). It is lost once no DAG uses the asset.
-
-    What was updated before the asset began is history, and is never emitted, whatever arguments change. What
-    was updated since is emitted when a poll lists it: with another filter, that of the last ``late_by``.
+    tasks get by :func:`forms_from_events`. Every form is emitted, even if a triggerer dies or the DAG is
+    paused for a while; a second time only if its watcher ends after an event is stored and before that is
+    recorded. What was updated before the asset began is history, whatever arguments change.
 
     Define an asset once, in a module that its DAGs import. Where two DAGs define it with different arguments,
     both get the events of one definition, and :func:`forms_from_events` logs an error that names both.

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.log_once import warn_once
@@ -22,9 +21,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 CONFIGURATION = "fsm_forms/configuration"
-"""Key of what was announced last, since when, and of what it has replaced."""
-CONFLICT_WINDOW = timedelta(hours=1)
-"""A replaced configuration that comes back within this time probably belongs to a second DAG."""
+"""Key of what was announced last."""
 MAX_PAUSE = 30.0
 """Seconds, at most, between two attempts to read or to store."""
 SILENCE, SILENCE_WITHOUT_BEATS = 90.0, 600.0
@@ -54,9 +51,9 @@ class AssetEvents:
             claim = Claim(self._store, beats=self._is_by_restart)
             settings = await until_done(self._name, lambda: read_settings(watch["fsm_conn_id"]))  # noqa: B023
             watcher = Watcher(watch, settings.service, self._store, claim, self._check, settles)
-            await until_done(self._name, watcher.restore)
             self._watcher = watcher
             try:
+                await until_done(self._name, watcher.restore)
                 source = source_of(watch, settings.service)
                 async with joined(source, watcher) as watcher.feed, aclosing(watcher.events()) as events:
                     async for forms in events:
@@ -85,41 +82,29 @@ class AssetEvents:
                     self._name,
                 )
             await asyncio.sleep(1.0)
-        watch: Watch = found["watch"]
-        return watch
+        return cast(Watch, found)
 
     async def _check(self) -> None:
-        found = await self._store.aget(CONFIGURATION)
-        if found and found["watch"] != self._watch:
+        if await self._store.aget(CONFIGURATION) not in (None, self._watch):
             raise ReplacedError
 
 
 async def announce(watch: Watch, store: AssetStore) -> None:
-    """Store the configuration that the asset's watcher is to use from now on.
-
-    Log an error if another configuration replaced this one a short time ago.
-    """
-
-    async def put() -> None:
-        found = await store.aget(CONFIGURATION) or {}
-        replaced = found.get("replaced", {})
-        now = datetime.now(UTC)
-        if found and found["watch"] != watch:
-            age = now - datetime.fromisoformat(replaced.get("at", found["at"]))
-            if replaced.get("watch") == watch and age < CONFLICT_WINDOW:
-                _report_conflict(watch, found["watch"])
-            replaced = {"watch": found["watch"], "at": found["at"]}
-        await store.aset(CONFIGURATION, {"watch": watch, "at": now.isoformat(), "replaced": replaced})
-
-    await until_done(watch["asset_name"], put)
+    """Store the configuration that the asset's watcher is to use from now on."""
+    await until_done(watch["asset_name"], lambda: store.aset(CONFIGURATION, watch))
 
 
 async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Repeat an attempt to read or to store something until it succeeds."""
+    """Repeat an attempt to read or to store something until it succeeds.
+
+    :raises SupersededError: if another triggerer watches the asset.
+    """
     pause = 1.0
     while True:
         try:
             return await attempt()
+        except SupersededError:
+            raise
         except FsmError as error:  # of the connection, or of the database that it names
             key = asset_name, str(error)
             warn_once(
@@ -132,17 +117,3 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
             )
         await asyncio.sleep(pause)
         pause = min(2 * pause, MAX_PAUSE)
-
-
-def _report_conflict(watch: Watch, other: Watch) -> None:
-    one, two = dict(watch), dict(other)
-    different = [name for name, value in one.items() if value != two.get(name)]
-    logger.error(
-        "The configuration of the asset '%s' alternates: it was %s, then %s, and is now the former again. "
-        "Unless somebody has edited it back, two DAGs define the asset with different arguments, and it is "
-        "polled with those that Airflow has read last. Import the asset from one module, or give one of them "
-        "another name",
-        watch["asset_name"],
-        ", ".join(f"{name}={one[name]!r}" for name in different),
-        ", ".join(f"{name}={two.get(name)!r}" for name in different),
-    )

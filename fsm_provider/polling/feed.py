@@ -109,6 +109,7 @@ async def joined(source: Source, member: Member, covered_since: Time | None = No
         if not feed.size and feeds.get(source) is feed:
             del feeds[source]
             feed.stop()
+            feed.measure()
 
 
 class Feed:
@@ -118,6 +119,7 @@ class Feed:
     :param interval: seconds between two polls of changes.
     :param clock: our time, before the service has told its own.
     :param source: what is listed; None: any service is right.
+    :ivar waits: the number of its members that are deferred sensors.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class Feed:
         self._is_refused, self._one_by_one_until = False, float("-inf")
         self._asks_by_creation = False
         self._logged_at = float("-inf")
-        self.failures, self.polled_at = 0, _now()
+        self.failures, self.polled_at, self.waits = 0, _now(), 0
         self.stop: Callable[[], object] = lambda: None
         self.service = None if source is None else source.service
 
@@ -158,6 +160,7 @@ class Feed:
             no catch-up if the polls of changes go on from there.
         """
         self._members[member] = None
+        self.waits += not member.follows
         for place in member.places:
             self._by_place[place][member] = None
         start = self.time() if self._start is None else self._start
@@ -167,6 +170,7 @@ class Feed:
     def leave(self, member: Member) -> None:
         """Remove a member, if it is there."""
         if self._members.pop(member, False) is None:
+            self.waits -= not member.follows
             for place in member.places:
                 self._by_place[place].pop(member, None)
                 if not self._by_place[place]:
@@ -218,11 +222,11 @@ class Feed:
         self._start = started[0]
         self._failing_since, self._is_refused, self.failures = None, False, 0
         self.polled_at, self._logged_at = _now(), float("-inf")
-        self._measure("complete")
+        self.measure("complete")
 
     async def _changes_failed(self, error: FsmError, began: Time) -> None:
         self.failures += 1
-        self._measure("failed")
+        self.measure("failed")
         if _now() - self._logged_at >= LOG_EVERY:
             self._logged_at = _now()
             logger.warning("Polling for forms failed (%s in a row), and goes on: %s", self.failures, error)
@@ -238,18 +242,22 @@ class Feed:
             for member in self._members:
                 member.due = min(member.due, _now())
 
-    def _measure(self, result: str) -> None:
+    def measure(self, result: str | None = None) -> None:
+        """Set the gauges of the waits of its connection, the worst of its feeds; count a poll."""
         if self._source is None:
             return
         connection = self._source.fsm_conn_id
         metrics = AirflowMetrics(connection=connection)
         feeds = _feeds.get(asyncio.get_running_loop(), {}).items()
-        alike = [feed for source, feed in feeds if source.fsm_conn_id == connection]
-        metrics.incr("waits.polls", result=result)
-        metrics.gauge("waits", sum(feed.size for feed in alike))
-        metrics.gauge("waits.failures", max((feed.failures for feed in alike), default=0))
-        metrics.gauge("waits.poll_age", max((_now() - feed.polled_at for feed in alike), default=0.0))
-        metrics.gauge("waits.poll_interval", max((source.interval for source, _ in feeds), default=0.0))
+        alike = [(source, feed) for source, feed in feeds if source.fsm_conn_id == connection and feed.waits]
+        if result and self.waits:
+            metrics.incr("waits.polls", result=result)
+        elif result:
+            return
+        metrics.gauge("waits", sum(feed.waits for _, feed in alike))
+        metrics.gauge("waits.failures", max((feed.failures for _, feed in alike), default=0))
+        metrics.gauge("waits.poll_age", max((_now() - feed.polled_at for _, feed in alike), default=0.0))
+        metrics.gauge("waits.poll_interval", max((source.interval for source, _ in alike), default=0.0))
 
     # --- catch-up ---
 

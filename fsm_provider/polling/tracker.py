@@ -195,7 +195,8 @@ class NewForms:
 
 def versions_in(row: list[Any]) -> dict[Time | str, Time]:
     """Return the versions of a form as they are stored: a time, or a digest and a time."""
-    return dict(one if isinstance(one, list) else (one, one) for one in row)
+    pairs: list[Any] = [one if isinstance(one, list) else (one, one) for one in row]
+    return dict(pairs)
 
 
 def _as_json(chunk: Versions) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.assets.forms import completed_forms
+from fsm_provider.polling import polls as polls_module
 from fsm_provider.polling.asset_events import CONFIGURATION
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
@@ -308,7 +309,9 @@ def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form
     assert set(run_hurried(run())) == set(forms)
 
 
-def test_another_service_has_a_state_of_its_own(service, triggerers, connect):
+def test_another_service_has_a_state_of_its_own(service, triggerers, connect, monkeypatch):
+    monkeypatch.setattr(polls_module, "READ_CONNECTION_EVERY", 60.0)
+
     async def run(other):
         async with triggerers.watching() as watcher:
             await polled(watcher, service)
@@ -326,7 +329,7 @@ def test_another_service_has_a_state_of_its_own(service, triggerers, connect):
             return watcher.forms, [form, added]
 
     with FakeFieldService() as other:
-        forms, expected = run_hurried(run(other), hurry=200.0)
+        forms, expected = run_hurried(run(other), hurry=30.0)
 
     assert forms == expected
 
@@ -431,21 +434,6 @@ def test_without_a_configuration_it_says_so_every_minute(service, triggerers, ca
             await watcher.until(lambda: caplog.text.count(said) == 2)
 
     run_hurried(run(), hurry=60.0)
-
-
-def test_two_definitions_that_alternate_are_an_error_that_names_both(service, triggerers, caplog):
-    async def run():
-        async with triggerers.watching() as watcher:
-            for property_id in (7, 8, 7):
-                assert "alternates" not in caplog.text
-                watcher.configure(property_id=property_id)
-                await asyncio.sleep(2)
-
-    run_hurried(run())
-
-    (error,) = [message for message in caplog.messages if "alternates" in message]
-    assert "property_ids=['7']" in error
-    assert "property_ids=['8']" in error
 
 
 def test_assets_share_their_polls_and_each_emits_its_own_forms(service, triggerers):
