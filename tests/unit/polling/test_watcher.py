@@ -320,7 +320,7 @@ def test_another_service_has_a_state_of_its_own(service, triggerers, connect, mo
             await watcher.settle()
             other.seed_forms(5, first_created=ago(HOUR))
             connect(other, max_retries=0)
-            await polled(watcher, other, 2)
+            await polled(watcher, other, 5)
             added = other.add_form(id=900)["id"]
             await watcher.until(lambda: added in watcher.forms)
             connect(service, max_retries=0)
