@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from fsm_provider.polling.polls import Form, Query, Time
@@ -44,6 +45,8 @@ class NewForms:
         self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
         self._unsaved: set[str] = set()
         self._in_event: dict[int, Form] = {}
+        self._order: list[Form] = []
+        self._is_ordered = True
         self._older: dict[int, tuple[Time, Time]] = {}
 
     def begin(self, floor: Time, known: Iterable[str] = ()) -> None:
@@ -56,6 +59,7 @@ class NewForms:
         self._emitted = {key: {} for key in self._emitted}
         self._unsaved = set(known)
         self.pending, self._in_event, self._older = {}, {}, {}
+        self._is_ordered = False
 
     # --- questions ---
 
@@ -86,6 +90,7 @@ class NewForms:
         A version with an older time than an emitted one is that of a replica that lags, unless catch-ups show
         it, and no newer one, for longer than the look-back: then the clock of a phone is wrong.
         """
+        self._is_ordered = False
         for form in forms:
             if not self._wanted(form):
                 held = self.pending.get(form.id)
@@ -134,7 +139,8 @@ class NewForms:
     def next_event(self, max_forms: int) -> list[Form]:
         """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
         if not self._in_event:
-            oldest = sorted(self.pending.values(), key=lambda form: (form.time or 0.0, form.id))[:max_forms]
+            order = self._oldest_last()
+            oldest = [order.pop() for _ in range(min(max_forms, len(order)))]
             self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
         return list(self._in_event.values())
 
@@ -181,8 +187,17 @@ class NewForms:
         """
         if self.watermark is None:
             return None
-        held = (*self.pending.values(), *self._in_event.values())
-        return min([self.watermark, *(form.time for form in held if form.time is not None)])
+        pending = (form.time for form in reversed(self._oldest_last()) if form.time is not None)
+        in_event = (form.time for form in self._in_event.values() if form.time is not None)
+        return min([self.watermark, *islice(pending, 1), *in_event])
+
+    def _oldest_last(self) -> list[Form]:
+        if not self._is_ordered:
+            self._order = sorted(
+                self.pending.values(), key=lambda form: (form.time or 0.0, form.id), reverse=True
+            )
+            self._is_ordered = True
+        return self._order
 
     def _remembered(self, chunk: Versions) -> Versions:
         """Return a chunk without versions so old that they would not be emitted again."""
