@@ -9,9 +9,11 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
-from tests.system.dags.watched import LATE_BY, LEAVE
+from tests.system.dags.watched import LATE_BY, LEAVE, WATCHED_PROPERTY
 from tests.system.form_events import (
     DAG_ID,
+    CommonListing,
+    Waits,
     add,
     emitted,
     forms_from_run,
@@ -113,6 +115,21 @@ def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched
     times = times_emitted(airflow, [*early, *late])
     print(f"paused: forms by how often they were emitted: {Counter(times.values())}")
     assert set(times.values()) == {1}
+
+
+def test_where_the_account_wide_listing_is_refused_those_of_a_property_or_job_go_on(
+    airflow: LocalAirflow, watched: FakeFieldService
+) -> None:
+    refused = watched.fail("GET", "/forms", CommonListing(faults.Status(403)), every=True)
+    waits = Waits.start(airflow, watched, jobs=3)
+    waits.until_deferred()
+    form = watched.add_form(property_id=WATCHED_PROPERTY)["id"]
+
+    until_emitted(airflow, [form], "property_records")
+    waits.until_found(waits.complete(range(3)))
+
+    print(f"{refused.hits} listings, those of the whole account refused: 1 form emitted, 3 sensors done")
+    assert times_emitted(airflow, [form], "property_records") == {form: 1}
 
 
 def until_silent(service: FakeFieldService) -> None:

@@ -11,6 +11,7 @@ from fsm_provider.sensors.forms import FsmFormSensor
 
 CONN_ID = "fsm_watched"
 WATCHED_NAME = "Watched Record"
+WATCHED_PROPERTY = 77_001
 LEAVE = "Leave to go on"
 POKE_INTERVAL = 2
 WATERMARK = "held_records_watermark"
@@ -28,9 +29,22 @@ watched = completed_forms(
     late_by=LATE_BY,
 )
 
+of_property = completed_forms(
+    "property_records", fsm_conn_id=CONN_ID, poll_interval=1, property_id=WATCHED_PROPERTY
+)
+
 
 @dag(schedule=watched, catchup=False, max_active_runs=16)
 def watched_records():
+    @task
+    def read(*, triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    read()
+
+
+@dag(schedule=of_property, catchup=False, max_active_runs=16)
+def property_records():
     @task
     def read(*, triggering_asset_events):
         return forms_from_events(triggering_asset_events)
@@ -82,5 +96,6 @@ def many_waits():
 
 
 watched_records()
+property_records()
 held_records()
 many_waits()
