@@ -422,6 +422,28 @@ def test_two_triggerers_emit_each_form_once_and_one_takes_over(service, triggere
     assert forms == added
 
 
+def test_a_connection_that_cannot_be_used_is_an_error_once_and_a_corrected_one_is_used(
+    service, triggerers, connect, monkeypatch, caplog
+):
+    wrong = {**service.connection(), "host": "http://"}
+    if triggerers.kind == "restarted":
+        wrong = service.connection()  # names no database
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(wrong))
+
+    async def run():
+        async with triggerers.watching() as watcher:
+            await watcher.until(lambda: "The asset 'records' is not watched" in caplog.text)
+            await asyncio.sleep(100)
+            connect(service)
+            await polled(watcher, service)
+            form = service.add_form()["id"]
+            await watcher.until(lambda: watcher.forms == [form])
+
+    run_hurried(run(), hurry=60.0)
+
+    assert caplog.text.count("is not watched") == 1
+
+
 def test_without_a_configuration_it_says_so_every_minute(service, triggerers, caplog):
     async def run():
         async with triggerers.watching() as watcher:
