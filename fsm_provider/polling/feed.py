@@ -91,8 +91,17 @@ class Member(Protocol):
 @asynccontextmanager
 async def joined(source: Source, member: Member, covered_since: Time | None = None) -> AsyncIterator[Feed]:
     """Have a member take part in the feed of its source, which polls while it has members."""
-    loop = asyncio.get_running_loop()
-    feeds = _feeds.setdefault(loop, {})
+    feed = feed_of(source)
+    feed.join(member, covered_since)
+    try:
+        yield feed
+    finally:
+        feed.leave(member)
+
+
+def feed_of(source: Source) -> Feed:
+    """Return the feed of a source; the caller joins it at once."""
+    feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
     feed = feeds.get(source)
     if feed is None:
         lister = Lister(source)
@@ -101,15 +110,7 @@ async def joined(source: Source, member: Member, covered_since: Time | None = No
         task = asyncio.create_task(feed.run(), name="fsm feed", context=Context())
         task.add_done_callback(lambda _: lister.close())
         feed.stop = task.cancel
-    feed.join(member, covered_since)
-    try:
-        yield feed
-    finally:
-        feed.leave(member)
-        if not feed.size and feeds.get(source) is feed:
-            del feeds[source]
-            feed.stop()
-            feed.measure()
+    return feed
 
 
 class Feed:
@@ -168,13 +169,18 @@ class Feed:
         member.due = _now() + (member.check_after(self.time()) if goes_on else 0.0)
 
     def leave(self, member: Member) -> None:
-        """Remove a member, if it is there."""
+        """Remove a member, if it is there; the last one ends the feed."""
         if self._members.pop(member, False) is None:
             self.waits -= not member.follows
             for place in member.places:
                 self._by_place[place].pop(member, None)
                 if not self._by_place[place]:
                     del self._by_place[place]
+        feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
+        if not self._members and self._source is not None and feeds.get(self._source) is self:
+            del feeds[self._source]
+            self.stop()
+            self.measure()
 
     def time(self) -> Time:
         """Return the service's time; ours before it has answered."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 from unicodedata import normalize
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.form_filter import FormFilter
+from fsm_provider.api.form_filter import FormFilter, FormFilters
 from fsm_provider.polling.polls import Form, Query, Time
 
 CHECK_EVERY = 900.0
@@ -187,7 +187,7 @@ class Deferral:
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
-    :ivar woken: set once it is worth a poll on the worker.
+    :ivar woken: set once it is over, that is worth a poll on the worker.
     :ivar warn: logs a text.
     :ivar tolerance: seconds for which polls may fail.
     :ivar found: what counts of all that it has heard of, by id.
@@ -205,6 +205,7 @@ class Wait:
     failing_since: float | None = None
     failed_for: float | None = None
     follows: bool = field(default=False, init=False)
+    is_over: bool = False
     _warned_of: float = -1.0
 
     @property
@@ -236,29 +237,33 @@ class Wait:
             else:
                 self.found.pop(form.id, None)
         if self.criteria.are_met(self.found):
-            self.woken.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        self.is_over = True
+        self.woken.set()
 
     def polled(self, query: Query, started: Time) -> None:
         """Do nothing: it does not follow every poll."""
 
     def moved(self, service: str) -> None:
         """Wake: the worker asks the other service."""
-        self.woken.set()
+        self._wake()
 
     def fail(self, error: FsmError, since: float) -> None:
         """Wake for an error that is permanent or not tolerated any longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
-            self.woken.set()
+            self._wake()
         elif since != self._warned_of:
             self._warned_of = since
             self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")
 
-    def progress(self, wanted: FormFilter, deferral: Deferral) -> str:
+    def progress(self, filters: FormFilters, began: Time, deadline: Time) -> str:
         """Describe it while it goes on."""
         found = Found(self.criteria, self.found)
-        return progress(self.criteria.describe(wanted), deferral.began, deferral.deadline, str(found))
+        return progress(self.criteria.describe(FormFilter(**filters)), began, deadline, str(found))
 
 
 def progress(target: str, began: Time, deadline: Time, state: str) -> str:

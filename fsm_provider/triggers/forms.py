@@ -6,9 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from fsm_provider.api.form_filter import FormFilters
+    from fsm_provider.polling.feed import Feed
+    from fsm_provider.polling.waits import Deferral, Wait
 
 MIN_DEFERRAL = 15.0
 """Seconds that a trigger waits, at least, before its event.
@@ -78,44 +78,59 @@ class FsmFormTrigger(BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Wait until the sensor is to poll again: for its forms, an error, or its timeout."""
-        from fsm_provider.api.form_filter import FormFilter
-        from fsm_provider.polling.feed import joined
-        from fsm_provider.polling.polls import Query, Source
-        from fsm_provider.polling.waits import Criteria, Deferral, Wait
+        from fsm_provider.polling.waits import Deferral
 
-        deferral, wanted = Deferral(**self.wait), FormFilter(**self.filters)
+        deferral = Deferral(**self.wait)
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
         began, left = _now(), max(deferral.deadline - time.time(), shortest)
         rest = min(max(deferral.rest(self.poll_interval), shortest), left)
-        source = Source.of(
-            self.fsm_conn_id, deferral.service, self.filters, self.query_params, self.poll_interval
-        )
+        (wait, feed), call_later = self._joined(deferral), asyncio.get_running_loop().call_later
+        del deferral  # there may be very many
+        try:
+            while not wait.is_over and (still := began + left - _now()) > 0:
+                timer = call_later(min(still, self._until_next_line()), wait.woken.set)
+                await wait.woken.wait()
+                timer.cancel()
+                wait.woken.clear()
+                if not wait.is_over and _now() < began + left:
+                    times = self.wait["began"], self.wait["deadline"]
+                    self.log.info("%s", wait.progress(self.filters, *times))
+        finally:
+            feed.leave(wait)
+        waited = _now() - began
+        await asyncio.sleep(rest - waited)
+        ended = Deferral(**self.wait).ended(wait.failed_for, has_polled=waited > rest + self.poll_interval)
+        yield TriggerEvent({"wait": ended.as_dict()})
+
+    def _joined(self, deferral: Deferral) -> tuple[Wait, Feed]:
+        from fsm_provider.api.form_filter import FormFilter
+        from fsm_provider.polling.feed import feed_of
+        from fsm_provider.polling.polls import Query, Source
+        from fsm_provider.polling.waits import Criteria, Wait
+
         wait = Wait(
-            Query.from_filter(wanted),
+            Query.from_filter(FormFilter(**self.filters)),
             Criteria(self.minimum_forms, tuple(self.form_names)),
             asyncio.Event(),
-            partial(copy_context().run, self.log.warning, "%s"),
+            lambda text, context=copy_context(): context.run(self._warn, text),  # type: ignore[misc]
             self.failure_tolerance,
             dict(deferral.known or ()),
         )
-        async with joined(source, wait, None if deferral.known is None else deferral.polled_at):
-            while not wait.woken.is_set() and (still := began + left - _now()) > 0:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(still, self._until_next_line(deferral.began))):
-                        await wait.woken.wait()
-                if not wait.woken.is_set() and _now() < began + left:
-                    self.log.info("%s", wait.progress(wanted, deferral))
-        waited = _now() - began
-        await asyncio.sleep(rest - waited)
-        ended = deferral.ended(wait.failed_for, has_polled=waited > rest + self.poll_interval)
-        yield TriggerEvent({"wait": ended.as_dict()})
+        feed = feed_of(
+            Source.of(self.fsm_conn_id, deferral.service, self.filters, self.query_params, self.poll_interval)
+        )
+        feed.join(wait, None if deferral.known is None else deferral.polled_at)
+        return wait, feed
 
-    def _until_next_line(self, began: float) -> float:
+    def _warn(self, text: str) -> None:
+        self.log.warning("%s", text)
+
+    def _until_next_line(self) -> float:
         """Return the seconds until the log's next line: at multiples of the interval, whoever logs them."""
         if self.log_interval is None:
             return math.inf
-        return self.log_interval - (time.time() - began) % self.log_interval
+        return self.log_interval - float(time.time() - self.wait["began"]) % self.log_interval
 
 
 def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
