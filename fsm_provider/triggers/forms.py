@@ -109,11 +109,12 @@ class FsmFormTrigger(BaseTrigger):
         from fsm_provider.polling.polls import Query, Source
         from fsm_provider.polling.waits import Criteria, Wait
 
+        context = copy_context()
         wait = Wait(
             Query.from_filter(FormFilter(**self.filters)),
             Criteria(self.minimum_forms, tuple(self.form_names)),
             asyncio.Event(),
-            lambda text, context=copy_context(): context.run(self._warn, text),  # type: ignore[misc]
+            lambda text: context.run(self._warn, text),
             self.failure_tolerance,
             dict(deferral.known or ()),
         )
