@@ -304,31 +304,6 @@ def test_two_dags_that_disagree_about_an_asset_lose_no_form(stage: Stage, disput
     stage.check_emitted(f"two DAGs, {disputed} disputed")
 
 
-def test_a_watermark_that_is_set_back_is_so_though_the_triggerer_is_killed(stage: Stage) -> None:
-    forms = [stage.add(late) for late in (500, 400, 300, 200)]
-    wait_until(lambda: set(forms) <= stage.emitted(), EMIT_SECONDS, "every form is emitted")
-    stage.until_polled(10)
-    before, since = len(stage.events()), datetime.now(UTC) - timedelta(seconds=350)
-    wanted = {
-        form["id"]
-        for form in stage.service.forms
-        if datetime.fromisoformat(form["lastUpdatedOnDateTime"]) >= since
-    }
-
-    watermark(stage.airflow, "set", DAG_ID, since.isoformat())
-    for _ in range(2):
-        stage.until_polled(8)
-        stage.kill()
-    wait_until(lambda: wanted <= stage.emitted(before), EMIT_SECONDS, "the forms are emitted again")
-    new = stage.add()
-    wait_until(lambda: new in stage.emitted(before), EMIT_SECONDS, "a new form is emitted")
-
-    print(f"emitted again: {stage.events()[before:]}")
-    assert stage.emitted(before) == {*wanted, new}
-    assert "begins anew" not in watermark(stage.airflow, "show")
-    stage.expected, stage.interruptions = [], 0
-
-
 def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage: Stage) -> None:
     first = stage.triggerers()
     stage.airflow.start_another("triggerer", "triggerer-2")
@@ -353,3 +328,29 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
         stage.until_polled(10)
 
     stage.check_emitted("moved to another triggerer and back")
+
+
+def test_a_watermark_that_is_set_back_is_so_though_the_triggerer_is_killed(stage: Stage) -> None:
+    """The last one: forms that are late by more are history from then on."""
+    forms = [stage.add(late) for late in (500, 400, 300, 200)]
+    wait_until(lambda: set(forms) <= stage.emitted(), EMIT_SECONDS, "every form is emitted")
+    stage.until_polled(10)
+    before, since = len(stage.events()), datetime.now(UTC) - timedelta(seconds=350)
+    wanted = {
+        form["id"]
+        for form in stage.service.forms
+        if datetime.fromisoformat(form["lastUpdatedOnDateTime"]) >= since
+    }
+
+    watermark(stage.airflow, "set", DAG_ID, since.isoformat())
+    for _ in range(2):
+        stage.until_polled(8)
+        stage.kill()
+    wait_until(lambda: wanted <= stage.emitted(before), EMIT_SECONDS, "the forms are emitted again")
+    new = stage.add()
+    wait_until(lambda: new in stage.emitted(before), EMIT_SECONDS, "a new form is emitted")
+
+    print(f"emitted again: {stage.events()[before:]}")
+    assert stage.emitted(before) == {*wanted, new}
+    assert "begins anew" not in watermark(stage.airflow, "show")
+    stage.expected, stage.interruptions = [], 0
