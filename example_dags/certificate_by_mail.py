@@ -45,8 +45,7 @@ def certificate_by_mail():
     )
     wait_for_record = FsmFormSensor(
         task_id="wait_for_record",
-        job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
-        since="{{ ti.xcom_pull(task_ids='create_job')['createdOnDateTime'] }}",
+        job=create_job.output,
         form_names=["{{ params.form_name }}"],
         deferrable=True,
         timeout=timedelta(days=28),

@@ -41,14 +41,13 @@ def first_job():
         property_id="{{ params.property_id }}",
         job={"customerReference": "{{ run_id }}", "notes": "From the quickstart"},
     )
-    wait_for_its_form = FsmFormSensor(
+    FsmFormSensor(
         task_id="wait_for_its_form",
-        job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
+        job=create_job.output,
         deferrable=True,
         poke_interval=5,
         timeout=timedelta(days=14),
     )
-    create_job >> wait_for_its_form
 
 
 first_job()

@@ -16,6 +16,17 @@ from fsm_provider.sensors.forms import FsmFormSensor
 FORMS = ["Gas Safety Record", "Job Sign-off"]
 
 
+# [START howto_sensor_missing]
+def alert_the_office(context):
+    """Say which forms are missing; put your mail or chat in place of the print."""
+    ti = context["ti"]
+    if missing := ti.xcom_pull(task_ids=ti.task_id, key="missing", map_indexes=ti.map_index):
+        print(f"{ti.task_id} of {context['run_id']}: {missing['text']}")
+
+
+# [END howto_sensor_missing]
+
+
 @dag(
     schedule=None,
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -46,12 +57,12 @@ def work_order_roundtrip():
     # [START howto_sensor_form]
     wait_for_forms = FsmFormSensor(
         task_id="wait_for_forms",
-        job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
-        since="{{ ti.xcom_pull(task_ids='create_job')['createdOnDateTime'] }}",
+        job=create_job.output,
         form_names=FORMS,
         deferrable=True,
         poke_interval=15,
         timeout=timedelta(days=14),
+        on_failure_callback=alert_the_office,
     )
     # [END howto_sensor_form]
 
@@ -67,7 +78,6 @@ def work_order_roundtrip():
             "forms": [form["formName"] for form in forms],
         }
 
-    create_job >> wait_for_forms
     report(create_job.output, wait_for_forms.output)
 
 

@@ -53,23 +53,24 @@ def is_deferral_timeout(next_method: str, next_kwargs: Mapping[str, Any] | None)
     return next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
 
 
-def reschedules(context: Context) -> tuple[datetime | None, int]:
-    """Return when a sensor in reschedule mode began, None at its first poll, and how often it has polled."""
+def first_poll_of(context: Context) -> datetime | None:
+    """Return when a sensor in reschedule mode began, None at its first poll."""
     ti = context["ti"]
     if AIRFLOW_V_3_0_PLUS:
-        return ti.get_first_reschedule_date(context), context.get("task_reschedule_count", 0)
+        return ti.get_first_reschedule_date(context)
     from airflow.models import TaskReschedule
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        dates = [
-            start_date
-            for (start_date,) in session.query(TaskReschedule.start_date)
+        first: datetime | None = (
+            session.query(TaskReschedule.start_date)
             .filter_by(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
             .filter(TaskReschedule.try_number >= ti.max_tries - (context["task"].retries or 0) + 1)
             .order_by(TaskReschedule.id)
-        ]
-    return (dates[0] if dates else None), len(dates)
+            .limit(1)
+            .scalar()
+        )
+    return first
 
 
 def no_triggerer_runs() -> bool:

@@ -71,7 +71,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["fsm_provider.sensors.forms", "fsm_provider.sensors.records"],
             }
         ],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.triggers.forms"]}],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["fsm_provider.triggers.assets", "fsm_provider.triggers.forms"],
+            }
+        ],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": [

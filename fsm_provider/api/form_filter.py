@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, cast
+from unicodedata import normalize
 
-from fsm_provider.api.validation import parse_identifier, parse_text, parse_time, spelled
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import parse_identifier, parse_names, parse_text, parse_time, spelled
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form
@@ -40,6 +42,7 @@ class FormFilters(TypedDict, total=False):
     form_name_id: int | str | None
     created_by_type: str | None
     created_by_id: int | str | None
+    form_names: str | list[str] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class FormFilter:
     :param form_name_id: identifier of the form's name; only the service can check it.
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
+    :param form_names: a name, or several of which a form has to have one; checked here, not by the service.
     :raises FsmInputError: naming the filter of the wrong type.
     """
 
@@ -65,6 +69,7 @@ class FormFilter:
     form_name_id: int | str | None = None
     created_by_type: str | None = None
     created_by_id: int | str | None = None
+    form_names: str | list[str] | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -90,6 +95,7 @@ class FormFilter:
             and _same(self.job_id, job_id_from(form))
             and _same(self.created_by_type, form.created_by_type)
             and _same(self.created_by_id, form.created_by_id)
+            and (self.form_names is None or same_name(form.form_name) in self.form_names)
             and _at_or_after(form.created_on_date_time, self.created_since)
             and _at_or_after(form.last_updated_on_date_time, self.updated_since)
         )
@@ -108,14 +114,16 @@ class FormFilter:
 
         Property, job and lower bounds are dropped; :meth:`matches_reference` narrows the results.
         """
-        return replace(self, property_id=None, job_id=None, created_since=None, updated_since=None)
+        return replace(
+            self, property_id=None, job_id=None, created_since=None, updated_since=None, form_names=None
+        )
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
         return cast(
             FormFilters,
             {
-                field.name: value.isoformat() if isinstance(value, datetime) else str(value)
+                field.name: _as_json(value)
                 for field in fields(self)
                 if (value := getattr(self, field.name)) is not None
             },
@@ -144,7 +152,26 @@ def parse_reference_time(value: Any) -> datetime | None:
     return None
 
 
+def same_name(name: Any) -> str:
+    """Return a form's name as it is compared: two spellings that look the same are the same."""
+    return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
+
+
+def _parse_form_names(name: str, value: Any) -> tuple[str, ...]:
+    if not (names := parse_names(name, value)):
+        raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
+    return tuple(map(same_name, names))
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return list(value) if isinstance(value, tuple) else str(value)
+
+
 def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
+    if filter_name == "form_names":
+        return _parse_form_names
     if filter_name.endswith("_since"):
         return parse_time
     return parse_text if filter_name in ("form_category", "created_by_type") else parse_identifier
@@ -156,5 +183,16 @@ def _same(expected: int | str | None, found: int | str | None) -> bool:
     return found is not None and spelled(expected) == spelled(found)
 
 
+def seconds_of(value: Any) -> float | None:
+    """Return a time as seconds since 1970, None if it is none.
+
+    Of a time that a clock has shown twice, when summer time ends, it is the later one: it is not before a
+    lower bound that it may have reached.
+    """
+    if not isinstance(value, datetime):
+        return None
+    return max(value.timestamp(), value.replace(fold=1).timestamp())
+
+
 def _at_or_after(found: Any, bound: Any) -> bool:
-    return bound is None or not isinstance(found, datetime) or found >= bound
+    return bound is None or not isinstance(found, datetime) or max(found, found.replace(fold=1)) >= bound

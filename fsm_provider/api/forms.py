@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from datetime import tzinfo
 from typing import Any, Literal
 
@@ -45,10 +46,12 @@ def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
 
 def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
     """Drop the forms of each page that do not match, and log their number."""
-    dropped = 0
+    dropped, asked = 0, replace(wanted, form_names=None)
     for page in pages:
-        matching = [form for form in page.data if wanted.matches(form)]
+        matching = [form for form in page.data if asked.matches(form)]
         dropped += len(page.data) - len(matching)
+        if wanted.form_names is not None:
+            matching = [form for form in matching if wanted.matches(form)]
         del page  # what is alive at the next page counts as long-lived: see Listing
         yield matching
         del matching
@@ -57,7 +60,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
             "%s forms of the listing did not match the filter (%s) and were left out: "
             "the service ignores a part of it",
             dropped,
-            wanted,
+            asked,
         )
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
@@ -25,8 +25,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
-MAX_BACK = timedelta(days=36_500)
-"""How far ``look_back`` and ``reconcile_back`` go back, at most: further than there are forms."""
+MAX_LATE = timedelta(days=366)
 NEEDS_3_0 = (
     "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
     "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
@@ -44,9 +43,7 @@ def completed_forms(
     poll_interval: float = 60,
     max_forms_per_event: int = 100,
     start_from: datetime | str = "now",
-    look_back: timedelta = timedelta(hours=1),
-    reconcile_every: timedelta = timedelta(hours=1),
-    reconcile_back: timedelta = timedelta(days=7),
+    late_by: timedelta = timedelta(days=7),
     property_id: int | str | list[int | str] | None = None,
     job_id: int | str | list[int | str] | None = None,
     form_category: str | None = None,
@@ -61,35 +58,21 @@ def completed_forms(
     Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
 
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
-    tasks get by :func:`forms_from_events`. An event holds at most ``max_forms_per_event`` references. While
-    there are more, the next event follows after 15 s, and polls go on: in turn an event starts with the
-    oldest forms and with the newest. Of a form that changes before it is emitted, only the newest version
-    is emitted.
+    tasks get by :func:`forms_from_events`. Every form is emitted, even if a triggerer dies or the DAG is
+    paused for a while; a second time only if its watcher ends after an event is stored and before that is
+    recorded. What was updated before the asset began is history, whatever arguments change.
 
-    Assets share their polls if their connection, ``poll_interval``, ``query_params``, ``form_category``,
-    ``form_name_id``, ``created_by_type`` and ``created_by_id`` are equal: a triggerer sends one listing for
-    all of them, and each picks its own forms, by property, job and form name.
-
-    Every form is emitted, even if a triggerer dies or the DAG is paused for a while; a second time only if
-    its watcher ends after an event is stored and before the watermark is. The watermark is stored with the
-    asset: it is lost once no DAG uses the asset, and starts anew with another connection. With another
-    filter or other names it continues: older forms that only the new filter matches are history.
-
-    Define an asset once, in a module that its DAGs import. Two DAGs that define it with different filters get
-    the same events, and :func:`forms_from_events` logs an error that names both. If only their intervals
-    differ, it is polled at one of them, or once a minute.
+    Define an asset once, in a module that its DAGs import. Where two DAGs define it with different arguments,
+    both get the events of one definition, and :func:`forms_from_events` logs an error that names both.
 
     :param name: the asset's name; its URI is ``fsm://<connection>/forms/<name>``.
     :param fsm_conn_id: the Airflow connection.
     :param poll_interval: seconds between two polls, at least 1.
     :param max_forms_per_event: references in one event, from 1 to 1,000. Up to one run starts for each event.
-    :param start_from: what is emitted first: ``now``, forms that come from now on; ``beginning``, every form
-        there is; a time, forms updated at or after it, in UTC if it has no zone. Give a constant: a time
-        that changes at each parsing replaces the configuration each time.
-    :param look_back: how far each poll goes back before the start of the one before it, as phones sync late.
-    :param reconcile_every: time between two polls that go back further.
-    :param reconcile_back: how far those go back, for phones that sync days late; ``timedelta.max``: to the
-        first form. What was emitted is remembered for as long.
+    :param start_from: where it begins if nothing is stored: ``now``, at its first poll; ``beginning``, with
+        every form there is; a time, with forms updated at or after it, in UTC if it has no zone.
+    :param late_by: how late a phone may sync, from an hour to 366 days. Each poll goes back an hour, and one
+        an hour goes back so far. What was emitted is remembered for as long.
     :param property_id: forms of one property, or of each in a list.
     :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.
@@ -101,15 +84,11 @@ def completed_forms(
     :raises FsmInputError: naming the argument that is invalid.
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
-    from fsm_provider.api.form_filter import FormFilter
+    from fsm_provider.api.form_filter import FormFilter, same_name
     from fsm_provider.api.validation import parse_count, parse_names, parse_text
-    from fsm_provider.polling.watch import FormWatch, WatchFilters, question_from
+    from fsm_provider.polling.watch import Watch, question_from
     from fsm_provider.storage.lineage import uri_for_records
-    from fsm_provider.triggers.forms import (
-        FsmFormConfigurationTrigger,
-        FsmFormEventTrigger,
-        FsmFormIntervalTrigger,
-    )
+    from fsm_provider.triggers.assets import FsmFormConfigurationTrigger, FsmFormEventTrigger
 
     if not AIRFLOW_V_3_0_PLUS:
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
@@ -119,34 +98,25 @@ def completed_forms(
         if not isinstance(text, str):
             raise FsmInputError(f"{argument}: should be text, not {type(text).__name__}")
         parse_text(argument, text)
-    property_ids = _identifiers("property_id", property_id)
-    job_ids = _identifiers("job_id", job_id)
     wanted = FormFilter(
-        property_id=property_ids[0] if len(property_ids) == 1 else None,
-        job_id=job_ids[0] if len(job_ids) == 1 else None,
         form_category=form_category,
         form_name_id=form_name_id,
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
-    filters = cast(WatchFilters, wanted.as_dict())
-    if len(property_ids) > 1:
-        filters["property_ids"] = property_ids
-    if len(job_ids) > 1:
-        filters["job_ids"] = job_ids
-    watch = FormWatch(
+    watch = Watch(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
-        filters=filters,
-        form_names=list(parse_names("form_names", form_names or ())),
+        filters=dict(wanted.as_dict()),
+        property_ids=_identifiers("property_id", property_id),
+        job_ids=_identifiers("job_id", job_id),
+        form_names=list(map(same_name, parse_names("form_names", form_names or ()))),
         query_params=_query_params(query_params),
-        start_from=_start(start_from),
-        look_back=min(_seconds("look_back", look_back, least=0), MAX_BACK.total_seconds()),
-        reconcile_every=_seconds("reconcile_every", reconcile_every, least=1),
-        reconcile_back=min(_seconds("reconcile_back", reconcile_back, least=0), MAX_BACK.total_seconds()),
+        poll_interval=_seconds("poll_interval", poll_interval, least=1),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
+        start_from=_start(start_from),
+        late_by=_seconds("late_by", late_by, least=3600, most=MAX_LATE.total_seconds()),
     )
-    interval = _seconds("poll_interval", poll_interval, least=1)
     _defined.setdefault(name, []).append(question_from(watch))
     return Asset(
         name=name,
@@ -156,12 +126,6 @@ def completed_forms(
             AssetWatcher(
                 name=f"{name} configuration",
                 trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
-            ),
-            AssetWatcher(
-                name=f"{name} interval",
-                trigger=FsmFormIntervalTrigger(
-                    asset_name=name, fsm_conn_id=fsm_conn_id, poll_interval=interval
-                ),
             ),
         ],
     )
@@ -176,23 +140,26 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     changed between them: a task that reads the record gets the last. Events of other assets are ignored.
 
     :param triggering_asset_events: ``context["triggering_asset_events"]``.
-    :return: references, in the order of their events.
+    :return: references, in the order of their events; each names its connection, as ``fsm_conn_id``.
     """
     from fsm_provider.api.form_filter import parse_reference_time
 
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
-    references: dict[tuple[Any, Any], FormReference] = {}
+    references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         payload = (event.extra or {}).get("payload")
         forms = payload.get("forms") if isinstance(payload, dict) else None
         if not isinstance(forms, list) or not all(map(_is_reference, forms)):
             continue  # another asset's
+        service: dict[str, Any] = {}
         match payload:
-            case {"asset_name": str(name), "question": dict(question)}:
+            case {"asset_name": str(name), "question": {"fsm_conn_id": str(conn_id)} as question}:
+                service = {"fsm_conn_id": conn_id}
                 _check_question(name, question)
         for reference in forms:
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
-            references[reference["id"], updated or json.dumps(reference, sort_keys=True)] = reference
+            version = updated or json.dumps(reference, sort_keys=True)
+            references[*service.values(), reference["id"], version] = reference | service
     return list(references.values())
 
 
@@ -225,7 +192,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri
 
 
-def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
+def _seconds(name: str, value: timedelta | float, *, least: float, most: float = math.inf) -> float:
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -234,6 +201,8 @@ def _seconds(name: str, value: timedelta | float, *, least: float) -> float:
         raise FsmInputError(f"{name}: should be a timedelta, or a number of seconds such as 60")
     if seconds < least:
         raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
+    if seconds > most:
+        raise FsmInputError(f"{name}: {seconds:g} s is more than {most:g} s")
     return seconds
 
 
@@ -256,15 +225,15 @@ def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
-    """Return the identifiers of a filter as text, each once, sorted; empty: there is no filter."""
-    from fsm_provider.api.validation import parse_identifier
+    """Return the identifiers of a filter in one spelling, each once, sorted; empty: there is no filter."""
+    from fsm_provider.api.validation import parse_identifier, spelled
 
     if value is None:
         return []
     given = list(value) if isinstance(value, list | tuple) else [value]
     if not given:
         raise FsmInputError(f"{name}: is an empty list, which no form matches")
-    return sorted({str(parse_identifier(name, one)) for one in given})
+    return sorted({spelled(parse_identifier(name, one)) for one in given})
 
 
 def _start(value: datetime | str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
 
 MAX_SHOWN_FAILURES = 20
+ALL_FILTERS = (*FORM_FILTERS, "form_names")
 
 
 class FsmBaseOperator(BaseOperator):
@@ -113,11 +114,12 @@ class FsmFormFilterOperator(FsmBaseOperator):
     :param form_name_id: identifier of the form's name, checked by the service only.
     :param created_by_type: type of the creator.
     :param created_by_id: identifier of the creator.
+    :param form_names: only forms with one of these names, checked here: a name, or a list.
     :param query_params: query parameters that the specification does not show.
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", *FORM_FILTERS, "query_params")
-    narrowing: ClassVar[tuple[str, ...]] = tuple(FORM_FILTERS)
+    template_fields: tuple[str, ...] = ("fsm_conn_id", *ALL_FILTERS, "query_params")
+    narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
     """The arguments that narrow the set of matching forms."""
 
     def __init__(
@@ -131,6 +133,7 @@ class FsmFormFilterOperator(FsmBaseOperator):
         form_name_id: int | str | None = None,
         created_by_type: str | None = None,
         created_by_id: int | str | None = None,
+        form_names: str | list[str] | None = None,
         query_params: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -143,8 +146,9 @@ class FsmFormFilterOperator(FsmBaseOperator):
         self.form_name_id = form_name_id
         self.created_by_type = created_by_type
         self.created_by_id = created_by_id
+        self.form_names = form_names
         self.query_params = query_params
-        self._given = {name for name in FORM_FILTERS if getattr(self, name) is not None}
+        self._given = {name for name in ALL_FILTERS if getattr(self, name) is not None}
         with bad_arguments_are_refused():
             self.form_filter(only_known=True)
 
@@ -156,7 +160,7 @@ class FsmFormFilterOperator(FsmBaseOperator):
         """
         if not only_known:
             self._refuse_none()
-        given = {name: getattr(self, name) for name in FORM_FILTERS}
+        given = {name: getattr(self, name) for name in ALL_FILTERS}
         return FormFilter(
             **{name: value for name, value in given.items() if not only_known or is_known(value)}
         )

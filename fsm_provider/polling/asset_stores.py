@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,9 +23,8 @@ NO_DATABASE = (
     "--conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, and put "
     '"state_conn_id": "fsm_state" into the extra of the connection'
 )
-_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[tuple[Engine, str]]]]
-_opened = WeakKeyDictionary()
-"""The database and the service of each connection."""
+_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Engine]]] = WeakKeyDictionary()
+"""The database of each connection."""
 
 
 def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
@@ -39,43 +37,38 @@ def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
     return store
 
 
-def sql_store_for(asset_name: str, fsm_conn_id: str) -> SqlAssetStore:
-    """Return the store of an asset before Airflow 3.3."""
-    return SqlAssetStore(asset_name, partial(database_for, fsm_conn_id))
-
-
-async def database_for(
-    fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection
-) -> tuple[Engine, str]:
-    """Return the database that a connection names, opened once, and the base URL of its service.
+def sql_store_for(
+    asset_name: str, fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection
+) -> SqlAssetStore:
+    """Return the store of an asset before Airflow 3.3.
 
     :param read: reads a connection.
-    :raises FsmInputError: if it names none, or one that cannot be used.
-    :raises sqlalchemy.exc.SQLAlchemyError: if the database is away.
     """
-    opened = _opened.setdefault(asyncio.get_running_loop(), {})
-    opening = opened.get(fsm_conn_id)
-    if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-        opening = opened[fsm_conn_id] = asyncio.ensure_future(_open(fsm_conn_id, read))
-    return await asyncio.shield(opening)
+
+    async def engine() -> Engine:
+        """Open the database, once in an event loop."""
+        opened = _opened.setdefault(asyncio.get_running_loop(), {})
+        opening = opened.get(fsm_conn_id)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = opened[fsm_conn_id] = asyncio.ensure_future(_open(fsm_conn_id, read))
+        return await asyncio.shield(opening)
+
+    return SqlAssetStore(asset_name, fsm_conn_id, engine)
 
 
-async def _open(fsm_conn_id: str, read: Callable[[str], Awaitable[Any]]) -> tuple[Engine, str]:
+async def _open(fsm_conn_id: str, read: Callable[[str], Awaitable[Any]]) -> Engine:
     from asgiref.sync import sync_to_async
 
-    from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.hooks.fsm import settings_from
 
-    hook, connection = FsmHook(fsm_conn_id), await read(fsm_conn_id)
-    hook.get_connection = lambda _: connection  # type: ignore[assignment,method-assign]
-    if (state_conn_id := hook.settings.state_conn_id) is None:
+    if (state_conn_id := settings_from(await read(fsm_conn_id)).state_conn_id) is None:
         raise FsmInputError(NO_DATABASE.format(fsm_conn_id))
     try:
         of_database = await read(state_conn_id)
     except AirflowNotFoundException as error:
         raise FsmInputError(f"state_conn_id of connection '{fsm_conn_id}': {error}") from None
     # In a thread that Airflow knows: the extra of a connection is masked by a message to the supervisor.
-    engine = await sync_to_async(_engine, thread_sensitive=False)(state_conn_id, of_database)
-    return engine, hook.settings.service
+    return await sync_to_async(_engine, thread_sensitive=False)(state_conn_id, of_database)
 
 
 def _engine(state_conn_id: str, connection: Any) -> Engine:

@@ -1,61 +1,389 @@
-"""What a poll asks for, and what it finds. Nothing here does I/O or reads a clock."""
+"""Questions to the service about forms, and complete answers. Times are seconds by the service's clock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import cast
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from fsm_provider.api.form_filter import FormFilter, FormReference
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmError,
+    FsmRateLimitedError,
+    FsmResponseError,
+    FsmUnauthorisedError,
+)
+from fsm_provider.api.form_filter import (
+    FormFilter,
+    FormFilters,
+    FormReference,
+    job_id_from,
+    same_name,
+    seconds_of,
+)
+from fsm_provider.api.parsing import warn_once
+from fsm_provider.api.validation import spelled
+from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling.threads import run_in_thread
+from fsm_provider.state.digest import digest_for
 
-MAX_CLOCK_SKEW = timedelta(minutes=5)
-"""How far the service's clock may be from ours before ours is used: far less than any sensible look-back.
+if TYPE_CHECKING:
+    from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.models import Form as FormRecord
+    from fsm_provider.api.settings import Settings
 
-With a clock ahead of ours, a watermark would pass forms that are still to come; with one behind, forms
-would be emitted twice.
-"""
+logger: logging.Logger = logging.getLogger(__name__)
+
+Time = float
+MAX_READINGS = 3
+"""Of one listing, whose totals show that records slipped between its pages."""
+READ_CONNECTION_EVERY = 900.0
+"""Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
+EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
+MAX_CLOCK_SKEW = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollQuery:
-    """A listing to read.
+class Form(NamedTuple):
+    """A completed form, as far as polls compare it.
 
-    :param wanted: the filter of the request.
-    :param max_pages: number of pages after which it is abandoned, None: it is read to its end.
+    :ivar name: in NFC, without blanks around it.
+    :ivar property_id: in the one spelling of identifiers; empty: unknown.
+    :ivar job_id: likewise.
+    :ivar digest: of a record without an update time, without its URLs: its version.
+    :ivar reference: what events and XCom hold of it.
     """
 
-    wanted: FormFilter
-    max_pages: int | None = None
+    id: int
+    name: str
+    property_id: str
+    job_id: str
+    created: Time | None
+    updated: Time | None
+    digest: str = ""
+    reference: FormReference = {}  # noqa: RUF012 - never changed
 
     @property
-    def since(self) -> datetime | None:
-        """Since when forms were updated; None: ever."""
-        return cast("datetime | None", self.wanted.updated_since)
+    def time(self) -> Time | None:
+        """When it was last updated, or else created."""
+        return self.created if self.updated is None else self.updated
+
+    @property
+    def version(self) -> Time | str:
+        """What it is remembered by."""
+        return self.digest if self.updated is None else self.updated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollResult:
-    """A listing that was read to its end, or abandoned after the number of pages that the query allows.
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The filters of a listing. Those that a :class:`Source` holds are left out."""
 
-    :param references: the forms that match the filters, in the service's order.
-    :param started: when the service began to respond, by its own clock if it sent the time.
-    :param others: number of forms that do not match the filters.
-    :param digests: digests of the records without a readable ``lastUpdatedOnDateTime``, by id.
-    :param pages: number of pages read.
-    :param longest_page: number of records on the longest of them.
-    :param complete: it was read to its end.
+    property_id: str | None = None
+    job_id: str | None = None
+    created_since: Time | None = None
+    updated_since: Time | None = None
+
+    @classmethod
+    def from_filter(cls, wanted: FormFilter) -> Self:
+        """Return what a filter asks for beside the filters of its source."""
+        return cls(
+            None if wanted.property_id is None else spelled(wanted.property_id),
+            None if wanted.job_id is None else spelled(wanted.job_id),
+            seconds_of(wanted.created_since),
+            seconds_of(wanted.updated_since),
+        )
+
+    def matches(self, form: Form) -> bool:
+        """Return whether a form matches by what its reference shows; an unknown time matches."""
+        return (
+            (self.property_id is None or self.property_id == form.property_id)
+            and (self.job_id is None or self.job_id == form.job_id)
+            and (self.created_since is None or form.created is None or form.created >= self.created_since)
+            and (self.updated_since is None or form.updated is None or form.updated >= self.updated_since)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All pages of a listing.
+
+    :ivar started: the service's time of its first page.
+    :ivar total: the number of records, by its last page; None: unknown, or records did not match.
+    :ivar service: base URL and account.
+    :ivar is_complete: no record that was there before ``started`` may be missing.
     """
 
-    references: list[FormReference]
-    started: datetime
-    others: int = 0
-    digests: Mapping[int, str] = field(default_factory=dict)
-    pages: int = 1
-    longest_page: int = 0
-    complete: bool = True
+    forms: list[Form]
+    started: Time
+    total: int | None
+    service: str
+    is_complete: bool = True
 
-    @property
-    def records(self) -> int:
-        """Number of records read, matching or not."""
-        return len(self.references) + self.others
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What listings have in common that can be shared.
+
+    :ivar service: base URL and account.
+    :ivar filters: those that a form's reference does not show, as JSON text with sorted keys.
+    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FsmFormFilterOperator`.
+    :ivar interval: seconds between two polls of changes.
+    """
+
+    fsm_conn_id: str
+    service: str
+    filters: str
+    query_params: str
+    interval: float
+
+    @classmethod
+    def of(
+        cls,
+        fsm_conn_id: str,
+        service: str,
+        filters: FormFilters,
+        query_params: Mapping[str, Any] | None,
+        interval: float,
+    ) -> Self:
+        """Return the source of listings with these filters."""
+        common = FormFilter(**filters).for_shared_stream().as_dict()
+        filters_text, params_text = (
+            json.dumps(one or {}, sort_keys=True, default=str) for one in (common, query_params)
+        )
+        return cls(fsm_conn_id, service, filters_text, params_text, float(interval))
+
+
+ListForms = Callable[[Query], Awaitable[Listing]]
+
+
+def concerns_service(error: FsmError) -> bool:
+    """Return whether no other question would be answered: not reached, 401 or 429."""
+    return isinstance(error, FsmConnectionError | FsmUnauthorisedError | FsmRateLimitedError)
+
+
+class Reader:
+    """Lists completely: reads again what shifted while it was read.
+
+    :param list_forms: lists once; raises ``FsmError``.
+    """
+
+    def __init__(self, list_forms: ListForms) -> None:
+        self._list_forms = list_forms
+        self._false_alarms = 0
+
+    async def read(self, query: Query) -> Listing:
+        """Return a listing, of several readings if need be.
+
+        It is complete if its total is that of its records, or if another reading adds nothing that is older.
+        After three listings in which only the totals were wrong they are not believed any more.
+
+        :raises FsmError: if it fails.
+        """
+        first = listing = await self._list_forms(query)
+        forms = {form.id: form for form in first.forms}
+        for _ in range(MAX_READINGS - 1):
+            count = len({form.id for form in listing.forms})
+            if listing.total is None or count >= listing.total or self._false_alarms >= MAX_READINGS:
+                return replace(first, forms=list(forms.values()))
+            listing = await self._list_forms(query)
+            added = [form for form in listing.forms if form.id not in forms]
+            is_older = any(form.time is None or form.time < first.started for form in added)
+            forms |= {form.id: form for form in listing.forms}
+            if not is_older:
+                self._false_alarms += 1
+                return replace(first, forms=list(forms.values()))
+            self._false_alarms = 0
+        return replace(first, forms=list(forms.values()), is_complete=False)
+
+
+class Lister:
+    """Lists the forms of a source in a thread, each time with the retries of the client.
+
+    A listing that fails, fails as a whole. The connection is read again where a token is refused, where the
+    service is not reached, and from time to time; then the listing may be of another service.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._filters = FormFilter(**json.loads(source.filters))
+        self._params: dict[str, Any] = json.loads(source.query_params)
+        self._client: FsmClient | None = None
+        self._settings: Settings | None = None
+        self._reads_connection_at = 0.0
+
+    async def list_forms(self, query: Query) -> Listing:
+        """List once.
+
+        :raises FsmError: if it fails.
+        """
+        wanted = replace(
+            self._filters,
+            property_id=query.property_id,
+            job_id=query.job_id,
+            created_since=time_of(query.created_since),
+            updated_since=time_of(query.updated_since),
+        )
+        refused: FsmUnauthorisedError | None = None
+        while True:
+            client = await self._connected(refused)
+            try:
+                return await run_in_thread(self._source.fsm_conn_id, list_once, client, wanted, self._params)
+            except FsmUnauthorisedError as error:
+                self.close()
+                if refused is not None:
+                    raise
+                refused = error
+            except FsmConnectionError:
+                self.close()
+                raise
+            except FsmError:
+                raise
+            except Exception as error:
+                logger.exception("A listing of forms of '%s' failed", self._source.fsm_conn_id)
+                raise FsmResponseError(f"a listing of forms failed: {type(error).__name__}") from None
+
+    def close(self) -> None:
+        """Close the connections; the next listing reads the Airflow connection again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def _connected(self, refused: FsmUnauthorisedError | None) -> FsmClient:
+        from fsm_provider.api.client import FsmClient
+
+        now, before = asyncio.get_running_loop().time(), self._settings
+        if self._client is not None and now < self._reads_connection_at:
+            return self._client
+        settings = await read_settings(self._source.fsm_conn_id, otherwise=None if refused else before)
+        if refused is not None and before is not None and settings.token == before.token:
+            raise refused
+        if self._client is None or settings != before:
+            self.close()
+            metrics = AirflowMetrics(connection=self._source.fsm_conn_id)
+            self._client, self._settings = FsmClient(settings, metrics=metrics), settings
+        self._reads_connection_at = now + READ_CONNECTION_EVERY
+        return self._client
+
+
+async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> Settings:
+    """Return the settings of an Airflow connection, or ``otherwise`` if it cannot be read now.
+
+    :raises FsmConnectionError: if it cannot be read.
+    :raises FsmInputError: if it is not valid.
+    """
+    from airflow.providers.common.compat.connection import get_async_connection
+
+    from fsm_provider.hooks.fsm import FsmHook, settings_from
+
+    try:
+        connection = await get_async_connection(fsm_conn_id, hook=FsmHook)
+    except Exception as error:  # noqa: BLE001 - of any secrets backend
+        if otherwise is None:
+            raise connection_not_read(fsm_conn_id, error) from None
+        logger.warning("%s; polling goes on with what it was before", connection_not_read(fsm_conn_id, error))
+        return otherwise
+    return settings_from(connection)
+
+
+def connection_not_read(fsm_conn_id: str, error: Exception) -> FsmConnectionError:
+    """Return the error of a connection that is undefined, or whose secrets backend is not reached."""
+    return FsmConnectionError(
+        f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
+        f"({type(error).__name__})"
+    )
+
+
+def list_once(
+    client: FsmClient,
+    wanted: FormFilter,
+    params: Mapping[str, Any] | None,
+    reference_for: Callable[[FormRecord], FormReference] | None = None,
+) -> Listing:
+    """List the forms that match a filter; each is also checked here.
+
+    :param reference_for: default: the compact reference.
+    :raises FsmError: if a page cannot be read.
+    """
+    from fsm_provider.api.forms import reference_to
+
+    pages, forms, others = client.form_pages(wanted, params), [], 0
+    requested, began, started = time.time(), time.monotonic(), None
+    for page in pages:
+        if started is None:
+            served, duration = getattr(page.meta, "server_time", None), time.monotonic() - began
+            started = _started(client, seconds_of(served), requested, duration)
+        matching = [record for record in page.data if wanted.matches(record)]
+        others += len(page.data) - len(matching)
+        forms += [_form_from(record, (reference_for or reference_to)(record)) for record in matching]
+        del page, matching  # what is alive at the next page counts as long-lived
+    pages.log_mismatch()
+    if others:
+        warn_once(
+            logger,
+            ("filter", client.settings.service, *wanted.as_dict()),
+            "%s forms of the listing did not match the filter (%s) and were left out: the service ignores a "
+            "part of it",
+            *(others, wanted),
+        )
+    total = None if others else pages.last_total
+    return Listing(forms, requested if started is None else started, total, client.settings.service)
+
+
+def _form_from(record: FormRecord, reference: FormReference) -> Form:
+    updated = seconds_of(record.last_updated_on_date_time)
+    return Form(
+        record.id,
+        same_name(record.form_name),
+        "" if record.property_id is None else spelled(record.property_id),
+        "" if (job_id := job_id_from(record)) is None else spelled(job_id),
+        seconds_of(record.created_on_date_time),
+        updated,
+        "" if updated is not None else _digest_for(record),
+        reference,
+    )
+
+
+def time_of(seconds: Time | None) -> datetime | None:
+    """Return a time of the core as a ``datetime``."""
+    return None if seconds is None else datetime.fromtimestamp(min(max(seconds, 0.0), 2.5e11), UTC)
+
+
+def _digest_for(record: FormRecord) -> str:
+    """Return a digest of a record's content. URLs are left out: a signed one differs at each listing."""
+    values = record.model_dump(by_alias=True, exclude={"form_pdf_url", "links"}, warnings=False)
+    return digest_for(_content_from(values), 16)
+
+
+def _content_from(value: Any) -> Any:
+    match value:
+        case dict():
+            contents = {name: _content_from(one) for name, one in value.items()}
+            return {name: content for name, content in contents.items() if content is not None}
+        case list():
+            return [_content_from(one) for one in value]
+        case datetime():
+            return value.timestamp()
+        case str() if value.startswith(("https://", "http://")):
+            return None
+        case _:
+            return value
+
+
+def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
+    """Return when the service began its first page: by its own clock, if it sends a time that can be one."""
+    if served is None or served < EARLIEST_CLOCK:
+        return requested
+    started = served - duration
+    if abs(started - requested) > MAX_CLOCK_SKEW:
+        warn_once(
+            logger,
+            ("clock", client.settings.service),
+            "The clock of %s (meta.serverTime) and the local clock differ by %d s; forms are polled by its "
+            "own. Check this machine's clock, and server_timezone on the connection",
+            *(client.settings.service, started - requested),
+        )
+    return started

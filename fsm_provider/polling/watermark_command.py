@@ -1,4 +1,4 @@
-"""Show assets' watermarks, and have forms emitted again: ``python -m fsm_provider watermark``."""
+"""Show where watchers of assets are, and set them back: ``python -m fsm_provider watermark``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.form_filter import format_time
@@ -20,40 +24,27 @@ from fsm_provider.terminal import (
     quiet_airflow,
 )
 
-DESCRIPTION = """\
-Show up to where the watchers of completed_forms have emitted forms, and have them emit some again."""
-EXAMPLES = {
-    "show": ("", "gas_safety"),
-    "rewind": ("gas_safety --to 2026-01-05T08:00:00Z --dry-run",),
-    "replay": ("gas_safety --since 2026-01-05T08:00:00Z --until 2026-01-05T12:00:00Z --dry-run",),
-}
-MAX_SHOWN = 20
-"""Forms that a dry run prints."""
-HEAD = ("asset", "at (UTC)", "remark")
-FORM_COLUMNS = ("id", "formName", "lastUpdatedOnDateTime", "jobID", "propertyID")
+if TYPE_CHECKING:
+    from airflow.models.asset import AssetModel
+    from sqlalchemy.orm import Session
 
-Output = tuple[list[str], list[tuple[str, ...]]]
-"""Lines, and below them a table, its head first."""
+    from fsm_provider.state.assets import AssetStore
+
+DESCRIPTION = """\
+Show up to where the watchers of completed_forms have emitted forms, and set one to another time."""
+EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
+HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)", "remark")
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
-    change = argparse.ArgumentParser(add_help=False)
-    change.add_argument("name", metavar="NAME")
-    change.add_argument("--dry-run", action="store_true", help="change nothing, print what would be")
-
     one = parser.subcommand("show", "show the watermarks of assets")
     one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
-
-    text = "have the watcher of an asset emit the forms again that were updated since a time"
-    one = parser.subcommand("rewind", text, change)
-    one.add_argument("--to", type=_past, metavar="TIME", required=True, help="ISO 8601; without a zone UTC")
-
-    text = "have the watcher of an asset emit the forms again that were updated in a period"
-    one = parser.subcommand("replay", text, change)
-    one.add_argument("--since", type=_past, metavar="TIME", required=True, help="updated at or after it")
-    one.add_argument("--until", type=_past, metavar="TIME", required=True, help="and before it")
+    text = "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
+    one = parser.subcommand("set", text)
+    one.add_argument("name", metavar="NAME")
+    one.add_argument("time", type=_past, metavar="TIME", help="ISO 8601; without a zone UTC")
     return parser
 
 
@@ -72,7 +63,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         from sqlalchemy.exc import SQLAlchemyError
     try:
         with quiet_airflow():
-            lines, rows = asyncio.run(COMMANDS[options.command](options))
+            rows = asyncio.run(_run(options))
     except RefusedError as error:
         return fail(1, str(error))
     except SQLAlchemyError as error:
@@ -80,56 +71,64 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         return fail(2, f"the database: {getattr(error, 'orig', None) or type(error).__name__}")
     except (AirflowException, FsmError, ImportError) as error:
         return fail(2, str(error))
-    for line in lines:
-        print(printable(line))
-    if rows:
-        print_table(rows[0], rows[1:])
+    if options.command == "show":
+        print_table(HEAD, rows)
+        return 0
+    begins = "once a watcher runs, and none does" if rows[0][-1] else "within a minute"
+    print(printable(f"{options.name}: begins anew at {format_time(options.time)}, {begins}"))
     return 0
 
 
-async def _show(options: argparse.Namespace) -> Output:
+async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
+    """Return a row for each asset, and set its watermark if that is asked for."""
     from airflow.utils.session import create_session
 
-    from fsm_provider.polling.watched_assets import watched_assets
+    if not AIRFLOW_V_3_0_PLUS:
+        raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
+    from fsm_provider.compat import read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import settings_from
+    from fsm_provider.polling.tracker import WATERMARK
+    from fsm_provider.polling.watcher import RESET, prefix_for, reset_id
+    from fsm_provider.state.server_asset_store import active_assets, has_watcher
 
+    rows: list[tuple[str, ...]] = []
     with create_session() as session:
-        found = await watched_assets(session, options.name)
-    if not found:
-        raise RefusedError("nothing was found")
-    rows = [(one.name, format_time(one.at) if one.at else "-", ", ".join(one.remarks)) for one in found]
-    return [], [HEAD, *rows]
-
-
-async def _rewind(options: argparse.Namespace) -> Output:
-    return await _emit_again(options, options.to, None)
-
-
-async def _replay(options: argparse.Namespace) -> Output:
-    if options.until <= options.since:
-        raise RefusedError("--until: is not after --since")
-    return await _emit_again(options, options.since, options.until)
-
-
-async def _emit_again(options: argparse.Namespace, since: datetime, until: datetime | None) -> Output:
-    """Have an asset's watcher emit forms again, or list those that it would."""
-    from airflow.utils.session import create_session
-
-    from fsm_provider.polling.watched_assets import watched_assets
-
-    with create_session() as session:
-        assets = await watched_assets(session, options.name, lock=not options.dry_run)
+        assets = active_assets(options.name, session)
         if not assets:
-            raise RefusedError(f"'{options.name}': no active asset of this name has been watched")
-        (asset,) = assets
-        replay = asset.replay(since, until)
-        if options.dry_run:
-            forms: list[Any] = await asset.preview(replay)
-            rows = [tuple(str(form[key]) for key in FORM_COLUMNS) for form in forms[:MAX_SHOWN]]
-            line = f"{asset.name}: {len(forms)} forms {replay} would be emitted again"
-            return [line], [FORM_COLUMNS, *rows] if rows else []
-        await asset.request(replay)
-    begins = "within a minute" if asset.has_watcher else "once a watcher runs, and none does: see show"
-    return [f"{asset.name}: forms {replay} are emitted again. That begins {begins}."], []
+            raise RefusedError("there is no such asset of completed forms in a DAG that Airflow has read")
+        for asset in assets:
+            fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
+            prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)
+            store = _store_of(asset, fsm_conn_id, session)
+            stored = await store.aget(prefix + WATERMARK) or {}
+            remarks = [] if has_watcher(asset) else ["no watcher runs"]
+            if options.command == "set":
+                reset = {"id": uuid4().hex, "time": options.time.timestamp()}
+                await store.aset(prefix + RESET, reset)
+            else:
+                reset = await store.aget(prefix + RESET)
+                if reset and reset_id(reset) != stored.get("reset"):
+                    remarks.append(f"begins anew at {_shown(reset['time'])}")
+            times = map(_shown, (stored.get("watermark"), stored.get("floor")))
+            rows.append((asset.name, *times, ", ".join(remarks)))
+    return rows
 
 
-COMMANDS = {"show": _show, "rewind": _rewind, "replay": _replay}
+def _store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
+    from fsm_provider.compat import read_connection_outside_of_tasks
+    from fsm_provider.polling.asset_stores import sql_store_for
+    from fsm_provider.state.server_asset_store import ServerAssetStore
+
+    if AIRFLOW_V_3_3_PLUS:
+        return ServerAssetStore(asset, session)
+    # In a thread: it ends the thread's session with Airflow's database.
+    return sql_store_for(
+        asset.name, fsm_conn_id, lambda one: asyncio.to_thread(read_connection_outside_of_tasks, one)
+    )
+
+
+def _shown(seconds: float | None) -> str:
+    from fsm_provider.polling.polls import time_of
+
+    time = time_of(seconds)
+    return format_time(time) if time else "-"

@@ -96,11 +96,11 @@ class FsmRecordSensor(FsmBaseSensor):
         return f"{records} of {self.path} that {name} accepts"
 
     def poll(self, context: Context) -> PokeReturnValue:
-        """List the records once, and log how many count."""
+        """List the records once."""
         minimum, names = self._minimum(), self._names()
         seen: set[str] = set()
         counted: dict[str, dict[str, Any]] = {}
-        for index, record in enumerate(self._records(context)):
+        for index, record in enumerate(self._records()):
             identifier = self._identifier(record, names[0], index)
             key = str(identifier)  # the service has numbers as text too
             seen.add(key)
@@ -110,16 +110,15 @@ class FsmRecordSensor(FsmBaseSensor):
                 counted[key] = {name: record.get(name) for name in names}
         if len(counted) >= minimum:
             return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
-        self.log.info("%s of %s records, of %s at %s", len(counted), minimum, len(seen), self.path)
+        text = f"{len(counted)} of {minimum} records, of {len(seen)} at {self.path}"
+        self._missing = {"text": text, "found": list(counted.values())}
         return PokeReturnValue(is_done=False)
 
-    def _records(self, context: Context) -> Iterator[Any]:
+    def _records(self) -> Iterator[Any]:
         query = self._query()
-        with self._connection_may_be_lost(context):
-            hook = self.hook
-            if not self.single:
-                return hook.paginate(self.path, query, max_pages=self.max_pages)
-            return iter([hook.request("GET", self.path, query)])
+        if not self.single:
+            return self.hook.paginate(self.path, query, max_pages=self.max_pages)
+        return iter([self.hook.request("GET", self.path, query)])
 
     def _identifier(self, record: Any, field: str, index: int) -> int | str:
         where = f"index {index} of GET {self.path}"

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from fsm_provider.api.errors import FsmInputError
 
@@ -45,10 +45,6 @@ class ServerAssetStore:
         """Store a JSON value."""
         self._backend.set(self._scope, key, json.dumps(value), session=self._session)
 
-    async def adelete(self, key: str) -> None:
-        """Delete a value, if there is one."""
-        self._backend.delete(self._scope, key, session=self._session)
-
 
 def has_watcher(asset: AssetModel) -> bool:
     """Return whether a triggerer that is alive runs the trigger that emits the asset's forms."""
@@ -67,15 +63,3 @@ def active_assets(name: str | None, session: Session) -> list[AssetModel]:
     if name is not None:
         query = query.where(AssetModel.name == name)
     return list(session.scalars(query.order_by(AssetModel.name)))
-
-
-def lock_assets(name: str, session: Session) -> None:
-    """Keep others that call this from the assets of a name until the session ends.
-
-    Call it first: what the session has read before may be old.
-    """
-    from airflow.models.asset import AssetModel
-
-    # SELECT ... FOR UPDATE would lock nothing in SQLite.
-    unchanged = update(AssetModel).where(AssetModel.name == name).values(updated_at=AssetModel.updated_at)
-    session.execute(unchanged.execution_options(synchronize_session=False))

@@ -9,17 +9,18 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, event, select
 from sqlalchemy.orm import Session
 
+from fsm_provider.api.form_filter import FormFilter
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.polling.form_poll import FormPoll
-from fsm_provider.polling.stored_trackers import tracker_for
-from fsm_provider.polling.watch import FormWatch, event_for, question_from
-from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
+from fsm_provider.polling.polls import Form, list_once, time_of
+from fsm_provider.polling.tracker import NewForms
+from fsm_provider.polling.watch import Watch, bases_of, event_for, first_floor, is_wanted, question_from
+from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -108,34 +109,34 @@ class FormWatcher:
     :param watch: the configuration of the asset's watcher.
     """
 
-    def __init__(self, watch: FormWatch) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        adapted = watch.copy()
-        adapted["reconcile_every"] = 0.0  # each poll goes back as far as any does
-        if adapted["start_from"] == "now":
-            adapted["start_from"] = "beginning"  # which is the beginning of the test
-        self._tracker = tracker_for(adapted)
-        self._listed: list[FormReference] = []
+        self._tracker = NewForms(partial(is_wanted, watch))
+        self._tracker.begin(first_floor(watch) or 0.0)  # "now" is the beginning of the test
+        self._listed: list[Form] = []
 
     def poll(self) -> list[FormReference]:
         """Poll once, and return the forms of the next event.
 
         :raises FsmError: if the service cannot be read.
         """
-        now = time.monotonic()
-        query = self._tracker.next_query(now, datetime.now(UTC))
-        poll = FormPoll(query.wanted, self._watch["query_params"])
+        filters: Any = self._watch["filters"]
+        since = time_of(self._tracker.floor or None)
+        self._listed = []
         with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
-            while (result := poll.read_page(client)) is None:
-                pass
-        self._listed = result.references
-        self._tracker.ingest(query, result, now)
-        return self._tracker.next_event(self._watch["max_forms_per_event"])
+            for base in bases_of(self._watch):
+                wanted = FormFilter(
+                    **filters, property_id=base.property_id, job_id=base.job_id, updated_since=since
+                )
+                listing = list_once(client, wanted, self._watch["query_params"])
+                self._listed += listing.forms
+                self._tracker.ingest(listing.forms, listing.started)
+        return [form.reference for form in self._tracker.next_event(self._watch["max_forms_per_event"])]
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""
         asked = {name: value for name, value in question_from(self._watch).items() if value}
-        named = [f"{one['id']} '{one['formName']}'" for one in self._listed[:MAX_NAMED]]
+        named = [f"{one.id} '{one.reference['formName']}'" for one in self._listed[:MAX_NAMED]]
         more = ["..."] if len(self._listed) > MAX_NAMED else []
         return (
             f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; listed: "
@@ -144,7 +145,7 @@ class FormWatcher:
 
     def record(self) -> None:
         """Record that the forms of the last poll have started a run."""
-        self._tracker.record()
+        self._tracker.confirm(time.time())
 
 
 def _assets_in(condition: Any) -> Iterator[Any]:
@@ -164,7 +165,7 @@ def _is_met(condition: Any, names: Collection[str]) -> bool:
     return all(parts) if type(condition).__name__ in ("AssetAll", "SerializedAssetAll") else any(parts)
 
 
-def _watch_of(asset: Any) -> FormWatch | None:
+def _watch_of(asset: Any) -> Watch | None:
     """Return the configuration of an asset's watcher, None if it is no asset of completed forms."""
     for watcher in asset.watchers:
         trigger = watcher.trigger
@@ -172,7 +173,7 @@ def _watch_of(asset: Any) -> FormWatch | None:
             (trigger["classpath"], trigger["kwargs"]) if isinstance(trigger, dict) else trigger.serialize()
         )
         if classpath == CONFIGURATION:
-            watch: FormWatch = json.loads(arguments["watch"])
+            watch: Watch = json.loads(arguments["watch"])
             return watch
     return None
 

@@ -19,7 +19,7 @@ from tests.benchmarks.server import running_service
 from tests.benchmarks.source import fingerprint
 from tests.processes import end_on_signals
 
-USUAL_CASES = ("listing", "jobs", "safety", "latency", "polls", "imports", "memory", "counts")
+USUAL_CASES = ("listing", "jobs", "safety", "latency", "imports", "memory", "counts")
 CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "detection")
 """The last six take minutes a round: they are measured only where ``--only`` names them."""
 

@@ -1,6 +1,6 @@
 """What a wait costs in the triggerer: requests, CPU, delay of its event loop, memory.
 
-Shared with other waits and alone, against the triggers of the HTTP provider. ``HttpSensor`` is measured
+Against the triggers of the HTTP provider. ``HttpSensor`` is measured
 as one process, which it needs for each wait unless it defers.
 """
 
@@ -23,7 +23,6 @@ _BUSY = "shared_busy"
 _LABELS = {
     _SHARED: "FsmFormTrigger, shared",
     _BUSY: "FsmFormTrigger, shared, with a new form each second",
-    "alone": "FsmFormTrigger, alone",
     "http_event": "HttpEventTrigger",
     "http_sensor": "HttpSensorTrigger",
     _NOTHING: "a trigger that does nothing",
@@ -116,7 +115,7 @@ def poke(port: int, seconds: float) -> dict[str, float]:
 def _provide(port: int, variant: str) -> None:
     from tests.benchmarks.connections import provide
 
-    kind = "fsm" if variant in (_SHARED, _BUSY, "alone") else "http"
+    kind = "fsm" if variant in (_SHARED, _BUSY) else "http"
     host = Service(port).growing(time.time(), 1.0 if variant == _BUSY else _FORM_EVERY)
     provide({"conn_type": kind, "host": host, "password": TOKEN})
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,9 @@ def service() -> Iterator[FakeFieldService]:
 def watched_service() -> Iterator[FakeFieldService]:
     """The service behind ``fsm_watched``, which a watcher asks all the time; it has a history."""
     with FakeFieldService(token=WATCHED_TOKEN) as running:
-        running.seed_forms(30, form_names=(WATCHED_NAME,))
+        running.seed_forms(
+            30, form_names=(WATCHED_NAME,), first_created=datetime.now(UTC) - timedelta(days=9)
+        )
         yield running
 
 
@@ -92,6 +95,7 @@ def airflow(
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
         "FSM_POLL_INTERVAL": "1",
+        "FSM_WATCHED_SINCE": (datetime.now(UTC) - timedelta(days=3)).isoformat(),
         # Airflow fails a task of a run that is deleted and made again while the former's process still ends.
         "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
         # A triggerer that is gone is noticed by its silence; Airflow's own default is 30 s.

@@ -9,9 +9,11 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
-from tests.system.dags.watched import LEAVE, LOOK_BACK, RECONCILE_BACK
+from tests.system.dags.watched import LATE_BY, LEAVE, WATCHED_PROPERTY
 from tests.system.form_events import (
     DAG_ID,
+    CommonListing,
+    Waits,
     add,
     emitted,
     forms_from_run,
@@ -38,7 +40,7 @@ def goes_back(request: RecordedRequest) -> bool:
     query = dict(request.query)
     since = query.get("lastUpdatedOnDateTime[gte]")
     first_page = request.status == 200 and "cursor" not in query
-    return bool(since) and first_page and request.at - datetime.fromisoformat(since) > RECONCILE_BACK
+    return bool(since) and first_page and request.at - datetime.fromisoformat(since) > LATE_BY
 
 
 def test_new_forms_start_a_run_and_history_does_not(airflow: LocalAirflow, watched: FakeFieldService) -> None:
@@ -115,6 +117,21 @@ def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched
     assert set(times.values()) == {1}
 
 
+def test_where_the_account_wide_listing_is_refused_those_of_a_property_or_job_go_on(
+    airflow: LocalAirflow, watched: FakeFieldService
+) -> None:
+    refused = watched.fail("GET", "/forms", CommonListing(faults.Status(403)), every=True)
+    waits = Waits.start(airflow, watched, jobs=3)
+    waits.until_deferred()
+    form = watched.add_form(property_id=WATCHED_PROPERTY)["id"]
+
+    until_emitted(airflow, [form], "property_records")
+    waits.until_found(waits.complete(range(3)))
+
+    print(f"{refused.hits} listings, those of the whole account refused: 1 form emitted, 3 sensors done")
+    assert times_emitted(airflow, [form], "property_records") == {form: 1}
+
+
 def until_silent(service: FakeFieldService) -> None:
     """Wait until the watcher is gone, because every DAG of its asset is paused."""
     wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), 300, "no request")
@@ -169,29 +186,24 @@ def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
     assert from_events_third == set(waiting[1:]) | last
 
 
-def test_forms_of_a_period_are_emitted_again_on_request(
+def test_a_watermark_that_is_set_back_emits_the_forms_since_then_again(
     airflow: LocalAirflow, watched: FakeFieldService
 ) -> None:
-    hour = timedelta(hours=1)
-    begin = datetime.now(UTC) - 30 * hour
-    end = begin + 2 * hour
-    before, first, second, after = (add(watched, at=begin + ago * hour)[0] for ago in (-0.5, 0.5, 1.5, 2.5))
-    until_emitted(airflow, [before, first, second, after])
+    now = datetime.now(UTC)
+    before, first, second = (add(watched, at=now - timedelta(hours=ago))[0] for ago in (30, 28, 27))
+    until_emitted(airflow, [before, first, second])
+    until_reconciled(watched)
     runs = len(emitted(airflow))
 
-    preview = watermark(airflow, "rewind", ASSET, "--to", begin.isoformat(), "--dry-run")
-    shown = watermark(airflow, "show", ASSET)
-    watermark(airflow, "replay", ASSET, "--since", begin.isoformat(), "--until", end.isoformat())
+    watermark(airflow, "set", ASSET, (now - timedelta(hours=29)).isoformat())
     wait_until(lambda: len(emitted(airflow)) > runs, 120, "the forms are emitted again")
     (new,) = add(watched)
     until_emitted(airflow, [new])
 
     again = [form for run in emitted(airflow)[runs:] for form in run]
+    shown = watermark(airflow, "show", ASSET)
     print(f"emitted again: {again}; {shown}")
-    listed = [int(form) for form in re.findall(r"^(\d+) ", preview, re.MULTILINE)]
-    assert listed[:3] == [first, second, after]
-    assert before not in listed
-    assert "to emit again" not in shown
-    at = datetime.fromisoformat(re.search(r" (\S+Z)$", shown, re.MULTILINE)[1])
-    assert timedelta(0) < datetime.now(UTC) - at < LOOK_BACK + timedelta(minutes=5)
-    assert sorted(again) == [first, second, new]
+    assert before not in again
+    assert [again.count(form) for form in (first, second, new)] == [1, 1, 1]
+    at = datetime.fromisoformat(re.search(r"  (\S+Z)  ", shown)[1])
+    assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)

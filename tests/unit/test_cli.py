@@ -58,7 +58,7 @@ def test_it_runs_as_a_module():
     "arguments",
     [
         *[(name,) for name in COMMANDS],
-        *[("watermark", name) for name in ("show", "rewind", "replay")],
+        *[("watermark", name) for name in ("show", "set")],
         *[("ledger", name) for name in ("list", "settle", "forget")],
     ],
     ids=" ".join,

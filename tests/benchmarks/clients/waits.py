@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow.models import Connection
 from airflow.providers.http.sensors.http import HttpSensor
 from airflow.providers.http.triggers.http import HttpEventTrigger, HttpSensorTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.polling.waits import Deferral
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks.clients.loops import AUTHORISATION
 
@@ -18,16 +22,10 @@ INTERVAL = 1.0
 
 
 def shared(job: int) -> BaseTrigger:
-    """Wait on the stream that all share."""
-    return alone(job, shared=True)
-
-
-shared_busy = shared
-
-
-def alone(job: int, *, shared: bool = False) -> BaseTrigger:
-    """Wait alone."""
+    """Wait on the feed that all share, as a sensor that has just found nothing."""
+    now = time.time()
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    connection = Connection.get_connection_from_secrets("bench")
     return FsmFormTrigger(
         fsm_conn_id="bench",
         filters={"job_id": str(job), "created_since": today.isoformat()},
@@ -35,8 +33,13 @@ def alone(job: int, *, shared: bool = False) -> BaseTrigger:
         form_names=[],
         query_params=None,
         poll_interval=INTERVAL,
-        shared=shared,
+        failure_tolerance=600.0,
+        log_interval=3600.0,
+        wait=Deferral(settings_from(connection).service, now, now + 86_400.0, None, now, []).as_dict(),
     )
+
+
+shared_busy = shared
 
 
 def http_event(job: int) -> BaseTrigger:

@@ -1,5 +1,6 @@
 """DAGs that start with completed forms, and sensors that wait for theirs, many at once."""
 
+import os
 from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Variable, dag, task
@@ -10,25 +11,40 @@ from fsm_provider.sensors.forms import FsmFormSensor
 
 CONN_ID = "fsm_watched"
 WATCHED_NAME = "Watched Record"
+WATCHED_PROPERTY = 77_001
 LEAVE = "Leave to go on"
 POKE_INTERVAL = 2
 WATERMARK = "held_records_watermark"
 LOOK_BACK = timedelta(minutes=1)
-RECONCILE_BACK = timedelta(days=3)
+LATE_BY = timedelta(days=3)
+WAITS = {"source": "waits"}
+"""By which the service tells the listings of the sensors from those of the watcher."""
 
 watched = completed_forms(
     "watched_records",
     fsm_conn_id=CONN_ID,
     poll_interval=1,
     form_names=WATCHED_NAME,
-    look_back=LOOK_BACK,
-    reconcile_every=timedelta(seconds=10),
-    reconcile_back=RECONCILE_BACK,
+    start_from=os.environ.get("FSM_WATCHED_SINCE", "now"),
+    late_by=LATE_BY,
+)
+
+of_property = completed_forms(
+    "property_records", fsm_conn_id=CONN_ID, poll_interval=1, property_id=WATCHED_PROPERTY
 )
 
 
 @dag(schedule=watched, catchup=False, max_active_runs=16)
 def watched_records():
+    @task
+    def read(*, triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    read()
+
+
+@dag(schedule=of_property, catchup=False, max_active_runs=16)
+def property_records():
     @task
     def read(*, triggering_asset_events):
         return forms_from_events(triggering_asset_events)
@@ -70,10 +86,16 @@ def many_waits():
         return [params["first_job_id"] + number for number in range(params["jobs"])]
 
     FsmFormSensor.partial(
-        task_id="wait", fsm_conn_id=CONN_ID, poke_interval=POKE_INTERVAL, deferrable=True, timeout=1800
+        task_id="wait",
+        fsm_conn_id=CONN_ID,
+        query_params=WAITS,
+        poke_interval=POKE_INTERVAL,
+        deferrable=True,
+        timeout=1800,
     ).expand(job_id=job_ids())
 
 
 watched_records()
+property_records()
 held_records()
 many_waits()

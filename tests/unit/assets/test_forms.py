@@ -11,7 +11,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
 from fsm_provider.polling.watch import QUESTION
-from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
+from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
@@ -19,9 +19,9 @@ AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 def kwargs_for(**arguments):
     ASSETS.require()
-    _, configuration, _ = completed_forms("records", **arguments).watchers
+    _, configuration = completed_forms("records", **arguments).watchers
     classpath, kwargs = configuration.trigger.serialize()
-    assert classpath == "fsm_provider.triggers.forms.FsmFormConfigurationTrigger"
+    assert classpath == "fsm_provider.triggers.assets.FsmFormConfigurationTrigger"
     return kwargs
 
 
@@ -33,7 +33,6 @@ def test_an_asset_has_its_own_uri_a_watcher_and_its_configuration():
     assert [watcher.name for watcher in asset.watchers] == [
         "gas safety/records",
         "gas safety/records configuration",
-        "gas safety/records interval",
     ]
 
 
@@ -41,22 +40,19 @@ def test_the_watchers_trigger_does_not_depend_on_its_configuration():
     ASSETS.require()
     arguments = ({}, {"poll_interval": 5}, {"property_id": 7, "start_from": "beginning"})
     watchers = [completed_forms("records", **given).watchers[0] for given in arguments]
-    configurations = [completed_forms("records", **given).watchers[1] for given in arguments]
 
     assert [watcher.trigger.serialize() for watcher in watchers] == [
         (
-            "fsm_provider.triggers.forms.FsmFormEventTrigger",
+            "fsm_provider.triggers.assets.FsmFormEventTrigger",
             {"asset_name": "records", "fsm_conn_id": "fsm_default"},
         )
     ] * 3
-    one, with_another_interval, other = [watcher.trigger.serialize() for watcher in configurations]
-    assert one == with_another_interval != other
 
 
 def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     arguments = {
         "start_from": datetime(2026, 1, 31, 8, tzinfo=UTC),
-        "look_back": timedelta(minutes=5),
+        "late_by": timedelta(days=5),
         "property_id": 7,
         "form_names": ("Gas", "Sign-off"),
         "query_params": {"includeDrafts": "true"},
@@ -65,13 +61,14 @@ def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     watch = {
         "asset_name": "records",
         "fsm_conn_id": "fsm_default",
-        "filters": {"property_id": "7"},
+        "filters": {},
+        "property_ids": ["7"],
+        "job_ids": [],
         "form_names": ["Gas", "Sign-off"],
         "query_params": {"includeDrafts": "true"},
+        "poll_interval": 60.0,
         "start_from": "2026-01-31T08:00:00+00:00",
-        "look_back": 300.0,
-        "reconcile_every": 3600.0,
-        "reconcile_back": 604800.0,
+        "late_by": 432000.0,
         "max_forms_per_event": 100,
     }
 
@@ -81,17 +78,17 @@ def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "filters"),
+    ("arguments", "places"),
     [
-        ({"property_id": [7]}, {"property_id": "7"}),
-        ({"property_id": [8, "7", 8]}, {"property_ids": ["7", "8"]}),
-        ({"job_id": ("b", "a"), "property_id": 7}, {"property_id": "7", "job_ids": ["a", "b"]}),
+        ({"property_id": [8, "0007", 8]}, (["7", "8"], [])),
+        ({"job_id": ("b", "a"), "property_id": 7}, (["7"], ["a", "b"])),
     ],
 )
-def test_properties_and_jobs_may_be_lists(arguments, filters):
+def test_properties_and_jobs_may_be_lists_in_any_spelling(arguments, places):
     kwargs = kwargs_for(**arguments)
+    watch = json.loads(kwargs["watch"])
 
-    assert json.loads(kwargs["watch"])["filters"] == filters
+    assert (watch["property_ids"], watch["job_ids"]) == places
     assert json.loads(json.dumps(kwargs)) == kwargs
 
 
@@ -104,10 +101,9 @@ def test_properties_and_jobs_may_be_lists(arguments, filters):
         ({"poll_interval": "abc"}, "poll_interval"),
         ({"poll_interval": None}, "poll_interval"),
         ({"poll_interval": 10**400}, "poll_interval"),
-        ({"look_back": "an hour"}, "look_back"),
-        ({"look_back": timedelta(seconds=-1)}, "look_back"),
-        ({"reconcile_every": timedelta(0)}, "reconcile_every"),
-        ({"reconcile_back": timedelta(days=-1)}, "reconcile_back"),
+        ({"late_by": "an hour"}, "late_by"),
+        ({"late_by": timedelta(minutes=59)}, "late_by"),
+        ({"late_by": timedelta.max}, "late_by"),
         ({"start_from": "tomorrow"}, "start_from"),
         ({"start_from": None}, "start_from"),
         ({"start_from": "9999-12-31T23:59:59-05:00"}, "start_from"),
@@ -203,6 +199,16 @@ def test_without_a_readable_time_each_different_reference_of_a_form_is_kept(upda
     assert forms_from_events(events) == [one, reference(2, updated), other]
 
 
+def test_the_same_form_of_two_accounts_is_two_forms_and_each_names_its_connection():
+    one, other = event(reference(1)), event(reference(1))
+    for given, conn_id in ((one, "north"), (other, "south")):
+        given.extra["payload"] |= {"asset_name": conn_id, "question": {"fsm_conn_id": conn_id}}
+
+    found = forms_from_events({"north": [one], "south": [other]})
+
+    assert found == [reference(1, fsm_conn_id="north"), reference(1, fsm_conn_id="south")]
+
+
 def test_an_event_of_an_asset_and_an_alias_counts_once():
     one = event(reference(1))
 
@@ -251,14 +257,16 @@ def test_an_event_of_another_question_logs_an_error_that_names_both(caplog):
         forms_from_events({"asset": [event_of("disputed", property_id)]})
 
     (error,) = caplog.messages
-    assert "'property_id': '7'" in error
-    assert "'property_id': '8'" in error
+    assert "'property_ids': ['7']" in error
+    assert "'property_ids': ['8']" in error
 
 
 def event_of(asset_name, property_id):
     question = {
         "fsm_conn_id": "fsm_default",
-        "filters": {"property_id": str(property_id)},
+        "filters": {},
+        "property_ids": [str(property_id)],
+        "job_ids": [],
         "form_names": [],
         "query_params": None,
     }
@@ -279,5 +287,5 @@ def test_an_event_of_one_of_two_definitions_in_one_process_logs_an_error_that_na
     forms_from_events({"asset": [event_of(name, polled)]})
 
     (error,) = caplog.messages
-    assert "'property_id': '7'" in error
-    assert "'property_id': '8'" in error
+    assert "'property_ids': ['7']" in error
+    assert "'property_ids': ['8']" in error

@@ -1,87 +1,129 @@
-"""A watcher of an asset, on the shared streams of Airflow's triggerer, with a fake state store."""
+"""A triggerer with the triggers of one asset, as Airflow 3.3 runs them, and as 3.0 to 3.2 do."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
-from tests.capabilities import SHARED_STREAMS
-
-SHARED_STREAMS.require()
-
-from airflow.triggers import shared_stream  # noqa: E402
-
-from fsm_provider.assets.forms import completed_forms  # noqa: E402
-from tests.unit.supervisor import MemorySupervisor  # noqa: E402
+from fsm_provider.assets.forms import completed_forms
+from fsm_provider.polling import restarts
+from fsm_provider.polling.asset_stores import asset_store_for
 
 NAME = "records"
 
 
-class Supervisor(MemorySupervisor):
-    """The triggerer's other end."""
-
-    @property
-    def watermark(self):
-        """The stored watermark, None if there is none."""
-        stored = [
-            value["moment"] for (_, key), value in self.asset_state.items() if key.endswith("/watermark")
-        ]
-        return max(filter(None, stored), default=None)
-
-    @property
-    def watermarks(self):
-        """How many watermarks are stored."""
-        return sum(key.endswith("/watermark") for _, key in self.asset_state)
-
-
 class Watching:
-    """A triggerer with one watcher. Its events are in the database once ``store`` is called.
+    """A triggerer. Its events are in Airflow's database at once, or once ``store`` is called.
 
-    :ivar events: the identifiers of the forms in each event, as they come.
+    :ivar events: the forms in each event, as they come.
     """
 
-    def __init__(self, settings, stored_at_once, name):
-        self.manager = shared_stream.SharedStreamManager(ack_timeout=60.0)
-        self.events, self.seqs, self.stored_at_once = [], [], stored_at_once
+    def __init__(self, settings, stored_at_once, name, trigger_id):
+        self.events, self.stored, self.trigger_id = [], asyncio.Event(), trigger_id
+        self.stored_at_once = stored_at_once
         asset = completed_forms(name, **{"poll_interval": 1, **settings})
-        triggers = [watcher.trigger for watcher in asset.watchers]
-        self.trigger, *others = [type(one)(**one.serialize()[1]) for one in triggers]
-        self.task = asyncio.create_task(self._run())
-        self.others = [asyncio.create_task(anext(one.run())) for one in others]
-
-    async def _run(self):
-        key = self.trigger.shared_stream_key()
-        stream = self.manager.subscribe(trigger_id=1, trigger=self.trigger, key=key)
-        async for event in self.trigger.filter_shared_stream(stream):
-            self.seqs.append(self.manager.bind_pending_event(trigger_id=1, key=key))
-            self.events.append([form["id"] for form in event.payload["forms"]])
-            if self.stored_at_once:
-                self.store()
+        self.trigger, configuration = [
+            type(one.trigger)(**one.trigger.serialize()[1]) for one in asset.watchers
+        ]
+        self.tasks = [asyncio.create_task(self._run()), asyncio.create_task(anext(configuration.run()))]
 
     @property
     def forms(self):
         return [form for event in self.events for form in event]
 
-    def store(self):
-        self.manager.confirm_persisted(self.seqs)
-        self.seqs.clear()
+    def configure(self, **settings):
+        """Edit the asset."""
+        trigger = completed_forms(NAME, **{"poll_interval": 1, **settings}).watchers[1].trigger
+        self.tasks[1].cancel()
+        self.tasks.append(asyncio.create_task(anext(trigger.run())))
 
     async def until(self, predicate, seconds=2000.0):
         async with asyncio.timeout(seconds):
             while not predicate():
-                assert not self.task.done(), self.task.exception()
+                assert not self.tasks[0].done(), self.tasks[0].exception()
                 await asyncio.sleep(0.1)
 
+    async def settle(self):
+        """Wait until what was stored is recorded."""
+        await asyncio.sleep(5)
+
     async def kill(self):
-        self.task.cancel()
-        for other in self.others:
-            other.cancel()
-        await asyncio.gather(self.task, *self.others, return_exceptions=True)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def _take(self, event):
+        self.events.append([form["id"] for form in event.payload["forms"]])
+
+
+class Acknowledging(Watching):
+    """Airflow 3.3: a shared stream, which is told once an event is in the database."""
+
+    def __init__(self, *arguments):
+        from airflow.triggers import shared_stream
+
+        self.manager, self.seqs = shared_stream.SharedStreamManager(ack_timeout=60.0), []
+        super().__init__(*arguments)
+
+    async def _run(self):
+        key = self.trigger.shared_stream_key()
+        stream = self.manager.subscribe(trigger_id=self.trigger_id, trigger=self.trigger, key=key)
+        async for event in self.trigger.filter_shared_stream(stream):
+            self.seqs.append(self.manager.bind_pending_event(trigger_id=self.trigger_id, key=key))
+            self._take(event)
+            if self.stored_at_once:
+                self.store()
+
+    def store(self):
+        self.manager.confirm_persisted(self.seqs)
+        self.seqs.clear()
+
+    async def kill(self):
+        await super().kill()
         await self.manager.stop_all()
 
 
-@asynccontextmanager
-async def watching(stored_at_once=True, name=NAME, **settings):
-    running = Watching(settings, stored_at_once, name)
-    try:
-        yield running
-    finally:
-        await running.kill()
+class Restarting(Watching):
+    """Airflow 3.0 to 3.2: a trigger ends with its event, and is started again once that is stored."""
+
+    async def _run(self):
+        kwargs = self.trigger.serialize()[1]
+        while True:
+            trigger = type(self.trigger)(**kwargs)
+            trigger.trigger_id = self.trigger_id
+            async for event in trigger.run():
+                self._take(event)
+            if not self.stored_at_once:
+                await self.stored.wait()
+                self.stored.clear()
+
+    def store(self):
+        self.stored.set()
+
+    async def kill(self):
+        await super().kill()
+        for kept in list(restarts._kept.values()):
+            if kept.key[0] == self.trigger_id:
+                kept.drop()
+
+
+KINDS = {"acknowledged": Acknowledging, "restarted": Restarting}
+
+
+class Triggerers:
+    """Runs watchers; what they store is that of the asset.
+
+    :ivar kind: ``acknowledged`` or ``restarted``.
+    """
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    @asynccontextmanager
+    async def watching(self, stored_at_once=True, name=NAME, trigger_id=1, **settings):
+        running = KINDS[self.kind](settings, stored_at_once, name, trigger_id)
+        try:
+            yield running
+        finally:
+            await running.kill()
+
+    def store(self):
+        return asset_store_for(NAME, "fsm_default")

@@ -28,13 +28,10 @@ START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - t
 MODES = {
     "poke": {"mode": "poke"},
     "reschedule": {"mode": "reschedule"},
-    "deferred alone": {"deferrable": True},
-    "deferred shared": {"deferrable": True},
+    "deferred": {"deferrable": True},
 }
 LOGGER = logging.getLogger("tests.wait")
 """What the sensor and its trigger log to."""
-COMPANIONS = 3
-"""Other waits on the stream, so that a listing for all is cheaper than one for each."""
 
 
 class Run:
@@ -52,10 +49,11 @@ class Run:
         self.sensor = sensor
         self.deferrals = []
         self.before_resuming = lambda: None
+        self.task_instance = TaskInstance()
 
     def __call__(self, *, context=None, **kwargs):
         arguments = {"task_id": "wait", "poke_interval": 1, **MODES[self.mode], **kwargs}
-        task_instance = TaskInstance()
+        self.task_instance = task_instance = TaskInstance()
         context = {
             "ti": task_instance,
             "task_state_store": MemoryStateStore(),
@@ -69,27 +67,21 @@ class Run:
                     return sensor.execute(context)
                 return sensor.resume_execution(method, resumed_with, context)
             except AirflowRescheduleException as reschedule:
-                context["task_reschedule_count"] = context.get("task_reschedule_count", 0) + 1
                 task_instance.first_reschedule = task_instance.first_reschedule or datetime.now(UTC)
                 time.sleep(max(0, (reschedule.reschedule_date - datetime.now(UTC)).total_seconds()))
             except TaskDeferred as deferral:
                 self.deferrals.append(deferral)
-                shared = self.mode == "deferred shared"
-                method, resumed_with = run_hurried(outcome_from(deferral, shared=shared))
+                method, resumed_with = run_hurried(outcome_from(deferral))
                 self.before_resuming()
 
 
-async def outcome_from(deferral, *, shared):
+async def outcome_from(deferral):
     """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
-    arguments = json.loads(json.dumps(kwargs))
-    trigger = rebuilt(deferral, arguments)
+    trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
+    trigger.trigger_id = 1
     trigger._log = LOGGER
     events = trigger.run()
-    others = (
-        [rebuilt(deferral, elsewhere(arguments, job)).run() for job in range(COMPANIONS)] if shared else []
-    )
-    companions = [asyncio.create_task(anext(other)) for other in others]
     try:
         async with asyncio.timeout(deferral.timeout.total_seconds()):
             event = await anext(events)
@@ -97,24 +89,9 @@ async def outcome_from(deferral, *, shared):
         return TIMED_OUT
     finally:
         await events.aclose()
-        for companion in companions:
-            companion.cancel()
-        await asyncio.gather(*companions, return_exceptions=True)
         for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
             reading.join()
-    return deferral.method_name, {**deferral.kwargs, "event": event.payload}
-
-
-def rebuilt(deferral, arguments):
-    trigger = type(deferral.trigger)(**arguments)
-    trigger.trigger_id = 1
-    return trigger
-
-
-def elsewhere(arguments, job):
-    """The arguments of a wait that shares the polls and finds nothing."""
-    filters = {**arguments["filters"], "job_id": str(10**9 + job)}
-    return {**arguments, "filters": filters, "failure_tolerance": 1e9}
+    return deferral.method_name, {**(deferral.kwargs or {}), "event": json.loads(json.dumps(event.payload))}
 
 
 @pytest.fixture(params=MODES)
@@ -129,20 +106,9 @@ def run(mode):
     return Run(mode)
 
 
-@pytest.fixture(params=[mode for mode in MODES if mode != "poke"])
-def run_that_reads_its_connection_again(request):
-    """A sensor in a mode in which its connection is read more than once."""
-    return Run(request.param)
-
-
-@pytest.fixture(params=[mode for mode in MODES if mode.startswith("deferred")])
-def each_deferred_run(request):
-    return Run(request.param)
-
-
 @pytest.fixture
 def deferred_run():
-    return Run("deferred alone")
+    return Run("deferred")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The record sensor: any listing, or one record, with a predicate of the DAG file."""
 
-import threading
 from datetime import timedelta
 
 import numpy
@@ -22,6 +21,10 @@ from tests.unit.sensors.conftest import Run
 from tests.unit.state_store import TaskInstance
 
 RECORD = {"id": 4711, "status": "Done", "customerContact": {"fullName": "canary"}}
+
+
+ONE_PROCESS = pytest.mark.parametrize("run", ["poke"], indirect=True)
+"""In reschedule mode a failed poll is Airflow's retry."""
 
 
 def is_done(record):
@@ -278,6 +281,7 @@ def test_errors_of_airflow_in_a_predicate_keep_their_meaning(service):
         poke(predicate=raising(AirflowSkipException("aborted")))
 
 
+@ONE_PROCESS
 def test_a_predicate_that_asks_the_service_is_tolerated_like_a_poll(service, run):
     service.add_form(id=900)
     service.fail("GET", "/jobs/1", faults.Status(503))
@@ -330,6 +334,7 @@ def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_cou
 @pytest.mark.parametrize(
     ("single", "body"), [(True, [RECORD]), (True, "x"), (False, listing(5)), (False, RECORD)]
 )
+@ONE_PROCESS
 def test_what_is_no_record_is_an_unreadable_response(service, run, soon, single, body):
     responds(service, body, call=1)
     responds(service, RECORD if single else listing(RECORD), call=2)
@@ -362,6 +367,7 @@ def test_a_permanent_error_skips_under_soft_fail(service, run):
     ],
     ids=["503", "429", "reset", "pagination"],
 )
+@ONE_PROCESS
 def test_poll_failures_are_tolerated(service, run, fault):
     service.fail("GET", "/forms", fault, calls=(1, 2))
     service.add_form(status="Done", id=900)
@@ -370,6 +376,7 @@ def test_poll_failures_are_tolerated(service, run, fault):
     assert len(service.requests) == 3
 
 
+@ONE_PROCESS
 def test_failures_that_outlast_the_tolerance_are_left_to_airflows_retries(service, run):
     service.fail("GET", "/forms", faults.Status(503), every=True)
 
@@ -390,21 +397,6 @@ def test_a_connection_that_is_not_defined_fails_at_the_first_poll(run, monkeypat
 
     with pytest.raises(AirflowNotFoundException):
         run()
-
-
-@RESCHEDULES.needed
-def test_a_connection_that_cannot_be_read_later_is_tolerated(service, connect, soon, monkeypatch):
-    def lose():
-        monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-        threading.Timer(1.5, come_back).start()
-
-    def come_back():
-        connect(service, max_retries=0)
-        service.add_form(status="Done", id=900)
-
-    soon(lose)
-
-    assert Run("reschedule", FsmRecordSensor)(path="/forms", predicate=is_done) == [{"id": 900}]
 
 
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])

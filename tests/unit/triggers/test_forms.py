@@ -1,21 +1,26 @@
-"""Deferred waits that share their polls."""
+"""Deferred waits in a triggerer: what the service is asked, and when a worker is woken."""
 
 import asyncio
 import json
 import logging
-from contextlib import aclosing, asynccontextmanager
+import re
+import threading
+import time
+from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.testing import faults
+from fsm_provider.hooks.fsm import FsmHook
+from fsm_provider.polling.threads import MAX_THREADS, run_in_thread
+from fsm_provider.polling.waits import CHECK_EVERY, CHECKS_PER_AGE, Deferral
+from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
-from tests.unit.clocks import HURRY, run_hurried
+from tests.unit.clocks import run_hurried
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-
-SETTINGS = "failure_tolerance", "shared", "began", "deadline", "log_interval"
+UPDATED, CREATED = "lastUpdatedOnDateTime[gte]", "createdOnDateTime[gte]"
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +28,47 @@ def connected(service, connect):
     connect(service, max_retries=0)
 
 
-def trigger(*, minimum_forms=1, form_names=(), query_params=None, poll_interval=1.0, **arguments):
-    fsm_conn_id = arguments.pop("fsm_conn_id", "fsm_default")
-    settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
+def trigger(fsm_conn_id="fsm_default", *, known=(), in_vain=0, timeout=100_000.0, polled=0.0, **arguments):
+    """The trigger of a sensor that polled so many seconds ago; ``known=None``: it knows nothing."""
+    now = time.time()
+    wait = Deferral(
+        FsmHook(fsm_conn_id).settings.service,
+        now,
+        now + timeout,
+        polled_at=now - polled,
+        known=None if known is None else list(known),
+        in_vain=in_vain,
+    )
+    names = (
+        "minimum_forms",
+        "form_names",
+        "query_params",
+        "poll_interval",
+        "failure_tolerance",
+        "log_interval",
+    )
+    given = {name: arguments.pop(name) for name in names if name in arguments}
     filters = {"created_since": TODAY.isoformat(), **arguments}
     made = FsmFormTrigger(
         fsm_conn_id=fsm_conn_id,
         filters={name: str(value) for name, value in filters.items() if value is not None},
-        minimum_forms=minimum_forms,
-        form_names=list(form_names),
-        query_params=query_params,
-        poll_interval=poll_interval,
-        **settings,
+        **{
+            "minimum_forms": 1,
+            "form_names": [],
+            "query_params": None,
+            "poll_interval": 1.0,
+            "failure_tolerance": 1e9,
+            "log_interval": None,
+            "wait": wait.as_dict(),
+            **given,
+        },
     )
     made.trigger_id = 1  # as the triggerer gives it
     return made
 
 
 class Triggerer:
-    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the payload of its event."""
+    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the wait of its event."""
 
     def __init__(self):
         self.tasks = []
@@ -52,7 +79,7 @@ class Triggerer:
 
     async def _run(self, waiting):
         async with aclosing(waiting.run()) as events:
-            return (await anext(events)).payload
+            return (await anext(events)).payload["wait"]
 
 
 @asynccontextmanager
@@ -70,426 +97,297 @@ async def until(service, predicate):
     await asyncio.to_thread(service.wait_for, predicate, 20)
 
 
-def polls_of_two(service, first, second):
-    """The queries of two waits, each beside three that do not differ from it in what counts."""
+def queries(service):
+    return [dict(request.query) for request in service.requests]
+
+
+# --- what the service is asked ---
+
+
+def feeds_of_two(service, other):
+    """The number of feeds of a wait and of another that differs: each begins with a listing of changes."""
 
     async def run():
         async with triggerer() as waits:
-            for one in (first, second):
-                for number in range(3):
-                    waits.start(trigger(**{"job_id": 900 + number, **one}))
-            await until(service, lambda: len(service.requests) >= 6)
-        return [dict(request.query) for request in service.requests]
+            waits.start(trigger(job_id=1, poll_interval=1000.0))
+            waits.start(trigger(**{"job_id": 2, "poll_interval": 1000.0, **other}))
+            await asyncio.sleep(30)
 
-    return run_hurried(run())
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        {"job_id": 21},
-        {"property_id": 7},
-        {"created_since": (TODAY + timedelta(hours=23)).isoformat()},
-        {"created_since": (TODAY - timedelta(days=13)).isoformat()},
-        {"minimum_forms": 2},
-        {"form_names": ["Gas"]},
-        {"failure_tolerance": 1.0},
-        {"poll_interval": 1},
-        {"updated_since": TODAY.isoformat()},
-    ],
-)
-def test_waits_that_differ_in_what_references_show_share_a_listing(service, same):
-    queries = polls_of_two(service, {}, same)
-
-    full = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
-    assert len(full) == 1
-    assert {"jobID" in query for query in queries} == {False}
+    run_hurried(run(), hurry=60.0)
+    return len([query for query in queries(service) if UPDATED in query])
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "feeds"),
     [
-        {"fsm_conn_id": "fsm_other"},
-        {"poll_interval": 2.0},
-        {"created_since": None, "updated_since": TODAY.isoformat()},
-        {"form_category": "Gas"},
-        {"form_name_id": 3},
-        {"created_by_type": "User"},
-        {"created_by_id": 71},
-        {"query_params": {"includeDrafts": "true"}},
+        ({"job_id": 21}, 1),
+        ({"job_id": None, "property_id": 7}, 1),
+        ({"created_since": (TODAY - timedelta(days=13)).isoformat()}, 1),
+        ({"created_since": None, "updated_since": TODAY.isoformat()}, 1),
+        ({"minimum_forms": 2}, 1),
+        ({"form_names": ["Gas"]}, 1),
+        ({"failure_tolerance": 1.0}, 1),
+        ({"poll_interval": 1000}, 1),
+        ({"fsm_conn_id": "fsm_other"}, 2),
+        ({"poll_interval": 2000.0}, 2),
+        ({"form_category": "Gas"}, 2),
+        ({"form_name_id": 3}, 2),
+        ({"created_by_type": "User"}, 2),
+        ({"created_by_id": 71}, 2),
+        ({"query_params": {"includeDrafts": "true"}}, 2),
     ],
 )
-def test_waits_that_differ_in_what_only_the_service_knows_share_none(service, monkeypatch, other):
+def test_waits_share_a_feed_that_differ_only_in_what_references_show(service, monkeypatch, other, feeds):
     monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", json.dumps(service.connection()))
-    queries = polls_of_two(service, {}, other)
 
-    by_update = [query for query in queries if "createdOnDateTime[gte]" not in query]
-    full = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
-    assert len(full) == 2 or by_update
-    assert {"jobID" in query for query in queries} == {False}
+    assert feeds_of_two(service, other) == feeds
 
 
-def test_a_wait_that_shall_not_share_polls_alone(service):
+def test_many_waits_are_one_request_a_poll_and_each_is_woken_for_its_own_forms(service):
     async def run():
         async with triggerer() as waits:
-            for number in range(3):
-                waits.start(trigger(job_id=number))
-            waits.start(trigger(job_id=9, shared=False))
-            await until(service, lambda: len(service.requests) >= 8)
+            tasks = [waits.start(trigger(job_id=job)) for job in range(100, 300)]
+            await until(service, lambda: len(service.requests) >= 5)
+            before = len(service.requests)
+            for job in (110, 220):
+                service.add_form(job_id=job)
+            await asyncio.gather(tasks[10], tasks[120])
+            return before, [number for number, task in enumerate(tasks) if task.done()]
+
+    before, woken = run_hurried(run())
+
+    assert woken == [10, 120]
+    assert before <= 6
+    assert all("jobID" not in query for query in queries(service))
+
+
+@pytest.mark.parametrize(("polled", "known"), [(86_400.0, ()), (0.0, None)])
+def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(service, polled, known):
+    """As after a restart of the triggerer; few of them each have their own."""
+    for job in range(100, 140):
+        service.add_form(job_id=job)
+
+    async def run(count):
+        service.clear_requests()
+        async with triggerer() as waits:
+            jobs = range(100, 100 + count)
+            await asyncio.gather(
+                *(waits.start(trigger(job_id=job, polled=polled, known=known)) for job in jobs)
+            )
+        return [query for query in queries(service) if CREATED in query and "cursor" not in query]
+
+    many, few = run_hurried(run(40)), run_hurried(run(2))
+
+    assert [("jobID" in query) for query in many] == [False]
+    assert {query["jobID"] for query in few} == {"100", "101"}
+
+
+def test_a_form_with_old_times_is_found_when_its_wait_is_checked(service):
+    async def run():
+        async with triggerer() as waits:
+            waiting = waits.start(trigger(job_id=1, poll_interval=300.0))
+            await until(service, lambda: service.requests)
+            old = datetime.now(UTC) - timedelta(hours=20)
+            service.add_form(job_id=1, created=max(old, TODAY), updated=old)
+            began = asyncio.get_running_loop().time()
+            await waiting
+            return asyncio.get_running_loop().time() - began
+
+    took = run_hurried(run(), hurry=300.0)
+
+    age = (datetime.now(UTC) - TODAY).total_seconds()
+    assert took <= max(CHECK_EVERY, age / CHECKS_PER_AGE) + 2 * 300.0
+
+
+def test_a_service_that_leaves_out_what_was_never_updated(service):
+    """A listing by creation has shown that there are such records: changes are asked for by creation, too."""
+
+    class LeavesOut:
+        async def play(self, exchange):
+            by_update = UPDATED in exchange.request.query_params
+            drop = faults.Rewrite(lambda page: {**page, "data": []} if by_update else page)
+            await drop.play(exchange)
+
+    service.fail("GET", "/forms", LeavesOut(), every=True)
+    service.add_form(job_id=1, lastUpdatedOnDateTime=None, form_name="Photo")
+
+    async def run():
+        async with triggerer() as waits:
+            waiting = waits.start(trigger(job_id=1, form_names=["Gas"], known=None))
+            await until(
+                service, lambda: any("jobID" not in query and CREATED in query for query in queries(service))
+            )
+            service.add_form(job_id=1, lastUpdatedOnDateTime=None, form_name="Gas")
+            began = asyncio.get_running_loop().time()
+            await waiting
+            return asyncio.get_running_loop().time() - began
+
+    assert run_hurried(run()) < 200
+
+
+# --- when a worker is woken ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "least", "most"),
+    [
+        ({}, MIN_DEFERRAL, 60),
+        ({"poll_interval": 100.0}, 100, 150),
+        ({"poll_interval": 100.0, "in_vain": 2}, 400, 450),
+        ({"poll_interval": 100.0, "in_vain": 30}, CHECK_EVERY, CHECK_EVERY + 50),
+        ({"poll_interval": 100.0, "timeout": 20}, 20, 60),
+    ],
+)
+def test_a_wake_follows_the_poll_before_by_an_interval_and_twice_as_much_after_each_in_vain(
+    service, arguments, least, most
+):
+    service.add_form(job_id=1)
+
+    async def run():
+        async with triggerer() as waits:
+            began = asyncio.get_running_loop().time()
+            await waits.start(trigger(job_id=1, known=None, **arguments))
+            return asyncio.get_running_loop().time() - began
+
+    assert least <= run_hurried(run(), hurry=100.0) <= most
+
+
+def test_forms_that_the_worker_knows_count(service):
+    async def run():
+        async with triggerer() as waits:
+            waiting = waits.start(trigger(job_id=1, minimum_forms=2, known=[(900, "Gas")]))
+            await until(service, lambda: service.requests)
+            service.add_form(job_id=1)
+            await waiting
 
     run_hurried(run())
 
-    assert {dict(request.query).get("jobID") for request in service.requests} == {None, "9"}
 
+def test_what_is_in_vain_is_counted(service):
+    first = Deferral("there", 1.0, 2.0)
+    found = type("Found", (), {"counted": {5: "Gas"}})
 
-def test_many_waits_make_one_request_a_poll_and_each_gets_its_own_forms(service):
-    async def run():
-        async with triggerer() as waits:
-            tasks = [waits.start(trigger(job_id=number)) for number in range(200)]
-            await until(service, lambda: len(service.requests) >= 8)
-            assert {"jobID" in dict(request.query) for request in service.requests} == {False}
-            assert len({request.connection for request in service.requests}) == 1
-            forms = {number: service.add_form(job_id=number)["id"] for number in range(1, 200)}
-            found = await asyncio.gather(*tasks[1:])
-            assert not tasks[0].done()
-            return forms, found, service.requests
+    second = first.after("there", found, 3.0)
+    again = Deferral(**json.loads(json.dumps(second.as_dict()))).after("there", found, 4.0)
 
-    forms, found, requests = run_hurried(run())
+    assert (first.in_vain, second.in_vain, again.in_vain) == (0, 0, 1)
+    assert again.after("there", type("Found", (), {"counted": {}}), 5.0).in_vain == 0
 
-    assert [[form["id"] for form in event["forms"]] for event in found] == [[forms[n]] for n in range(1, 200)]
-    # 199 new forms are 20 pages here; apart from these every poll was one request.
-    assert len([request for request in requests if "cursor" not in dict(request.query)]) < 60
 
+# --- failures ---
 
-def test_a_wait_that_joins_late_finds_earlier_forms(service):
-    async def run():
-        async with triggerer() as waits:
-            waits.start(trigger(job_id=1))
-            form = service.add_form(job_id=2)
-            await until(service, lambda: len(service.requests) >= 3)
-            return form, await waits.start(trigger(job_id=2))
 
-    form, event = run_hurried(run())
+class Refuses:
+    """A fault of the common listings, or of those of one job."""
 
-    assert [reference["id"] for reference in event["forms"]] == [form["id"]]
-
-
-def test_a_form_with_old_times_is_found_by_the_next_check(service):
-    async def run():
-        async with triggerer() as waits:
-            clock = asyncio.get_running_loop().time
-            began, since = clock(), (TODAY - timedelta(days=3)).isoformat()
-            task, *_ = [waits.start(trigger(job_id=job, created_since=since)) for job in range(3)]
-            await until(service, lambda: len(service.requests) >= 3)
-            service.add_form(job_id=0, id=900, created=TODAY - timedelta(days=2))
-            return await task, clock() - began
-
-    event, took = run_hurried(run(), hurry=300.0)
-
-    assert [reference["id"] for reference in event["forms"]] == [900]
-    assert took > 600
-
-
-def test_no_event_comes_before_the_scheduler_has_noted_the_deferral(service):
-    service.add_form(job_id=1)
-
-    async def run():
-        clock = asyncio.get_running_loop().time
-        async with triggerer() as waits:
-            began = clock()
-            await waits.start(trigger(job_id=1))
-            shared = clock() - began
-        service.clear_requests()
-        began = clock()
-        await anext(trigger(job_id=1).run())
-        return shared, clock() - began
-
-    shared, alone = run_hurried(run())
-
-    assert shared >= MIN_DEFERRAL
-    assert alone >= MIN_DEFERRAL
-    full_polls = [
-        request for request in service.requests if "lastUpdatedOnDateTime[gte]" not in dict(request.query)
-    ]
-    assert len(full_polls) == 1, "a poll whose event could not be sent"
-
-
-def test_in_dag_test_an_event_does_not_wait_for_a_scheduler(service):
-    service.add_form(job_id=1)
-
-    async def run():
-        clock = asyncio.get_running_loop().time
-        waiting, began = trigger(job_id=1), clock()
-        waiting.trigger_id = None
-        await anext(waiting.run())
-        return clock() - began
-
-    assert run_hurried(run(), hurry=1.0) < MIN_DEFERRAL
-
-
-def test_an_unexpected_error_is_logged_and_the_polls_go_on(service, caplog):
-    """Of a handler of a wait's log, when the wait finds a form under another name."""
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            if "1 other form" in record.getMessage() and not failed:
-                failed.append(record)
-                raise OSError("no space left on device")
-
-    failed, log = [], logging.getLogger("tests.full")
-    log.addHandler(Handler())
-    log.setLevel("INFO")
-
-    async def run():
-        async with triggerer() as waits:
-            first = trigger(job_id=1, form_names=["Gas"])
-            first._log = log
-            tasks = [waits.start(one) for one in (first, *(trigger(job_id=number) for number in (2, 3, 4)))]
-            await until(service, lambda: len(service.requests) >= 2)
-            service.add_form(job_id=1, form_name="Oil")
-            async with asyncio.timeout(200):
-                while not failed:
-                    await asyncio.sleep(0.05)
-            for job in (1, 2):
-                service.add_form(job_id=job, form_name="Gas")
-            async with asyncio.timeout(200):
-                return await asyncio.gather(*tasks[:2])
-
-    found = run_hurried(run())
-
-    assert [form["jobID"] for payload in found for form in payload["forms"]] == [1, 2]
-    assert "The polls for forms of 'fsm_default' start again" in caplog.text
-    assert "OSError: no space left on device" in caplog.text
-
-
-def test_the_last_wait_ends_the_polls_and_the_next_one_begins_anew(service):
-    async def run():
-        async with triggerer() as waits:
-            await asyncio.gather(*[waits.start(trigger(job_id=number)) for number in range(3)])
-        assert tasks_of_streams() == []
-        service.clear_requests()
-        async with triggerer() as waits:
-            waits.start(trigger(job_id=9))
-            await until(service, lambda: len(service.requests) >= 1)
-            assert len(tasks_of_streams()) == 1
-        await asyncio.sleep(0)
-        return tasks_of_streams()
-
-    for number in range(3):
-        service.add_form(job_id=number)
-
-    assert run_hurried(run()) == []
-
-
-def tasks_of_streams():
-    return [task for task in asyncio.all_tasks() if task.get_name() == "fsm form stream"]
-
-
-def test_a_wait_that_is_cancelled_does_not_disturb_the_others(service):
-    async def run():
-        async with triggerer() as waits:
-            tasks = [waits.start(trigger(job_id=number)) for number in range(4)]
-            await until(service, lambda: len(service.requests) >= 2)
-            tasks[0].cancel()
-            service.add_form(job_id=3, id=900)
-            return await tasks[3]
-
-    assert [form["id"] for form in run_hurried(run())["forms"]] == [900]
-
-
-@pytest.mark.parametrize("page", [1, 2])
-def test_a_failing_listing_of_one_wait_is_its_own(service, page):
-    """The check of a wait that goes back further than the others fails; they go on."""
-
-    async def run():
-        async with triggerer() as waits:
-            others = [waits.start(trigger(job_id=number)) for number in range(3)]
-            await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", FailsForJob("7", page), every=True)
-            old = TODAY - timedelta(days=40)
-            for _ in range(30):
-                service.add_form(job_id=7, form_name="Other", created=old + timedelta(days=1))
-            failing = waits.start(
-                trigger(job_id=7, form_names=["Gas"], created_since=old.isoformat(), failure_tolerance=60.0)
-            )
-            await until(service, lambda: [request.status for request in service.requests].count(500) >= 2)
-            service.add_form(job_id=1, id=900)
-            found = await others[1]
-            assert not failing.done()
-            return found, await failing, others[0].done()
-
-    found, error, others_ended = run_hurried(run(), hurry=60.0)
-
-    assert [form["id"] for form in found["forms"]] == [900]
-    assert error["error"]["status"] == 500
-    assert not others_ended
-
-
-@pytest.mark.parametrize("fault", [faults.Status(401), faults.Status(429), faults.Stall()])
-def test_no_other_wait_suffers_from_what_one_lists_by_itself(service, connect, fault):
-    """A refused token, a rate limit or a hanging response, for one job only."""
-    connect(service, max_retries=0, timeout=1)
-
-    async def run():
-        async with triggerer() as waits:
-            clock = asyncio.get_running_loop().time
-            others = [waits.start(trigger(job_id=number)) for number in range(3)]
-            await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", FailsForJob("7", fault=fault), every=True)
-            old = (TODAY - timedelta(days=40)).isoformat()
-            for _ in range(200):  # 20 pages: a listing for all since then is dearer than one for each
-                service.add_form(job_id=99, created=TODAY - timedelta(days=39))
-            failing = [
-                waits.start(trigger(job_id=7, created_since=old, failure_tolerance=200.0)) for _ in range(12)
-            ]
-            await asyncio.sleep(60)
-            service.add_form(job_id=1, id=900)
-            began = clock()
-            found = await others[1]
-            took = clock() - began
-            healthy = waits.start(trigger(job_id=8, created_since=old))
-            service.add_form(job_id=8, id=901, created=TODAY - timedelta(days=39))
-            return found, took, await healthy, [await one for one in failing], others[0].done()
-
-    found, took, healthy, errors, others_ended = run_hurried(run(), hurry=30.0)
-
-    assert [form["id"] for form in found["forms"]] == [900]
-    assert took < 30
-    assert [form["id"] for form in healthy["forms"]] == [901]
-    assert all("error" in event for event in errors)
-    assert not others_ended
-
-
-def test_a_listing_of_one_wait_goes_on_at_the_page_at_which_it_was_refused(service):
-    for number in range(100):
-        service.add_form(job_id=1, form_name="Other", id=number + 1)
-    service.add_form(job_id=1, form_name="Gas", id=900)
-    service.fail("GET", "/forms", faults.Status(429, retry_after=60), calls=range(4, 1000, 5))
-
-    async def run():
-        async with triggerer() as waits:
-            return await waits.start(trigger(job_id=1, form_names=["Gas"], failure_tolerance=100.0))
-
-    assert [form["id"] for form in run_hurried(run(), hurry=60.0)["forms"]] == [900]
-    assert len([request for request in service.requests if "cursor" not in dict(request.query)]) == 1
-
-
-@pytest.mark.parametrize("status", [400, 500])
-def test_a_bound_that_the_service_refuses_is_the_failure_of_its_wait_alone(service, status):
-    old = (TODAY - timedelta(days=400)).isoformat()
-    service.fail("GET", "/forms", RefusesBefore(TODAY - timedelta(days=365), status), every=True)
-
-    async def run():
-        async with triggerer() as waits:
-            refused = waits.start(trigger(job_id=1, created_since=old, failure_tolerance=100.0))
-            others = [waits.start(trigger(job_id=number, failure_tolerance=100.0)) for number in range(2, 7)]
-            error = await refused
-            await asyncio.sleep(200)
-            service.add_form(job_id=6, id=900)
-            return error, await others[-1], [other.done() for other in others[:-1]]
-
-    error, found, others_ended = run_hurried(run(), hurry=60.0)
-
-    assert error["error"]["status"] == status
-    assert [form["id"] for form in found["forms"]] == [900]
-    assert others_ended == [False] * 4
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_a_listing_for_all_that_fails_at_a_page_gives_each_its_forms(service, status):
-    """A rate limit only makes it wait; after another error recent changes come first."""
-    for number in range(60):
-        service.add_form(job_id=number, id=number + 1)
-    service.fail("GET", "/forms", faults.Status(status, retry_after=30), call=4)
-
-    async def run():
-        async with triggerer() as waits:
-            return await asyncio.gather(*[waits.start(trigger(job_id=number)) for number in range(60)])
-
-    found = run_hurried(run())
-
-    assert [[form["id"] for form in event["forms"]] for event in found] == [[n + 1] for n in range(60)]
-    first_pages = [
-        request
-        for request in service.requests
-        if not {"cursor", "lastUpdatedOnDateTime[gte]"} & dict(request.query).keys()
-    ]
-    assert len(first_pages) == 1
-
-
-class RefusesBefore:
-    """A fault of listings that go back further."""
-
-    def __init__(self, oldest, status):
-        self.oldest, self.status = oldest, status
+    def __init__(self, *, job=None, fault=None):
+        self.job, self.fault = job, fault or faults.Status(403)
 
     async def play(self, exchange):
-        since = exchange.request.query_params.get("createdOnDateTime[gte]")
-        if since and datetime.fromisoformat(since) < self.oldest:
-            await faults.Status(self.status).play(exchange)
-        else:
-            await exchange.respond(await exchange.handle())
-
-
-def test_a_failing_check_does_not_hurry_the_polls(service):
-    service.fail("GET", "/forms", FailsForJob("7"), every=True)
-
-    async def run():
-        async with triggerer() as waits:
-            old = (TODAY - timedelta(days=40)).isoformat()
-            for number in range(3):
-                waits.start(trigger(job_id=number, poll_interval=60.0))
-            await asyncio.sleep(30)
-            waits.start(trigger(job_id=7, created_since=old, poll_interval=60.0, failure_tolerance=5_000.0))
-            await asyncio.sleep(1_200)
-
-    run_hurried(run(), hurry=120.0)
-
-    assert len([request for request in service.requests if "jobID" not in dict(request.query)]) <= 25
-
-
-@pytest.mark.parametrize("of", ["all", "one"])
-def test_a_success_ends_the_failures_that_a_tolerance_counts(service, of):
-    """The listing of one wait comes every 900 s; it fails 300 s, twice."""
-    fault = faults.Status(503) if of == "all" else FailsForJob("7")
-
-    async def run():
-        async with triggerer() as waits:
-            for number in range(3):
-                waits.start(trigger(job_id=number, poll_interval=20.0, failure_tolerance=10_000.0))
-            await until(service, lambda: len(service.requests) >= 2)
-            old = (TODAY - timedelta(days=40)).isoformat()
-            waiting = waits.start(
-                trigger(job_id=7, poll_interval=20.0, created_since=old, failure_tolerance=400.0)
-            )
-            await asyncio.sleep(30)
-            for healthy in (910.0, 600.0) if of == "all" else (650.0, 600.0):
-                await asyncio.sleep(healthy)
-                service.fail("GET", "/forms", fault, every=True)
-                await asyncio.sleep(300.0 if of == "all" else 560.0)
-                service.clear_faults()
-            return waiting.done(), {request.status for request in service.requests}
-
-    assert run_hurried(run(), hurry=200.0) == (False, {200, 503 if of == "all" else 500})
-
-
-class FailsForJob:
-    """A fault of the listing of one job."""
-
-    def __init__(self, job, page=1, fault=None):
-        self.job, self.page, self.fault = job, page, fault or faults.Status(500)
-
-    async def play(self, exchange):
-        params = exchange.request.query_params
-        if params.get("jobID") == self.job and ("cursor" in params) == (self.page > 1):
+        if exchange.request.query_params.get("jobID") == self.job:
             await self.fault.play(exchange)
         else:
             await exchange.respond(await exchange.handle())
 
 
-async def waits_in_contexts_of_their_own(service, logged, polls, **arguments):
-    """Run waits on the jobs 0 to 2, and record what logs in which; a trigger's log is told by its context."""
-    current = ContextVar("current", default=None)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.Status(403),
+        faults.Status(500),
+        faults.Body(b"<html>"),
+        faults.pagination(hasMore=True, nextCursor=None),
+    ],
+)
+def test_where_the_account_wide_listing_fails_each_wait_has_its_own(service, fault):
+    service.fail("GET", "/forms", Refuses(fault=fault), every=True)
+
+    async def run():
+        async with triggerer() as waits:
+            tasks = [waits.start(trigger(job_id=job, failure_tolerance=0.0)) for job in (1, 2)]
+            await until(service, lambda: len(service.requests) >= 6)
+            service.add_form(job_id=2)
+            ended = await tasks[1]
+            return ended["failing_since"], tasks[0].done()
+
+    assert run_hurried(run()) == (None, False)
+
+
+def test_what_fails_for_one_wait_is_its_own(service):
+    service.fail("GET", "/forms", Refuses(job="1"), every=True)
+
+    async def run():
+        async with triggerer() as waits:
+            failing, healthy, waiting = (waits.start(trigger(job_id=job, known=None)) for job in (1, 2, 3))
+            ended = await failing
+            service.add_form(job_id=2)
+            return ended["failing_since"], (await healthy)["failing_since"], waiting.done()
+
+    failing_since, healthy, is_done = run_hurried(run())
+
+    assert failing_since
+    assert (healthy, is_done) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "most"), [(faults.Status(401), 60), (faults.Status(503), 200), (faults.Reset(), 200)]
+)
+def test_workers_are_woken_by_what_is_permanent_at_once_else_after_their_tolerance(service, fault, most):
+    """An error of the service's; a 503 of the common listing alone is none, so all fail here."""
+
+    async def run():
+        async with triggerer() as waits:
+            hasty = waits.start(trigger(job_id=1, failure_tolerance=100.0))
+            calm = waits.start(trigger(job_id=2, failure_tolerance=1e6))
+            await until(service, lambda: len(service.requests) >= 2)
+            service.fail("GET", "/forms", fault, every=True)
+            began = asyncio.get_running_loop().time()
+            ended = await asyncio.wait_for(hasty, 2_000)
+            return ended["failing_since"], asyncio.get_running_loop().time() - began, calm.done()
+
+    failing_since, took, calm = run_hurried(run(), hurry=50.0)
+
+    assert failing_since
+    assert took <= (1_100 if most == 200 and isinstance(fault, faults.Status) else most)
+    assert calm is (fault == faults.Status(401))
+
+
+def test_a_connection_that_leads_elsewhere_wakes_all(service, connect):
+    async def run():
+        with FakeFieldService(token=service.settings.token) as other:
+            async with triggerer() as waits:
+                tasks = [waits.start(trigger(job_id=job)) for job in range(3)]
+                await until(service, lambda: len(service.requests) >= 2)
+                connect(other, max_retries=0)
+                await asyncio.gather(*tasks)
+
+    run_hurried(run(), hurry=300.0)
+
+
+def test_a_service_that_hangs_delays_neither_the_loop_nor_other_connections(service, monkeypatch):
+    with FakeFieldService(token=service.settings.token) as hangs:
+        hangs.fail("GET", "/forms", faults.Stall(), every=True)
+        connection = hangs.connection()
+        connection["extra"]["timeout"] = 3
+        monkeypatch.setenv("AIRFLOW_CONN_FSM_HANGS", json.dumps(connection))
+
+        async def run():
+            async with triggerer() as waits:
+                for job in range(10):
+                    waits.start(trigger("fsm_hangs", job_id=job, poll_interval=float(job + 1)))
+                await until(hangs, lambda: hangs.requests)
+                waiting = waits.start(trigger(job_id=1))
+                service.add_form(job_id=1)
+                await waiting
+
+        run_hurried(run())
+
+
+# --- logs, arguments, threads ---
+
+
+def test_what_a_wait_says_is_in_its_own_log_and_what_polls_say_in_none(service):
+    current, logged = ContextVar("current", default=None), []
 
     class Handler(logging.Handler):
         def emit(self, record):
@@ -497,195 +395,102 @@ async def waits_in_contexts_of_their_own(service, logged, polls, **arguments):
 
     async def wait(number):
         current.set(number)
-        waiting = trigger(job_id=number, **arguments)
+        waiting = trigger(job_id=number, log_interval=3.0, form_names=["Gas", "Oil"], known=[(5, "Gas")])
         waiting._log = logging.getLogger("test.wait")
         return await anext(waiting.run())
 
-    handler, names = Handler(), ["test.wait", "fsm_provider.polling.poller"]
+    async def run():
+        tasks = [asyncio.create_task(wait(number)) for number in range(3)]
+        await asyncio.sleep(20)
+        service.fail("GET", "/forms", faults.Status(429), every=True)
+        await asyncio.sleep(20)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    handler, names = Handler(), ["test.wait", "fsm_provider.polling.feed"]
     for name in names:
         logging.getLogger(name).addHandler(handler)
     logging.getLogger("test.wait").setLevel(logging.INFO)
     try:
-        tasks = [asyncio.create_task(wait(number)) for number in range(3)]
-        await until(service, lambda: len(service.requests) >= polls)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        run_hurried(run())
     finally:
         for name in names:
             logging.getLogger(name).removeHandler(handler)
 
-
-def test_tolerated_failures_are_in_the_log_of_each_wait_and_polls_in_none(service):
-    service.fail("GET", "/forms", faults.Status(503), every=True)
-    logged = []
-
-    run_hurried(waits_in_contexts_of_their_own(service, logged, 3, failure_tolerance=10_000.0))
-
-    failures = [(name, context) for name, context, message in logged if "failed" in message]
-    assert sorted(failures, key=str) == [("poller", None), ("wait", 0), ("wait", 1), ("wait", 2)]
-
-
-def test_what_a_wait_says_is_in_its_own_log(service):
     for number in range(3):
-        service.add_form(job_id=number, form_name=f"Photo {number}")
-    logged = []
-
-    run_hurried(waits_in_contexts_of_their_own(service, logged, 8, form_names=["Gas"], log_interval=3.0))
-
-    for number in range(3):
-        start, *later = [message for _, context, message in logged if context == number]
-        others = f"1 other form since then: Photo {number}"
-        assert start.startswith(f"Waiting for Gas, of job {number}, created since ")
-        assert later.count(others) == 1
-        later.remove(others)
-        assert all(line.startswith(f"Still waiting for Gas, of job {number}, ") for line in later)
-        assert later[-1].endswith(f"; {others}")
-    assert [message for _, context, message in logged if context is None] == []
-
-
-def test_a_wait_that_ends_says_no_more(service, caplog):
-    service.add_form(job_id=1)
-
-    async def run():
-        waiting = trigger(job_id=1, log_interval=1.0)
-        waiting._log = logging.getLogger("test.wait")
-        await anext(waiting.run())
-        caplog.clear()
-        await asyncio.sleep(30)
-
-    with caplog.at_level(logging.INFO, logger="test.wait"):
-        run_hurried(run())
-
-    assert [record for record in caplog.records if record.name == "test.wait"] == []
-
-
-def test_a_trigger_that_another_triggerer_takes_over_counts_from_the_beginning(service):
-    """Its deadline passes meanwhile."""
-    now = datetime.now(UTC)
-    began, deadline = (now - timedelta(hours=2)).isoformat(), (now + timedelta(seconds=20)).isoformat()
-
-    async def run():
-        async with triggerer() as waits:
-            return await waits.start(trigger(job_id=1, began=began, deadline=deadline))
-
-    text = run_hurried(run())["timed_out"]
-
-    assert text.startswith("Sensor has timed out after 2:00:")
-    assert f": waited for a form, of job 1, created since {TODAY.isoformat()}; " in text
-
-
-def test_each_wait_has_its_own_failure_tolerance(service):
-    async def run():
-        async with triggerer() as waits:
-            hasty = waits.start(trigger(job_id=1, failure_tolerance=20.0))
-            calm = waits.start(trigger(job_id=2, failure_tolerance=10_000.0))
-            await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", faults.Status(503, retry_after=300), every=True)
-            failed = asyncio.get_running_loop().time()
-            error = await hasty
-            assert asyncio.get_running_loop().time() - failed < 200
-            assert not calm.done()
-            service.clear_faults()
-            form = service.add_form(job_id=2)
-            return error, form, await calm
-
-    error, form, event = run_hurried(run(), hurry=60.0)
-
-    assert error["error"]["type"] == "FsmServerError"
-    assert error["error"]["retry_after"] == 300
-    assert [reference["id"] for reference in event["forms"]] == [form["id"]]
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_permanent_error_ends_all_waits_at_once(service, status):
-    async def run():
-        async with triggerer() as waits:
-            tasks = [waits.start(trigger(job_id=number)) for number in range(3)]
-            await until(service, lambda: len(service.requests) >= 2)
-            service.fail("GET", "/forms", faults.Status(status), every=True)
-            return await asyncio.gather(*tasks)
-
-    events = run_hurried(run())
-
-    assert [event["error"]["status"] for event in events] == [status] * 3
-
-
-def test_a_missing_connection_is_tolerated(service, connect, monkeypatch):
-    """An unreachable secrets backend raises the same error."""
-    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-
-    async def run():
-        async with triggerer() as waits:
-            task = waits.start(trigger(job_id=1))
-            await asyncio.sleep(30)
-            assert not task.done()
-            connect(service, max_retries=0)
-            form = service.add_form(job_id=1)
-            return form, await task
-
-    form, event = run_hurried(run())
-
-    assert [reference["id"] for reference in event["forms"]] == [form["id"]]
-
-
-def test_a_connection_that_stays_missing_is_an_error_after_the_tolerance(monkeypatch):
-    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-
-    async def run():
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        async with triggerer() as waits:
-            return await waits.start(trigger(job_id=1, failure_tolerance=40.0)), clock() - began
-
-    event, took = run_hurried(run())
-
-    assert event["error"] == {
-        "type": "FsmConnectionError",
-        "message": "connection 'fsm_default': is not defined, or what it is stored in cannot be reached",
-    }
-    assert 40 < took < 120
-
-
-def test_poll_failures_are_logged_at_a_bounded_rate(service, caplog):
-    service.fail("GET", "/forms", faults.Status(503), every=True)
-
-    async def run():
-        async with triggerer() as waits:
-            waits.start(trigger(job_id=1, failure_tolerance=10_000.0))
-            await until(service, lambda: len(service.requests) >= 12)
-
-    with caplog.at_level(logging.WARNING, logger="fsm_provider.polling.poller"):
-        run_hurried(run(), hurry=150.0)
-
-    assert (
-        1 <= len([record for record in caplog.records if record.name == "fsm_provider.polling.poller"]) <= 2
-    )
-
-
-def test_no_thread_sleeps_through_a_retry_after(service):
-    service.fail("GET", "/forms", faults.Status(429, retry_after=20), call=1)
-    service.add_form(job_id=1, id=900)
-
-    async def run():
-        clock = asyncio.get_running_loop().time
-        began, slowest, last = clock(), 0.0, clock()
-        async with triggerer() as waits:
-            task = waits.start(trigger(job_id=1))
-            while not task.done():
-                await asyncio.sleep(0.5)
-                slowest, last = max(slowest, clock() - last), clock()
-            return await task, clock() - began, slowest
-
-    event, took, slowest = run_hurried(run())
-
-    assert [reference["id"] for reference in event["forms"]] == [900]
-    assert took > 20
-    assert slowest < 1.0 * HURRY
+        lines = [message for _, context, message in logged if context == number]
+        progress = rf"Still waiting for Gas, Oil, of job {number}, .* now until .*"
+        assert re.fullmatch(rf"{progress}; 1 of 2 forms: Oil is missing; there is Gas", lines[0])
+        assert len([line for line in lines if line.startswith("Polling failed, and goes on")]) == 1
+    assert {name for name, context, _ in logged if context is None} == {"feed"}
+    assert len([name for name, _, _ in logged if name == "feed"]) == 1
 
 
 def test_a_serialised_trigger_can_be_rebuilt():
-    times = {"began": TODAY.isoformat(), "deadline": (TODAY + timedelta(days=7)).isoformat()}
-    _, kwargs = trigger(job_id=1, failure_tolerance=5.0, shared=False, log_interval=60.0, **times).serialize()
+    _, kwargs = trigger(job_id=1, failure_tolerance=5.0, log_interval=60.0).serialize()
 
     assert FsmFormTrigger(**json.loads(json.dumps(kwargs))).serialize()[1] == kwargs
+
+
+def threads_of(fsm_conn_id):
+    return [thread for thread in threading.enumerate() if thread.name == f"fsm {fsm_conn_id}"]
+
+
+def test_what_is_cancelled_ends_at_once_and_its_thread_counts_until_it_has_ended():
+    answered = threading.Event()
+
+    async def run():
+        tasks = []
+        for _ in range(20):
+            tasks.append(asyncio.create_task(run_in_thread("cancelled", answered.wait)))
+            await asyncio.sleep(0.01)
+            tasks[-1].cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        threads = threads_of("cancelled")
+        waiting = asyncio.create_task(run_in_thread("cancelled", lambda: "has its turn"))
+        await asyncio.sleep(0.1)
+        is_waiting = not waiting.done()
+        answered.set()
+        async with asyncio.timeout(5):
+            return [task.cancelled() for task in tasks], threads, is_waiting, await waiting
+
+    cancelled, threads, is_waiting, result = asyncio.run(run())
+
+    assert (cancelled, len(threads)) == ([True] * 20, MAX_THREADS)
+    assert is_waiting
+    assert result == "has its turn"
+    for thread in threads:
+        thread.join(20)
+
+
+def test_a_thread_may_end_after_its_event_loop(caplog):
+    answered = threading.Event()
+
+    async def run():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await run_in_thread("late", answered.wait)
+        return threads_of("late")
+
+    (thread,) = asyncio.run(run())
+    answered.set()
+    thread.join(20)
+    assert "closed" not in caplog.text
+
+
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            for _ in range(2 * MAX_THREADS):
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await run_in_thread("refused", str)
+        async with asyncio.timeout(5):
+            return await run_in_thread("refused", str)
+
+    assert asyncio.run(run()) == ""

@@ -1,0 +1,221 @@
+"""Which completed forms are new to a watcher, across restarts. Nothing here does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from fsm_provider.polling.polls import Form, Query, Time
+
+DAY = 86_400.0
+LOOK_BACK = 3_600.0
+"""Seconds that a poll goes back behind the start of the one before it, also after a restart."""
+LATE_BY = 7 * DAY
+"""Seconds that a form may be late, unless the asset says otherwise: a reconciliation goes back so far."""
+MAX_RECENT = 1_000
+"""Versions that are stored anew with each event; more are merged into the chunk of their period."""
+WATERMARK, RECENT = "watermark", "recent"
+CHUNKS = tuple(f"emitted/{number}" for number in range(4))
+"""Keys of the periods in which forms were emitted; the oldest is written over."""
+Versions = dict[str, dict[Time | str, Time]]
+"""The time of each version that was emitted, by the form's identifier."""
+
+
+class NewForms:
+    """Finds the new forms of each poll, and keeps them until they were emitted.
+
+    :param wanted: which forms.
+    :param late_by: seconds that a form may be late.
+    :ivar floor: what was updated before it is history, or so old that it is forgotten, and is not emitted.
+        It only moves forward. None: not begun.
+    :ivar watermark: the start of the last poll that left no gap; None: there was none.
+    :ivar has_gap: there may be forms between the watermark and the last poll that were not listed.
+    :ivar pending: new forms that were not emitted, by their identifier.
+    """
+
+    def __init__(self, wanted: Callable[[Form], bool], late_by: float = LATE_BY) -> None:
+        self._wanted, self._late_by = wanted, max(late_by, LOOK_BACK)
+        self.floor: Time | None = None
+        self.watermark: Time | None = None
+        self.has_gap = True
+        self.pending: dict[int, Form] = {}
+        self._forgotten_before = 0.0
+        self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
+        self._unsaved: set[str] = set()
+        self._in_event: dict[int, Form] = {}
+        self._order: list[Form] = []
+        self._is_ordered = True
+        self._older: dict[int, tuple[Time, Time]] = {}
+
+    def begin(self, floor: Time, known: Iterable[str] = ()) -> None:
+        """Begin with all that was updated from a time on; 0: with everything.
+
+        :param known: keys of what is stored, and is to be forgotten.
+        """
+        self.floor, self.watermark, self.has_gap = floor, floor or None, True
+        self._forgotten_before = floor
+        self._emitted = {key: {} for key in self._emitted}
+        self._unsaved = set(known)
+        self.pending, self._in_event, self._older = {}, {}, {}
+        self._is_ordered = False
+
+    # --- questions ---
+
+    def questions(self, bases: Sequence[Query], *, reconciles: bool) -> list[Query]:
+        """Return what closes the gap, then what reconciles: the second's failure leaves no gap."""
+        if self.watermark is None:
+            return list(bases)
+        gap, oldest = self._bound(LOOK_BACK), self.oldest
+        asked = [replace(base, updated_since=gap) for base in bases]
+        if reconciles:
+            asked += [replace(base, updated_since=oldest) for base in bases if oldest != gap]
+            asked += [replace(base, created_since=oldest) for base in bases]
+        return asked
+
+    @property
+    def oldest(self) -> Time:
+        """How far a reconciliation goes back."""
+        return self._bound(self._late_by)
+
+    def _bound(self, back: float) -> Time:
+        return max((self.watermark or 0.0) - back, self.floor or 0.0)
+
+    # --- polls ---
+
+    def ingest(self, forms: Iterable[Form], now: Time, *, is_own: bool = False) -> None:
+        """Add forms that were listed; those that are new are pending from now on.
+
+        A version with an older time than an emitted one is that of a replica that lags, unless catch-ups show
+        it, and no newer one, for longer than the look-back: then the clock of a phone is wrong.
+        """
+        self._is_ordered = False
+        for form in forms:
+            if not self._wanted(form):
+                held = self.pending.get(form.id)
+                if held and (held.updated is None or form.updated is None or form.updated >= held.updated):
+                    del self.pending[form.id]
+                continue
+            known = self._versions(form.id)
+            newest = max((version for version in known if isinstance(version, float)), default=None)
+            if form.version in known:
+                if form.time is None:  # it is remembered for as long as it is listed
+                    self._remember(form, now)
+                if form.updated == newest:
+                    self._older.pop(form.id, None)
+            elif form.time is not None and form.time < (self.floor or 0.0):
+                continue
+            elif newest is None or (form.updated is not None and form.updated > newest):
+                self.pending[form.id] = form
+            elif form.updated is not None and is_own:
+                version, since = self._older.get(form.id, (None, now))
+                if version != form.updated:
+                    self._older[form.id] = form.updated, now
+                elif now - since >= LOOK_BACK:
+                    del self._older[form.id]
+                    self.pending[form.id] = form
+
+    def polled(self, since: Time | None, started: Time) -> None:
+        """Move the watermark past a complete poll of what was updated since a time, if it leaves no gap."""
+        if since is not None and (self.watermark is None or since > self.watermark):
+            self.has_gap = True
+        elif self.watermark is None or started >= self.watermark:
+            self.watermark, self.has_gap = started, False
+
+    def _versions(self, identifier: int) -> set[Time | str]:
+        key = str(identifier)
+        found = {version for chunk in self._emitted.values() for version in chunk.get(key, ())}
+        held = (self.pending.get(identifier), self._in_event.get(identifier))
+        return found | {form.version for form in held if form is not None}
+
+    def _remember(self, form: Form, now: Time) -> None:
+        versions = self._emitted[RECENT].setdefault(str(form.id), {})
+        versions[form.version] = now if form.time is None else form.time
+        self._unsaved.add(RECENT)
+
+    # --- events ---
+
+    def next_event(self, max_forms: int) -> list[Form]:
+        """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
+        if not self._in_event:
+            order = self._oldest_last()
+            oldest = [order.pop() for _ in range(min(max_forms, len(order)))]
+            self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
+        return list(self._in_event.values())
+
+    def confirm(self, now: Time) -> None:
+        """Remember the forms of the last event as emitted: it is stored."""
+        for form in self._in_event.values():
+            self._remember(form, now)
+        self._in_event = {}
+
+    # --- what is stored ---
+
+    def to_store(self, now: Time) -> list[tuple[str, Any]]:
+        """Return two or three entries, to be written in this order; then call :meth:`stored`."""
+        self._emitted[RECENT] = self._remembered(self._emitted[RECENT])
+        if len(self._emitted[RECENT]) >= MAX_RECENT:
+            self._emitted = {key: self._remembered(chunk) for key, chunk in self._emitted.items()}
+            period = max(DAY, self._late_by / (len(CHUNKS) - 2))
+            chunk = CHUNKS[int(now // period) % len(CHUNKS)]
+            for identifier, versions in self._emitted[RECENT].items():
+                self._emitted[chunk].setdefault(identifier, {}).update(versions)
+            self._emitted[RECENT] = {}
+            self._unsaved |= {chunk, RECENT}
+        settled = self._settled()
+        if settled is not None and self.floor is not None:
+            self.floor = max(self.floor, settled - self._late_by)
+        entries = [(key, _as_json(self._emitted[key])) for key in (*CHUNKS, RECENT) if key in self._unsaved]
+        return [*entries, (WATERMARK, {"floor": self.floor, "watermark": settled})]
+
+    def stored(self) -> None:
+        """Note that the last :meth:`to_store` was written: what is older than its floor may be forgotten."""
+        self._forgotten_before, self._unsaved = self.floor or 0.0, set()
+
+    def restore(self, watermark: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
+        """Restore what was stored: the watermark, and the other entries by their keys."""
+        self.floor, self.watermark = watermark["floor"], watermark["watermark"]
+        self._forgotten_before = self.floor or 0.0
+        for key, entry in entries.items():
+            self._emitted[key] = self._remembered({one: versions_in(row) for one, row in entry.items()})
+
+    def _settled(self) -> Time | None:
+        """Return the watermark, or before it the time of the oldest form that is not confirmed.
+
+        Without a watermark the first listing is not over, and older forms may follow.
+        """
+        if self.watermark is None:
+            return None
+        pending = (form.time for form in reversed(self._oldest_last()) if form.time is not None)
+        in_event = (form.time for form in self._in_event.values() if form.time is not None)
+        return min([self.watermark, *islice(pending, 1), *in_event])
+
+    def _oldest_last(self) -> list[Form]:
+        if not self._is_ordered:
+            self._order = sorted(
+                self.pending.values(), key=lambda form: (form.time or 0.0, form.id), reverse=True
+            )
+            self._is_ordered = True
+        return self._order
+
+    def _remembered(self, chunk: Versions) -> Versions:
+        """Return a chunk without versions so old that they would not be emitted again."""
+        kept = {
+            identifier: {one: time for one, time in versions.items() if time >= self._forgotten_before}
+            for identifier, versions in chunk.items()
+        }
+        return {identifier: versions for identifier, versions in kept.items() if versions}
+
+
+def versions_in(row: list[Any]) -> dict[Time | str, Time]:
+    """Return the versions of a form as they are stored: a time, or a digest and a time."""
+    pairs: list[Any] = [one if isinstance(one, list) else (one, one) for one in row]
+    return dict(pairs)
+
+
+def _as_json(chunk: Versions) -> dict[str, Any]:
+    return {
+        identifier: [one if one == time else [one, time] for one, time in versions.items()]
+        for identifier, versions in chunk.items()
+    }

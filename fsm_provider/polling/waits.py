@@ -1,0 +1,281 @@
+"""What a form sensor waits for, what it has found, and when it is worth another poll on the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+from unicodedata import normalize
+
+from fsm_provider.api.errors import FsmError
+from fsm_provider.api.form_filter import FormFilter, FormFilters
+from fsm_provider.polling.polls import Form, Query, Time
+
+CHECK_EVERY = 900.0
+"""Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain."""
+CHECKS_PER_AGE = 20
+"""A wait whose bound is old is checked after this part of its age: listings grow with it."""
+MAX_KNOWN = 100
+"""Forms that a trigger is given; a wait for more begins with its own question."""
+MAX_NAMES, MAX_NAME_LENGTH = 5, 80
+WORDS = {
+    "property_id": "of property",
+    "job_id": "of job",
+    "created_since": "created since",
+    "updated_since": "updated since",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """When forms are enough: as many as ``minimum_forms``, and one of each name."""
+
+    minimum_forms: int = 1
+    form_names: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The least number of forms that can be enough."""
+        return max(self.minimum_forms, len(set(self.form_names)))
+
+    def counts(self, name: str) -> bool:
+        """Return whether a form of this name counts."""
+        return not self.form_names or name in self.form_names
+
+    def missing(self, found: Collection[str]) -> list[str]:
+        """Return the names that have no form yet."""
+        return [name for name in dict.fromkeys(self.form_names) if name not in found]
+
+    def are_met(self, found: Mapping[int, str]) -> bool:
+        """Return whether forms, given by id and name, are enough."""
+        return len(found) >= self.minimum_forms and not self.missing(found.values())
+
+    def describe(self, wanted: FormFilter) -> str:
+        """Describe the forms of a filter that are waited for."""
+        forms = "a form" if self.minimum_forms == 1 else f"{self.minimum_forms} forms"
+        if self.form_names:
+            names = listed(self.form_names)
+            forms = names if self.minimum_forms <= len(self.form_names) else f"{forms} named {names}"
+        filters = wanted.as_dict().items()
+        return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of the forms that are waited for.
+
+    :ivar counted: the names of those that count, by id.
+    :ivar others: the names of those on the property or job that do not.
+    """
+
+    criteria: Criteria
+    counted: dict[int, str]
+    others: list[str] = field(default_factory=list)
+
+    @classmethod
+    def among(cls, forms: Iterable[Form], criteria: Criteria, *, is_narrow: bool) -> Self:
+        """Return what a listing has; ``is_narrow``: of one property or job."""
+        names = {form.id: form.name for form in forms}
+        counted = {key: name for key, name in names.items() if criteria.counts(name)}
+        others = [name for key, name in names.items() if key not in counted] if is_narrow else []
+        return cls(criteria, counted, others)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the wait is over."""
+        return self.criteria.are_met(self.counted)
+
+    def missing(self) -> dict[str, Any]:
+        """Return what is missing and what is there, as JSON values for an alert."""
+        names = self.criteria.missing(self.counted.values())
+        return {"text": str(self), "form_names": names, "found": list(self.counted)}
+
+    def __str__(self) -> str:
+        text = f"{len(self.counted)} of {self.criteria.total} forms"
+        if missing := self.criteria.missing(self.counted.values()):
+            text += f": {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        if self.counted and self.criteria.form_names:
+            text += f"; there {'is' if len(self.counted) == 1 else 'are'} {_counted(self.counted.values())}"
+        if self.others:
+            number, names = len(self.others), _counted(self.others, missing)
+            text += f"; {number} other form{'s' if number > 1 else ''} since then: {names}"
+        return text
+
+
+def listed(names: Collection[str]) -> str:
+    """List names, those of many forms in part."""
+    shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
+
+
+def _counted(names: Collection[str], missing: Collection[str] = ()) -> str:
+    alike = {_skeleton(name): name for name in missing}
+    counts = Counter(_shown(name, alike.get(_skeleton(name))) for name in names)
+    by_count = sorted(counts, key=lambda name: (-counts[name], name))
+    return listed([f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count])
+
+
+def _skeleton(name: str) -> str:
+    return " ".join(normalize("NFKC", name).casefold().split())
+
+
+def _shown(name: str, wanted: str | None = None) -> str:
+    """Return a name that can be printed as it is, else as Python writes it; so also one that looks wanted."""
+    if wanted is not None:
+        return f"{name!a} (not {wanted!a})"
+    return (name if name.isprintable() else repr(name)) or "(no name)"
+
+
+@dataclass(frozen=True)
+class Deferral:
+    """What the worker hands to the trigger, and the trigger hands back: JSON values.
+
+    :ivar service: base URL and account that the worker asked.
+    :ivar began: when the sensor began, in seconds by the worker's clock.
+    :ivar deadline: when it times out.
+    :ivar since: the bound of the first poll, ISO 8601.
+    :ivar polled_at: the service's time when the worker's listing began.
+    :ivar known: the forms that counted, as pairs of id and name; None: not known, or too many.
+    :ivar in_vain: how many times in succession a trigger woke a worker that found nothing new.
+    :ivar failing_since: since when polls fail.
+    """
+
+    service: str
+    began: Time
+    deadline: Time
+    since: str | None = None
+    polled_at: Time = 0.0
+    known: list[tuple[int, str]] | None = None
+    in_vain: int = 0
+    failing_since: Time | None = None
+
+    def rest(self, interval: float) -> float:
+        """Return the seconds before it may wake again: twice as many after each time in vain."""
+        return float(min(interval * 2 ** min(self.in_vain, 20), max(CHECK_EVERY, interval)))
+
+    def after(self, service: str, found: Found, polled_at: Time) -> Deferral:
+        """Return the next one, after a poll on the worker that did not find enough."""
+        known = list(found.counted.items()) if len(found.counted) <= MAX_KNOWN else None
+        before = None if self.known is None else [tuple(pair) for pair in self.known]
+        is_in_vain = self.polled_at > 0.0 and (known is None or known == before)
+        in_vain = self.in_vain + 1 if is_in_vain else 0
+        return replace(
+            self, service=service, polled_at=polled_at, known=known, in_vain=in_vain, failing_since=None
+        )
+
+    def after_failure(self, failing_since: Time) -> Deferral:
+        """Return the next one, after a poll on the worker that failed."""
+        return replace(self, in_vain=self.in_vain + 1, failing_since=failing_since)
+
+    def ended(self, failed_for: float | None, *, has_polled: bool) -> Deferral:
+        """Return it as the trigger ends: after failures, or after it has waited for forms with success."""
+        if failed_for is not None:
+            since = time.time() - failed_for
+            return replace(self, failing_since=min(since, self.failing_since or since))
+        return replace(self, failing_since=None) if has_polled else self
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values; the inverse is ``Deferral(**...)``."""
+        return asdict(self)
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """A deferred sensor in the triggerer: a member of the feed.
+
+    :ivar woken: set once it is over, that is worth a poll on the worker.
+    :ivar warn: logs a text.
+    :ivar tolerance: seconds for which polls may fail.
+    :ivar found: what counts of all that it has heard of, by id.
+    :ivar failed_for: the seconds of the failures that have woken it.
+    """
+
+    query: Query
+    criteria: Criteria
+    woken: asyncio.Event
+    warn: Callable[[str], object]
+    tolerance: float
+    found: dict[int, str]
+    due: float = 0.0
+    asked: float = 0.0
+    failing_since: float | None = None
+    failed_for: float | None = None
+    follows: bool = field(default=False, init=False)
+    is_over: bool = False
+    _warned_of: float = -1.0
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Where its forms are: what it has to hear of."""
+        if self.query.job_id is not None:
+            return [("job", self.query.job_id)]
+        if self.query.property_id is not None:
+            return [("property", self.query.property_id)]
+        return [("name", name) for name in self.criteria.form_names] or [("any", "")]
+
+    def questions(self) -> list[Query]:
+        """Return what its catch-up asks."""
+        return [self.query]
+
+    def check_after(self, now: Time) -> float:
+        """Return the seconds until its next catch-up."""
+        bounds = [
+            bound for bound in (self.query.created_since, self.query.updated_since) if bound is not None
+        ]
+        age = now - min(bounds) if bounds else 0.0
+        return max(CHECK_EVERY, age / CHECKS_PER_AGE)
+
+    def ingest(self, forms: Iterable[Form], *, is_own: bool = False) -> None:
+        """Count forms that are new or changed, and wake the sensor if all it knows of are enough."""
+        for form in forms:
+            if self.query.matches(form) and self.criteria.counts(form.name):
+                self.found[form.id] = form.name
+            else:
+                self.found.pop(form.id, None)
+        if self.criteria.are_met(self.found):
+            self._wake()
+
+    def _wake(self) -> None:
+        self.is_over = True
+        self.woken.set()
+
+    def polled(self, query: Query, started: Time) -> None:
+        """Do nothing: it does not follow every poll."""
+
+    def moved(self, service: str) -> None:
+        """Wake: the worker asks the other service."""
+        self._wake()
+
+    def fail(self, error: FsmError, since: float) -> None:
+        """Wake for an error that is permanent or not tolerated any longer: the worker's poll decides."""
+        failed_for = asyncio.get_running_loop().time() - since
+        if error.permanent or failed_for >= self.tolerance:
+            self.failed_for = failed_for
+            self._wake()
+        elif since != self._warned_of:
+            self._warned_of = since
+            self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")
+
+    def progress(self, filters: FormFilters, began: Time, deadline: Time) -> str:
+        """Describe it while it goes on."""
+        found = Found(self.criteria, self.found)
+        return progress(self.criteria.describe(FormFilter(**filters)), began, deadline, str(found))
+
+
+def progress(target: str, began: Time, deadline: Time, state: str) -> str:
+    """Describe a wait that goes on."""
+    return f"Still waiting for {target}, for {duration(began)} now until {shown_time(deadline)}; {state}"
+
+
+def duration(began: Time) -> timedelta:
+    """Return how long a wait has taken."""
+    return timedelta(seconds=round(time.time() - began))
+
+
+def shown_time(seconds: Time) -> str:
+    """Return a time for the log."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,127 @@
+"""The triggers of an asset of completed forms: one emits its events, one passes on its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.triggers import BaseEventTrigger
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.triggers.base import TriggerEvent
+
+if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+else:
+    SharedStreamProducer = object
+
+
+class FsmFormEventTrigger(BaseEventTrigger):
+    """Emit newly completed forms, poll after poll, as the watcher of an asset.
+
+    Each event holds new forms: ``{"asset_name": ..., "question": {...filters...}, "forms":
+    [...references...]}``. What was emitted is stored with the asset once the events are in Airflow's
+    database. Airflow 3.3 confirms that to the trigger's stream. Before, the trigger ends after each event,
+    and its restart is the confirmation.
+
+    What to poll for, and how often, comes from an :class:`FsmFormConfigurationTrigger` through the asset's
+    state. As arguments of this trigger they would identify it: Airflow would replace it whenever two DAGs
+    disagree about the asset, and leave the asset without a watcher in between.
+
+    :param asset_name: the asset whose state holds the configuration and the watermark.
+    :param fsm_conn_id: its connection, which names the database of that state before Airflow 3.3.
+    """
+
+    def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asset_name = asset_name
+        self.fsm_conn_id = fsm_conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments, from which another triggerer continues."""
+        return _class_path(self), {"asset_name": self.asset_name, "fsm_conn_id": self.fsm_conn_id}
+
+    def shared_stream_key(self) -> str:
+        """Return the key of this trigger's own stream: only a stream learns when its events are stored.
+
+        A trigger that replaces this one has another key, so that it does not get this one's events.
+        """
+        return f"fsm form events {self.trigger_id} {self.asset_name}"
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+        """Create the producer, which polls for the events and notes which of them are stored."""
+        return FormEventProducer(**kwargs)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[dict[str, Any]]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of the stream, which are this trigger's own."""
+        async for event in shared_stream:
+            yield TriggerEvent(event)
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Emit one event; only Airflow before 3.3 calls this."""
+        from fsm_provider.polling.restarts import resume
+
+        kept = resume(self.trigger_id, self.asset_name, self.fsm_conn_id)
+        try:
+            yield TriggerEvent(await kept.next_event())
+            kept.keep()  # the triggerer asks for more only after it has taken the event
+        finally:
+            await kept.close()
+
+
+class FormEventProducer(SharedStreamProducer):
+    """Polls for new forms, and notes which events Airflow 3.3 has stored."""
+
+    def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
+        from fsm_provider.polling.asset_events import AssetEvents
+        from fsm_provider.polling.asset_stores import asset_store_for
+
+        self._asset = AssetEvents(asset_name, asset_store_for(asset_name, fsm_conn_id))
+
+    async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
+        """Yield events, each after the one before is stored."""
+        async with aclosing(self._asset.events()) as events:
+            async for event in events:
+                yield event, None
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Note whether Airflow has stored the pending event."""
+        self._asset.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
+
+
+class FsmFormConfigurationTrigger(BaseEventTrigger):
+    """Pass the configuration to the watcher of an asset; emits no event.
+
+    :param watch: a :class:`fsm_provider.polling.watch.Watch` as JSON, the same text for the same
+        configuration: otherwise Airflow would take it for a new trigger at each parsing. Airflow 3.2 damages
+        dictionaries among the arguments.
+    """
+
+    def __init__(self, *, watch: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = watch
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments, from which another triggerer continues."""
+        return _class_path(self), {"watch": self.watch}
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
+        from fsm_provider.polling.asset_events import announce
+        from fsm_provider.polling.asset_stores import asset_store_for
+        from fsm_provider.polling.restarts import configured
+
+        watch = json.loads(self.watch)
+        with configured(watch["asset_name"]):
+            await announce(watch, asset_store_for(watch["asset_name"], watch["fsm_conn_id"]))
+            await asyncio.Event().wait()
+        yield TriggerEvent(None)
+
+
+def _class_path(trigger: BaseEventTrigger) -> str:
+    return f"{type(trigger).__module__}.{type(trigger).__qualname__}"

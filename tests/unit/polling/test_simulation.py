@@ -1,0 +1,102 @@
+"""Drawn days: no form is lost, none is history, none comes again once recorded; without a rule some are.
+
+``FSM_SIMULATED_DAYS=200`` simulates as many; ``FSM_KILLS_SEED`` says from which seed on.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from contextlib import aclosing
+
+import pytest
+
+from fsm_provider.polling.tracker import NewForms
+from fsm_provider.polling.watcher import Watcher
+from tests.seeds import SEED
+from tests.unit.polling.simulation import MODES, VirtualLoop, drawn_day
+
+DAYS = int(os.environ.get("FSM_SIMULATED_DAYS", "0"))
+
+
+def day(seed, monkeypatch, mode=None):
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(drawn_day(seed, monkeypatch, mode))
+
+
+@pytest.mark.parametrize("mode", dict.fromkeys(MODES))
+def test_a_day_goes_well(monkeypatch, mode):
+    wrong, counts = day(SEED, monkeypatch, mode)
+
+    assert wrong == []
+    assert counts["expected"] + counts["waits"] > 10
+
+
+def test_many_days_go_well(monkeypatch):
+    wrong, counts = [], Counter()
+    for seed in range(SEED, SEED + DAYS):
+        with monkeypatch.context() as patch:
+            texts, more = day(seed, patch)
+        wrong, counts = wrong + texts, counts + more
+    print(dict(sorted(counts.items())))
+
+    assert wrong == []
+
+
+_events, _begin = Watcher.events, NewForms.begin
+
+
+def latest_time(self, since, started):
+    times = [form.updated for form in self.pending.values() if form.updated is not None]
+    self.watermark, self.has_gap = max([self.watermark or 0.0, *times]), False
+
+
+def always(self, since, started):
+    self.watermark, self.has_gap = started, False
+
+
+async def stored_first(self):
+    async with aclosing(_events(self)) as events:
+        async for forms in events:
+            self.tracker.confirm(self.feed.time())
+            await self._save()
+            yield forms
+
+
+def only_pending(self, identifier):
+    held = (self.pending.get(identifier), self._in_event.get(identifier))
+    return {form.version for form in held if form is not None}
+
+
+def any_order(self, forms, now, *, is_own=False):
+    for form in forms:
+        is_old = form.time is not None and form.time < (self.floor or 0.0)
+        if self._wanted(form) and form.version not in self._versions(form.id) and not is_old:
+            self.pending[form.id] = form
+
+
+def without_floor(self, floor, known=()):
+    _begin(self, floor, known)
+    self.floor = 0.0
+
+
+BROKEN = {
+    "the watermark is the latest time among the records": ("polled", latest_time, "strict"),
+    "the watermark moves by a poll that leaves a gap": ("polled", always, "strict"),
+    "the watermark moves before events are stored": ("_settled", lambda self: self.watermark, "strict"),
+    "an event is recorded before it is emitted": ("events", stored_first, "strict"),
+    "nothing is remembered": ("_versions", only_pending, "plain"),
+    "versions have no order": ("ingest", any_order, "lag"),
+    "there is no floor": ("begin", without_floor, "plain"),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_without_a_rule_a_day_goes_wrong(monkeypatch, rule):
+    name, broken, mode = BROKEN[rule]
+    monkeypatch.setattr(Watcher if name == "events" else NewForms, name, broken)
+
+    for seed in range(10):
+        with monkeypatch.context() as patch:
+            if any("wait" not in text for text in day(seed, patch, mode)[0]):
+                return
+    pytest.fail("nothing went wrong")
