@@ -128,7 +128,8 @@ class FsmCreateJobOperator(FsmJobOperator):
     :param key: identifies the job; default: the task in its run (templated). A retry or a cleared task whose
         property or payload has changed since the job was sent fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names, as it was when it was created. If an earlier attempt or
+    :return: the job under the service's own names, as it was when it was created; its identifier is the XCom
+        ``id`` as well, for ``create.output["id"]``. If an earlier attempt or
         another task created it, what the ledger has of it: ``id``, ``propertyID``, ``customerReference`` and
         its times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
@@ -175,6 +176,8 @@ class FsmCreateJobOperator(FsmJobOperator):
             job: dict[str, Any]
             (job,) = self.write_once(context, [write], self.send_job, find=find, existing=_job_of)
             self.log.info("Job %s: %s", job["id"], request)
+            if "ti" in context:
+                context["ti"].xcom_push(key="id", value=job["id"])
             if web_url := self.hook.settings.web_url:
                 page = job_page_url(web_url, job["id"], request.property_id)
                 links = job.get("links")
