@@ -280,7 +280,10 @@ async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> 
     from fsm_provider.hooks.fsm import FsmHook, settings_from
 
     try:
-        connection = await get_async_connection(fsm_conn_id, hook=FsmHook)
+        # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which ends
+        # the triggerer of Airflow 3.0 and 3.1.
+        reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
+        connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
         if otherwise is None:
             raise connection_not_read(fsm_conn_id, error) from None

@@ -102,13 +102,16 @@ def test_a_killed_triggerer_loses_no_form(
 
 
 def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:
-    airflow.pause(DAG_ID, True)
+    dag_ids = (DAG_ID, "property_records")  # they share their polls
+    for dag_id in dag_ids:
+        airflow.pause(dag_id, True)
     try:
         early = add(watched)
         until_silent(watched)
         late = add(watched, 3)
     finally:
-        airflow.pause(DAG_ID, False)
+        for dag_id in dag_ids:
+            airflow.pause(dag_id, False)
 
     until_emitted(airflow, [*early, *late])
 
