@@ -195,4 +195,5 @@ def seconds_of(value: Any) -> float | None:
 
 
 def _at_or_after(found: Any, bound: Any) -> bool:
-    return bound is None or not isinstance(found, datetime) or max(found, found.replace(fold=1)) >= bound
+    seconds = seconds_of(found)
+    return bound is None or seconds is None or seconds >= bound.timestamp()

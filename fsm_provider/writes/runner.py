@@ -172,9 +172,9 @@ class Runner:
         check_input(
             writes,
             rows,
-            self.ledger.of_task(self.by),
+            self.ledger.rows_of_task(self.by),
             may_have_moved=is_mapped and not self.ledger.is_shared,
-            elsewhere=self.ledger.of_other_indexes(self.by, new) if is_mapped else {},
+            elsewhere=self.ledger.rows_of_other_indexes(self.by, new) if is_mapped else {},
         )
 
     def row_of(self, write: Write) -> Row:
@@ -192,7 +192,7 @@ class Runner:
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
                 while True:
-                    self._look_at_resting()
+                    self._look_again()
                     self._claim_next(pool)
                     if not self._flying and (self.stop_reason or not (self._waiting or self._resting)):
                         break
@@ -203,7 +203,7 @@ class Runner:
             finally:
                 for future in wait(self._flying).done:
                     self._take_end(*self._flying.pop(future), future)
-                self._record_and({})
+                self._record_and_claim({})
         for one_id, row in self.ledger.load(self.pending.keys()).items():
             self.pending[one_id].row = row
 
@@ -237,10 +237,10 @@ class Runner:
             one.awaited, until = why, datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
             logger.info("%s (key '%s'): %s: waiting until %s", one.row, one.write.key, why, f"{until:%T} UTC")
 
-    def _look_at_resting(self) -> None:
+    def _look_again(self) -> None:
         if not self._resting or self.stop_reason:
             return
-        self._record_and({})
+        self._record_and_claim({})
         resting, self._resting = self._resting, []
         rows = self.ledger.load([one.write.id for one in resting])
         for one in resting:
@@ -257,7 +257,7 @@ class Runner:
             return True
         if found_id is None:
             return False
-        one.row = self.ledger.find(row, {"id": found_id})
+        one.row = self.ledger.record_found(row, {"id": found_id})
         if one.row.state != "done":
             logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
         return True
@@ -272,7 +272,7 @@ class Runner:
             token = self.rules.token_for(one.write, one.row)
             claims.append((one, new_claim(one.write, one.row, self.by, token)))
         lease = self.rules.lease
-        rows = self._record_and({claim.id: claimed(claim, one.row, lease) for one, claim in claims})
+        rows = self._record_and_claim({claim.id: claimed(claim, one.row, lease) for one, claim in claims})
         for one, claim in claims:
             one.row = rows[claim.id]
             if one.row.owner == claim.owner and one.row.state == "sending":
@@ -281,7 +281,7 @@ class Runner:
             else:
                 self._sort(one)
 
-    def _record_and(self, claims: Mapping[str, Change]) -> dict[str, Row]:
+    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, Row]:
         """Record what has ended, and claim, in one transaction; put what has ended where its row says."""
         if not (self._to_record or claims):
             return {}

@@ -104,10 +104,10 @@ class SqlLedger:
             rows |= self._read(LEDGER.c.id.in_(every[start : start + AT_ONCE]))
         return rows
 
-    def of_task(self, task: Task) -> dict[str, Row]:
+    def rows_of_task(self, task: Task) -> dict[str, Row]:
         return self._read(LEDGER.c.task == task_digest(task))
 
-    def of_other_indexes(self, task: Task, digests: Collection[str]) -> dict[str, Row]:
+    def rows_of_other_indexes(self, task: Task, digests: Collection[str]) -> dict[str, Row]:
         """Return what other map indexes of the task have sent with the same content."""
         others = LEDGER.c.digest.in_(list(digests)) & (LEDGER.c.map_index != task.map_index)
         return self._read(others & (LEDGER.c.state != "free")) if digests else {}
@@ -134,7 +134,7 @@ class SqlLedger:
     def change_one(self, one: str, change: Change) -> Row:
         return self.change({one: change})[one]
 
-    def find(self, seen: Row, result: dict[str, Any]) -> Row:
+    def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
         """Record what a look-up that has ended has found for a row; return the row as it is afterwards."""
         here, others = LEDGER.c.service == self._here["service"], LEDGER.c.state.in_(("sending", "uncertain"))
         rivals = select(LEDGER).where(here, LEDGER.c.subject == seen.subject, others)

@@ -54,10 +54,10 @@ class TaskLedger:
         now = _now()
         return {one: seen_at(self._rows[one], now) for one in ids if one in self._rows}
 
-    def of_task(self, task: Task) -> dict[str, Row]:
+    def rows_of_task(self, task: Task) -> dict[str, Row]:
         return self._rows
 
-    def of_other_indexes(self, task: Task, digests: Iterable[str]) -> dict[str, Row]:
+    def rows_of_other_indexes(self, task: Task, digests: Iterable[str]) -> dict[str, Row]:
         return {}  # a task sees no other index
 
     def plan(self, rows: Collection[Row]) -> dict[str, Row]:
@@ -86,7 +86,7 @@ class TaskLedger:
         self._write(changed)
         return self.load(changes)
 
-    def find(self, seen: Row, result: dict[str, Any]) -> Row:
+    def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
         rivals = [
             row.key
             for row in self._rows.values()
