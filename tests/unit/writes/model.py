@@ -122,7 +122,9 @@ class Model:
             return row
 
         ways, rows = self.specs[p][1:], {self.writes[p].id: self.seen(row)} if row else {}
-        store = SimpleNamespace(load=lambda ids: rows, of_task=lambda task: {}, find=take, is_shared=True)
+        store = SimpleNamespace(
+            load=lambda ids: rows, rows_of_task=lambda task: {}, record_found=take, is_shared=True
+        )
         token, create = "key" if "token" in ways else None, "create" in ways
         rules = runner.Rules(
             fsm_conn_id="c", by_key=True, lease=LEASE, create_uncertain=create, token_header=token
