@@ -28,8 +28,7 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     is_refusal,
 )
-from fsm_provider.api.form_filter import FormFilter, FormFilters
-from fsm_provider.api.forms import matching_forms
+from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.limits import TimeLimit, throttle_for
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics

@@ -1,23 +1,217 @@
-"""Forms as others give and take them: records, compact references, identifiers."""
+"""Forms as others ask for them, give and take them: filters, references, identifiers.
+
+A DAG file imports it: the models of pydantic are imported where they are needed.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
-from datetime import tzinfo
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from unicodedata import normalize
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.form_filter import FormFilter, FormReference, job_id_from
-from fsm_provider.api.models import Form, Page
-from fsm_provider.api.parsing import parse_record
-from fsm_provider.api.validation import refuse_none
+from fsm_provider.api.validation import (
+    parse_identifier,
+    parse_names,
+    parse_text,
+    parse_time,
+    refuse_none,
+    spelled,
+)
+
+if TYPE_CHECKING:
+    from fsm_provider.api.models import Form, Page
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 FormsXCom = Literal["references", "ids", "full"]
+FormReference = dict[str, Any]
+"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
+
+FORM_FILTERS: Mapping[str, str] = {
+    "property_id": "propertyID",
+    "job_id": "jobID",
+    "created_since": "createdOnDateTime[gte]",
+    "updated_since": "lastUpdatedOnDateTime[gte]",
+    "form_category": "formCategory",
+    "form_name_id": "formNameID",
+    "created_by_type": "createdByType",
+    "created_by_id": "createdByID",
+}
+"""The query parameter of each filter."""
+
+
+class FormFilters(TypedDict, total=False):
+    """The arguments of :class:`FormFilter`, for ``**filters``."""
+
+    property_id: int | str | None
+    job_id: int | str | None
+    created_since: datetime | str | None
+    updated_since: datetime | str | None
+    form_category: str | None
+    form_name_id: int | str | None
+    created_by_type: str | None
+    created_by_id: int | str | None
+    form_names: str | list[str] | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormFilter:
+    """The filters of ``GET /forms``; a form has to match all that are set.
+
+    :param property_id: forms of one property.
+    :param job_id: forms of one job.
+    :param created_since: created at or after; a time without a zone is UTC.
+    :param updated_since: last updated at or after; likewise.
+    :param form_category: category of the form; only the service can check it.
+    :param form_name_id: identifier of the form's name; only the service can check it.
+    :param created_by_type: type of the creator.
+    :param created_by_id: identifier of the creator.
+    :param form_names: a name, or several of which a form has to have one; checked here, not by the service.
+    :raises FsmInputError: naming the filter of the wrong type.
+    """
+
+    property_id: int | str | None = None
+    job_id: int | str | None = None
+    created_since: datetime | str | None = None
+    updated_since: datetime | str | None = None
+    form_category: str | None = None
+    form_name_id: int | str | None = None
+    created_by_type: str | None = None
+    created_by_id: int | str | None = None
+    form_names: str | list[str] | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                object.__setattr__(self, field.name, _parser_for(field.name)(field.name, value))
+
+    def params(self) -> dict[str, str]:
+        """Return the query parameters."""
+        return {
+            wire_name: format_time(value) if isinstance(value, datetime) else str(value)
+            for name, wire_name in FORM_FILTERS.items()
+            if (value := getattr(self, name)) is not None
+        }
+
+    def matches(self, form: Form) -> bool:
+        """Return whether a form matches every filter that its record shows.
+
+        The service may ignore a filter. An unreadable time matches: the service has filtered by it.
+        """
+        return (
+            _same(self.property_id, form.property_id)
+            and _same(self.job_id, job_id_from(form))
+            and _same(self.created_by_type, form.created_by_type)
+            and _same(self.created_by_id, form.created_by_id)
+            and (self.form_names is None or same_name(form.form_name) in self.form_names)
+            and _at_or_after(form.created_on_date_time, self.created_since)
+            and _at_or_after(form.last_updated_on_date_time, self.updated_since)
+        )
+
+    def matches_reference(self, reference: FormReference) -> bool:
+        """Return whether a reference matches by what it shows: property, job, and both times."""
+        return (
+            _same(self.property_id, reference["propertyID"])
+            and _same(self.job_id, reference["jobID"])
+            and _at_or_after(parse_reference_time(reference["createdOnDateTime"]), self.created_since)
+            and _at_or_after(parse_reference_time(reference["lastUpdatedOnDateTime"]), self.updated_since)
+        )
+
+    def for_shared_stream(self) -> FormFilter:
+        """Return the filters that a reference does not show: waits that agree in them can share a listing.
+
+        Property, job and lower bounds are dropped; :meth:`matches_reference` narrows the results.
+        """
+        return replace(
+            self, property_id=None, job_id=None, created_since=None, updated_since=None, form_names=None
+        )
+
+    def as_dict(self) -> FormFilters:
+        """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
+        return cast(
+            FormFilters,
+            {
+                field.name: _as_json(value)
+                for field in fields(self)
+                if (value := getattr(self, field.name)) is not None
+            },
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
+
+
+def job_id_from(form: Form) -> int | None:
+    """Return the identifier of the job that a form was completed for, None if unreadable."""
+    return getattr(form.job_details, "job_id", None)
+
+
+def format_time(timestamp: datetime) -> str:
+    """Format a time as the service does: UTC, milliseconds, ``Z``."""
+    return timestamp.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_reference_time(value: Any) -> datetime | None:
+    """Parse a time of a reference, to UTC; None, which matches every bound, if it is not an aware time."""
+    if isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            timestamp = datetime.fromisoformat(value)
+            return timestamp.astimezone(UTC) if timestamp.tzinfo else None
+    return None
+
+
+def same_name(name: Any) -> str:
+    """Return a form's name as it is compared: two spellings that look the same are the same."""
+    return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
+
+
+def _parse_form_names(name: str, value: Any) -> tuple[str, ...]:
+    if not (names := parse_names(name, value)):
+        raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
+    return tuple(map(same_name, names))
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return list(value) if isinstance(value, tuple) else str(value)
+
+
+def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
+    if filter_name == "form_names":
+        return _parse_form_names
+    if filter_name.endswith("_since"):
+        return parse_time
+    return parse_text if filter_name in ("form_category", "created_by_type") else parse_identifier
+
+
+def _same(expected: int | str | None, found: int | str | None) -> bool:
+    if expected is None or str(expected) == str(found):
+        return True
+    return found is not None and spelled(expected) == spelled(found)
+
+
+def seconds_of(value: Any) -> float | None:
+    """Return a time as seconds since 1970, None if it is none.
+
+    Of a time that a clock has shown twice, when summer time ends, it is the later one: it is not before a
+    lower bound that it may have reached.
+    """
+    if not isinstance(value, datetime):
+        return None
+    return max(value.timestamp(), value.replace(fold=1).timestamp())
+
+
+def _at_or_after(found: Any, bound: Any) -> bool:
+    seconds = seconds_of(found)
+    return bound is None or seconds is None or seconds >= bound.timestamp()
 
 
 def reference_to(form: Form) -> FormReference:
@@ -91,6 +285,9 @@ def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}
+    from fsm_provider.api.models import Form
+    from fsm_provider.api.parsing import parse_record
+
     try:
         return parse_record(record, Form, timezone=timezone, where=where)
     except FsmResponseError as error:

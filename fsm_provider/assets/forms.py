@@ -19,7 +19,7 @@ from fsm_provider.api.errors import FsmInputError
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from fsm_provider.api.form_filter import FormReference
+    from fsm_provider.api.forms import FormReference
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def completed_forms(
     :raises FsmInputError: naming the argument that is invalid.
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
-    from fsm_provider.api.form_filter import FormFilter, same_name
+    from fsm_provider.api.forms import FormFilter, same_name
     from fsm_provider.api.validation import parse_count, parse_names, parse_text
     from fsm_provider.polling.watch import Watch, question_from
     from fsm_provider.storage.lineage import uri_for_records
@@ -142,7 +142,7 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     :param triggering_asset_events: ``context["triggering_asset_events"]``.
     :return: references, in the order of their events; each names its connection, as ``fsm_conn_id``.
     """
-    from fsm_provider.api.form_filter import parse_reference_time
+    from fsm_provider.api.forms import parse_reference_time
 
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, ...], FormReference] = {}

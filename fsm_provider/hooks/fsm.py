@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
 
     from fsm_provider.api.downloads import PdfLimits
-    from fsm_provider.api.form_filter import FormFilters
+    from fsm_provider.api.forms import FormFilters
     from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate

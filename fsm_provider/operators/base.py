@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.form_filter import FORM_FILTERS, FormFilter
+from fsm_provider.api.forms import FORM_FILTERS, FormFilter
 from fsm_provider.api.validation import (
     close_names,
     parse_choice,

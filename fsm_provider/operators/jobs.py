@@ -254,7 +254,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     def execute(self, context: Context) -> list[JobOutcome]:
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
-        from fsm_provider.state.digest import digest_for
+        from fsm_provider.state.task import digest_for
 
         with permanent_errors_fail_the_task():
             options = self.options()

@@ -199,7 +199,7 @@ def _open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlL
         _check_same(store, service, service, "")
         return TaskLedger(store, task), task
     from fsm_provider.state.database import open_database
-    from fsm_provider.state.digest import digest_for
+    from fsm_provider.state.task import digest_for
     from fsm_provider.writes.ledger import DIGITS
     from fsm_provider.writes.sql_ledger import SqlLedger, register_task
 

@@ -18,7 +18,7 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     FsmUnauthorisedError,
 )
-from fsm_provider.api.form_filter import (
+from fsm_provider.api.forms import (
     FormFilter,
     FormFilters,
     FormReference,
@@ -30,7 +30,7 @@ from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.threads import run_in_thread
-from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import digest_for
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient

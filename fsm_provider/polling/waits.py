@@ -12,7 +12,7 @@ from typing import Any, Self
 from unicodedata import normalize
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.form_filter import FormFilter, FormFilters
+from fsm_provider.api.forms import FormFilter, FormFilters
 from fsm_provider.polling.polls import Form, Query, Time
 
 CHECK_EVERY = 900.0

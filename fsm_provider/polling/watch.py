@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import product
 from typing import Any, TypedDict
 
-from fsm_provider.api.form_filter import FORM_FILTERS, FormReference
+from fsm_provider.api.forms import FORM_FILTERS, FormReference
 from fsm_provider.polling.polls import Form, Query, Source, Time
 
 QUESTION = ("fsm_conn_id", "filters", "property_ids", "job_ids", "form_names", "query_params")
@@ -19,7 +19,7 @@ HOUR, WEEK = 3_600.0, 7 * 86_400.0
 class Watch(TypedDict):
     """The configuration of an asset's watcher: times in seconds, every value plain JSON.
 
-    :param filters: of :class:`~fsm_provider.api.form_filter.FormFilter`, without property and job.
+    :param filters: of :class:`~fsm_provider.api.forms.FormFilter`, without property and job.
     :param property_ids: in the one spelling of identifiers, sorted; empty: any.
     :param start_from: ``now``, ``beginning``, or a time in ISO 8601.
     """

@@ -17,7 +17,7 @@ from fsm_provider.polling.polls import Form, Query, Time, time_of
 from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK, NewForms
 from fsm_provider.polling.watch import Watch, bases_of, first_floor, is_wanted, places_of, reconcile_every
 from fsm_provider.state.assets import AssetStore
-from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.form_filter import format_time
+from fsm_provider.api.forms import format_time
 from fsm_provider.api.validation import parse_past
 from fsm_provider.terminal import (
     RefusedError,

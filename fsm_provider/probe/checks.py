@@ -21,7 +21,7 @@ from fsm_provider.api.errors import (
     FsmRateLimitedError,
     FsmUnauthorisedError,
 )
-from fsm_provider.api.form_filter import FORM_FILTERS
+from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Page
 from fsm_provider.api.retry import RetryPolicy

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fsm_provider.api.form_filter import format_time
+from fsm_provider.api.forms import format_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.form_filter import FormFilter
+from fsm_provider.api.forms import FormFilter
 from fsm_provider.api.validation import parse_count, parse_time
 from fsm_provider.compat import (
     arguments_for_mapped_task,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.state.digest import digest_for
+from fsm_provider.state.task import digest_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Table

@@ -1,9 +1,11 @@
-"""Which task is running."""
+"""Which task is running, and digests of what identifies things."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import conf
 
@@ -35,3 +37,9 @@ class Task:
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
         airflow = f" of Airflow {self.airflow}" if self.airflow else ""
         return f"task {self.task_id}{mapped} of run {self.run_id} of DAG {self.dag_id}{airflow}"
+
+
+def digest_for(value: Any, length: int) -> str:
+    """Return ``length`` hexadecimal digits, the same for equal JSON values."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self, cast
 from uuid import uuid4
 
-from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task import Task
+from fsm_provider.state.task import Task, digest_for
 from fsm_provider.storage.lineage import report, uri_for
 
 if TYPE_CHECKING:

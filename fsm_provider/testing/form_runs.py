@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, event, select
 from sqlalchemy.orm import Session
 
-from fsm_provider.api.form_filter import FormFilter
+from fsm_provider.api.forms import FormFilter
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.polls import Form, list_once, time_of
 from fsm_provider.polling.tracker import NewForms
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
 
-    from fsm_provider.api.form_filter import FormReference
+    from fsm_provider.api.forms import FormReference
 
 CONFIGURATION = f"{FsmFormConfigurationTrigger.__module__}.{FsmFormConfigurationTrigger.__qualname__}"
 MAX_NAMED = 10

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.form_filter import FORM_FILTERS
+from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.api.validation import (
     MAX_PDF_BYTES,
     MAX_PDF_SECONDS,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError, FsmPdfUrlError
-from fsm_provider.api.form_filter import job_id_from
-from fsm_provider.state.digest import digest_for
+from fsm_provider.api.forms import job_id_from
+from fsm_provider.state.task import digest_for
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form

@@ -23,8 +23,7 @@ from fsm_provider.api.errors import (
     FsmPdfUrlError,
     FsmStorageError,
 )
-from fsm_provider.api.form_filter import FormFilter, job_id_from
-from fsm_provider.api.forms import parse_forms
+from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_repeatable
 from fsm_provider.api.validation import parse_identifier

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
-    from fsm_provider.api.form_filter import FormFilters
+    from fsm_provider.api.forms import FormFilters
     from fsm_provider.polling.feed import Feed
     from fsm_provider.polling.waits import Deferral, Wait
 
@@ -38,7 +38,7 @@ class FsmFormTrigger(BaseTrigger):
     Fires once, with ``{"wait": {...}}``: that of the sensor, which may have failed meanwhile.
 
     :param fsm_conn_id: the Airflow connection.
-    :param filters: as returned by :meth:`fsm_provider.api.form_filter.FormFilter.as_dict`.
+    :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
     :param minimum_forms: number of forms that are enough.
     :param form_names: names of which each needs a form; empty: any form counts.
     :param query_params: query parameters that the specification does not document.
@@ -104,7 +104,7 @@ class FsmFormTrigger(BaseTrigger):
         yield TriggerEvent({"wait": ended.as_dict()})
 
     def _joined(self, deferral: Deferral) -> tuple[Wait, Feed]:
-        from fsm_provider.api.form_filter import FormFilter
+        from fsm_provider.api.forms import FormFilter
         from fsm_provider.polling.feed import feed_of
         from fsm_provider.polling.polls import Query, Source
         from fsm_provider.polling.waits import Criteria, Wait

@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError, describe
-from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task import Task
+from fsm_provider.state.task import Task, digest_for
 
 State = Literal["free", "sending", "done", "uncertain"]
 DIGITS = 32

@@ -28,8 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
-from fsm_provider.state.digest import digest_for
-from fsm_provider.state.task import Task
+from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import DIGITS, Change, Row, belongs_to_another, found, seen_at
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from sqlalchemy import create_engine
 
 import fsm_provider
 from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
-from fsm_provider.api.form_filter import FORM_FILTERS
-from fsm_provider.api.forms import for_xcom
+from fsm_provider.api.forms import FORM_FILTERS, for_xcom
 from fsm_provider.api.models import Usage
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import JobOutcome

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.form_filter import FormFilter, format_time, job_id_from
+from fsm_provider.api.forms import FormFilter, format_time, job_id_from
 from fsm_provider.api.models import Form
 from fsm_provider.api.parsing import parse_record
 

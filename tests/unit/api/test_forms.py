@@ -8,8 +8,7 @@ from datetime import UTC
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.form_filter import job_id_from
-from fsm_provider.api.forms import for_xcom, parse_forms, reference_to
+from fsm_provider.api.forms import for_xcom, job_id_from, parse_forms, reference_to
 from tests.unit.api.test_form_filter import NINE, form
 
 

@@ -14,8 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from fsm_provider.api.form_filter import FormFilter
-from fsm_provider.api.forms import for_xcom
+from fsm_provider.api.forms import FormFilter, for_xcom
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.parsing import parse_record
 from tests.unit.properties.strategies import any_records, kind_for, kinds_for, texts, valid_records

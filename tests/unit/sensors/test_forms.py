@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api import FsmConnectionError, FsmInputError, FsmServerError
-from fsm_provider.api.form_filter import format_time
+from fsm_provider.api.forms import format_time
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults

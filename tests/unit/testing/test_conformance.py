@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from fsm_provider.api import endpoints, models, payloads
-from fsm_provider.api.form_filter import FORM_FILTERS
+from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.testing import FakeFieldService, faults, openapi
 
 SEED = int(os.environ.get("FSM_CONFORMANCE_SEED") or random.SystemRandom().getrandbits(32))
