@@ -65,12 +65,10 @@ class AssetEvents:
                 await claim.until_free(SILENCE if self._is_by_restart else SILENCE_WITHOUT_BEATS)
 
     def confirm(self, *, is_stored: bool = True) -> None:
-        """Note whether the last event is in Airflow's database."""
         if self._watcher:
             self._watcher.confirm(is_stored=is_stored)
 
     async def _configuration(self) -> Watch:
-        """Wait for what :func:`announce` stores."""
         waited = 0
         while not (found := await until_done(self._name, lambda: self._store.aget(CONFIGURATION))):
             waited += 1

@@ -28,7 +28,6 @@ _opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[E
 
 
 def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
-    """Return the store of an asset, in a triggerer."""
     if not AIRFLOW_V_3_3_PLUS:
         return sql_store_for(asset_name, fsm_conn_id)
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor

@@ -151,7 +151,6 @@ class Feed:
 
     @property
     def size(self) -> int:
-        """The number of members."""
         return len(self._members)
 
     def join(self, member: Member, covered_since: Time | None = None) -> None:
@@ -187,7 +186,6 @@ class Feed:
         return self._clock() if self._offset is None else _now() + self._offset
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every_interval(self._poll_changes), context=Context())
             tasks.create_task(self._every_interval(self._catch_up), context=Context())
@@ -387,8 +385,6 @@ class Feed:
 
 
 class _Turn:
-    """Lets others run once its time is over."""
-
     def __init__(self) -> None:
         self._ends = perf_counter() + TURN
 

@@ -74,7 +74,6 @@ class Form(NamedTuple):
 
     @property
     def version(self) -> Time | str:
-        """What it is remembered by."""
         return self.digest if self.updated is None else self.updated
 
 
@@ -351,7 +350,6 @@ def _form_from(record: FormRecord, reference: FormReference) -> Form:
 
 
 def time_of(seconds: Time | None) -> datetime | None:
-    """Return a time of the core as a ``datetime``."""
     return None if seconds is None else datetime.fromtimestamp(min(max(seconds, 0.0), 2.5e11), UTC)
 
 

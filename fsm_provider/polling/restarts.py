@@ -64,7 +64,6 @@ class RestartedEvents:
         closing.add_done_callback(_closing.discard)
 
     async def close(self) -> None:
-        """Close it, unless it is kept; an event that was not confirmed is emitted again."""
         if _kept.get(self.key) is not self:
             await self._events.aclose()
 

@@ -39,23 +39,18 @@ class Criteria:
 
     @property
     def total(self) -> int:
-        """The least number of forms that can be enough."""
         return max(self.minimum_forms, len(set(self.form_names)))
 
     def counts(self, name: str) -> bool:
-        """Return whether a form of this name counts."""
         return not self.form_names or name in self.form_names
 
     def missing(self, found: Collection[str]) -> list[str]:
-        """Return the names that have no form yet."""
         return [name for name in dict.fromkeys(self.form_names) if name not in found]
 
     def are_met(self, found: Mapping[int, str]) -> bool:
-        """Return whether forms, given by id and name, are enough."""
         return len(found) >= self.minimum_forms and not self.missing(found.values())
 
     def describe(self, wanted: FormFilter) -> str:
-        """Describe the forms of a filter that are waited for."""
         forms = "a form" if self.minimum_forms == 1 else f"{self.minimum_forms} forms"
         if self.form_names:
             names = listed(self.form_names)
@@ -86,11 +81,9 @@ class Found:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the wait is over."""
         return self.criteria.are_met(self.counted)
 
     def missing(self) -> dict[str, Any]:
-        """Return what is missing and what is there, as JSON values for an alert."""
         names = self.criteria.missing(self.counted.values())
         return {"text": str(self), "form_names": names, "found": list(self.counted)}
 
@@ -107,7 +100,6 @@ class Found:
 
 
 def listed(names: Collection[str]) -> str:
-    """List names, those of many forms in part."""
     shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
@@ -210,7 +202,6 @@ class Wait:
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """Where its forms are: what it has to hear of."""
         if self.query.job_id is not None:
             return [("job", self.query.job_id)]
         if self.query.property_id is not None:
@@ -218,11 +209,9 @@ class Wait:
         return [("name", name) for name in self.criteria.form_names] or [("any", "")]
 
     def questions(self) -> list[Query]:
-        """Return what its catch-up asks."""
         return [self.query]
 
     def check_after(self, now: Time) -> float:
-        """Return the seconds until its next catch-up."""
         bounds = [
             bound for bound in (self.query.created_since, self.query.updated_since) if bound is not None
         ]
@@ -261,21 +250,17 @@ class Wait:
             self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")
 
     def progress(self, filters: FormFilters, began: Time, deadline: Time) -> str:
-        """Describe it while it goes on."""
         found = Found(self.criteria, self.found)
         return progress(self.criteria.describe(FormFilter(**filters)), began, deadline, str(found))
 
 
 def progress(target: str, began: Time, deadline: Time, state: str) -> str:
-    """Describe a wait that goes on."""
     return f"Still waiting for {target}, for {duration(began)} now until {shown_time(deadline)}; {state}"
 
 
 def duration(began: Time) -> timedelta:
-    """Return how long a wait has taken."""
     return timedelta(seconds=round(time.time() - began))
 
 
 def shown_time(seconds: Time) -> str:
-    """Return a time for the log."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

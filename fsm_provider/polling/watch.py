@@ -38,7 +38,6 @@ class Watch(TypedDict):
 
 
 def is_wanted(watch: Watch, form: Form) -> bool:
-    """Return whether a form is the asset's, by what its reference shows."""
     return (
         (not watch["property_ids"] or form.property_id in watch["property_ids"])
         and (not watch["job_ids"] or form.job_id in watch["job_ids"])
@@ -47,14 +46,12 @@ def is_wanted(watch: Watch, form: Form) -> bool:
 
 
 def bases_of(watch: Watch) -> list[Query]:
-    """Return the places that an asset's own questions ask for."""
     any_place: list[str | None] = [None]
     places = list(product(watch["property_ids"] or any_place, watch["job_ids"] or any_place))
     return [Query(*place) for place in places] if len(places) <= MAX_BASES else [Query()]
 
 
 def places_of(watch: Watch) -> list[tuple[str, str]]:
-    """Return where the asset's forms are: what it has to hear of."""
     for kind, values in (("job", watch["job_ids"]), ("property", watch["property_ids"])):
         if values:
             return [(kind, value) for value in values]
@@ -62,7 +59,6 @@ def places_of(watch: Watch) -> list[tuple[str, str]]:
 
 
 def source_of(watch: Watch, service: str) -> Source:
-    """Return the source of the asset's listings."""
     filters: Any = {name: value for name, value in watch["filters"].items() if name in FORM_FILTERS}
     return Source.of(watch["fsm_conn_id"], service, filters, watch["query_params"], watch["poll_interval"])
 
@@ -91,5 +87,4 @@ def question_from(watch: Watch) -> dict[str, Any]:
 
 
 def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
-    """Return the event that a watcher emits of new forms."""
     return {"asset_name": watch["asset_name"], "question": question_from(watch), "forms": references}

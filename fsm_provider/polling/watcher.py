@@ -61,7 +61,6 @@ class Claim:
         self._owner, self._number = uuid4().hex, 0
 
     async def take(self) -> None:
-        """Own the asset."""
         await self._store.aset(OWNER, [self._owner, self._number])
 
     async def check(self) -> None:
@@ -126,7 +125,6 @@ class Watcher:
     # --- as a member of the feed ---
 
     def questions(self) -> list[Query]:
-        """Return what its catch-up asks; before it has begun, for as little as tells the service's time."""
         self._answered = {}
         if not self._has_begun:
             return [Query(one.property_id, one.job_id, updated_since=self.feed.time()) for one in self._bases]
@@ -134,7 +132,6 @@ class Watcher:
         return self.tracker.questions(self._bases, reconciles=is_due)
 
     def check_after(self, now: Time) -> float:
-        """Return the seconds until its next catch-up."""
         if self.tracker.has_gap:
             return 0.0
         return max(self._reconciled_at + reconcile_every(self.watch) - self._clock(), 0.0)
@@ -169,7 +166,6 @@ class Watcher:
             self._reconciled_at = self._clock()
 
     def moved(self, service: str) -> None:
-        """Begin anew: what is stored of another service is another state."""
         self._has_moved = True
         self._wake.set()
 
@@ -253,7 +249,6 @@ class Watcher:
                 await self._until(check_at - self._clock())
 
     def confirm(self, *, is_stored: bool = True) -> None:
-        """Note whether the last event is in Airflow's database."""
         self._is_stored = is_stored
         self._confirmed.set()
 
@@ -327,10 +322,8 @@ class Watcher:
 
 
 def prefix_for(service: str) -> str:
-    """Return the prefix of the keys of what is stored for a service."""
     return f"fsm_forms/{digest_for(service, 12)}/"
 
 
 def reset_id(reset: dict[str, str] | None) -> str | None:
-    """Return the identifier of a request of ``watermark set``."""
     return None if reset is None else reset["id"]

@@ -37,7 +37,6 @@ HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)", "remark")
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
     one = parser.subcommand("show", "show the watermarks of assets")
     one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
@@ -56,7 +55,6 @@ def _past(text: str) -> datetime:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
-    """Do what the subcommand says; return the exit code described in ``--help``."""
     options = make_parser(prog).parse_args(arguments)
     with quiet_airflow():
         from airflow.providers.common.compat.sdk import AirflowException
@@ -80,7 +78,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
 
 
 async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
-    """Return a row for each asset, and set its watermark if that is asked for."""
     from airflow.utils.session import create_session
 
     if not AIRFLOW_V_3_0_PLUS:

@@ -46,7 +46,6 @@ class SqlAssetStore:
         self._asset_name, self._fsm_conn_id, self._open_engine = asset_name, fsm_conn_id, open_engine
 
     async def aget(self, key: str) -> Any:
-        """Return a JSON value, None if there is none."""
         query = asset_state().select().where(*self._is(key))
         row = await self._in_transaction(lambda connection: connection.execute(query).first())
         try:
@@ -58,7 +57,6 @@ class SqlAssetStore:
             ) from None
 
     async def aset(self, key: str, value: Any) -> None:
-        """Store a JSON value."""
         table, names = asset_state(), {"fsm_conn_id": self._fsm_conn_id, "asset_name": self._asset_name}
         values = {**names, "key": key, "value": json.dumps(value)}
 
@@ -81,7 +79,6 @@ class SqlAssetStore:
             return await asyncio.to_thread(in_transaction, engine, work)
 
     def _row(self, key: str) -> dict[str, str]:
-        """Return the primary key of a value."""
         asset = [conf.get("fsm", "airflow_name", fallback=""), self._fsm_conn_id, self._asset_name]
         return {"asset_digest": digest_for(asset, DIGITS), "key_digest": digest_for(key, DIGITS)}
 

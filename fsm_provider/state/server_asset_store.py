@@ -34,7 +34,6 @@ class ServerAssetStore:
         self._session = session
 
     async def aget(self, key: str) -> Any:
-        """Return a JSON value, None if there is none."""
         text = self._backend.get(self._scope, key, session=self._session)
         try:
             return None if text is None else json.loads(text)
@@ -42,7 +41,6 @@ class ServerAssetStore:
             raise FsmInputError(f"'{key}' of the asset is not what was stored: {error}") from None
 
     async def aset(self, key: str, value: Any) -> None:
-        """Store a JSON value."""
         self._backend.set(self._scope, key, json.dumps(value), session=self._session)
 
 
@@ -56,7 +54,6 @@ def has_watcher(asset: AssetModel) -> bool:
 
 
 def active_assets(name: str | None, session: Session) -> list[AssetModel]:
-    """Return the active assets of completed forms, and with a name if given."""
     from airflow.models.asset import AssetModel
 
     query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))

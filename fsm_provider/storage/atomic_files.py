@@ -52,11 +52,9 @@ class OpenedFile(RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, content: Any) -> int:
-        """Write bytes."""
         self._file.write(content)
         self._sha256.update(content)
         self._size += len(content)
@@ -64,7 +62,6 @@ class OpenedFile(RawIOBase):
 
     @property
     def stored(self) -> StoredFile:
-        """Digest and size of what was written so far."""
         return StoredFile(self._sha256.hexdigest(), self._size)
 
 

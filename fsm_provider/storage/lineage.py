@@ -16,7 +16,6 @@ def uri_for_records(fsm_conn_id: str, records: str) -> str:
 
 
 def uri_for(path: ObjectStoragePath) -> str:
-    """Return the URI of a file or folder, without the connection."""
     return f"{path.protocol or 'file'}://{path.path}"
 
 

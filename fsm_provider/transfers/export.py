@@ -95,11 +95,9 @@ class SortBuffer:
         self.rows = 0
 
     def close(self) -> None:
-        """Remove the file."""
         self._database.close()
 
     def fill(self, entries: Iterable[Entry]) -> None:
-        """Store all entries; call this once."""
         self._database.execute("BEGIN")
         self._database.executemany(_ADD, _with_progress(entries))
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")

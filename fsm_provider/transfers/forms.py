@@ -120,7 +120,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
                 parse_forms(forms, UTC)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Store the PDFs that are not stored yet."""
         from fsm_provider.storage.atomic_files import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
@@ -207,7 +206,6 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
             self._check_windows(only_known=True)
 
     def execute(self, context: Context) -> ExportResult:
-        """List and write the forms."""
         from fsm_provider.api.models import Form
         from fsm_provider.transfers.export import entries_for_forms
         from fsm_provider.transfers.schema import Schema

@@ -47,8 +47,6 @@ class _StoppedError(Exception):
 
 
 class _Item:
-    """An input and its outcome."""
-
     def __init__(self, form: Form) -> None:
         self.form = form
         self.requested = self.version
@@ -143,12 +141,10 @@ class PdfTransfer:
 
     @property
     def failures(self) -> list[str]:
-        """A line for each input that failed."""
         return [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error]
 
     @property
     def complete(self) -> bool:
-        """Whether every file is stored."""
         return all(item.name for item in self._items)
 
     @property
@@ -173,7 +169,6 @@ class PdfTransfer:
 
     @property
     def summary(self) -> str:
-        """The same in one line."""
         counts = self.counts
         size = counts.pop("bytes")
         parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]

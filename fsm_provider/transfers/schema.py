@@ -87,7 +87,6 @@ class Schema:
         self._extras = attrgetter(*extras)
 
     def row(self, record: Record) -> Row:
-        """Return the record's values, in the order of the columns."""
         try:
             if not any(self._extras(record)):
                 pairs = zip(self._in_order, self._values(record), strict=True)

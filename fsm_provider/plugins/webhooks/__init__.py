@@ -25,7 +25,6 @@ class LazyReceiver:
     _app: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if self._app is None:
             from fsm_provider.plugins.webhooks.receiver import Receiver
 

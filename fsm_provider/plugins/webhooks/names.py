@@ -27,5 +27,4 @@ def registrations_prefix(fsm_conn_id: str, watched: str) -> str:
 
 
 def receiver_url(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
-    """Return the URL of an endpoint."""
     return f"{base_url}{URL_PREFIX}/{quote(fsm_conn_id, safe='')}/{watched}/{token}"

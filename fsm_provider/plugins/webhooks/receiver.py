@@ -66,7 +66,6 @@ class Receiver:
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
             return
         (route, token), shown = _parse_path(scope), UNKNOWN
