@@ -55,7 +55,7 @@ def disputed(
     for dag_id, arguments in zip(dag_ids, DISPUTES[dispute], strict=True):
         text = dedent(DAG).format(dispute=dispute, arguments=arguments, dag_id=dag_id)
         (dags_folder / f"{dag_id}.py").write_text(text)
-        if dispute == "filter" and dag_id == dag_ids[0]:
+        if dag_id == dag_ids[0]:
             airflow.wait_for_dag(dag_id)
             wait_until(lambda: has(airflow, dispute, "fsm_forms/configuration"), 120, f"{dag_id} is watched")
     for dag_id in dag_ids:
