@@ -110,7 +110,7 @@ class Query:
 class Listing:
     """All pages of a listing.
 
-    :ivar started: the service's time of its first page.
+    :ivar started: the time of its first page, by the service's clock or the local one: the earlier.
     :ivar total: the number of records, by its last page; None: unknown, or records did not match.
     :ivar service: base URL and account.
     :ivar is_complete: no record that was there before ``started`` may be missing.
@@ -375,7 +375,10 @@ def _content_from(value: Any) -> Any:
 
 
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
-    """Return when the service began its first page: by its own clock, if it sends a time that can be one."""
+    """Return when the service began its first page, by its own clock or the local one: the earlier.
+
+    What is asked for from a time that is too early is asked for twice; from one that is too late it is missed.
+    """
     if served is None or served < EARLIEST_CLOCK:
         return requested
     started = served - duration
@@ -383,8 +386,8 @@ def _started(client: FsmClient, served: Time | None, requested: Time, duration: 
         warn_once(
             logger,
             ("clock", client.settings.service),
-            "The clock of %s (meta.serverTime) and the local clock differ by %d s; forms are polled by its "
-            "own. Check this machine's clock, and server_timezone on the connection",
+            "The clock of %s (meta.serverTime) and the local clock differ by %d s; forms are polled by the "
+            "earlier. Check this machine's clock, and server_timezone on the connection",
             *(client.settings.service, started - requested),
         )
-    return started
+    return min(started, requested)

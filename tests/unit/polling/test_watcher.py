@@ -289,6 +289,45 @@ def test_versions_of_a_lagging_replica_are_not_emitted_in_turn(service, triggere
     assert forms == [form, form]
 
 
+@pytest.mark.parametrize("ahead_from", ["the first poll", "the first event", "a restart"])
+def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, ahead_from):
+    """Not even a form is lost that comes late."""
+    month_ahead = f"{datetime.now(UTC) + 30 * DAY:%Y-%m-%dT%H:%M:%SZ}"
+    ahead = faults.Rewrite(lambda page: page | {"meta": {**page["meta"], "serverTime": month_ahead}})
+
+    async def run():
+        forms, added = [], []
+        begin = {} if ahead_from == "the first poll" else {"start_from": ago(2 * DAY)}
+
+        async def follow(watcher, *times):
+            added.extend(service.add_form(created=ago(time))["id"] for time in times)
+            await watcher.until(lambda: {*forms, *watcher.forms} >= set(added), seconds=4000)
+
+        if ahead_from == "the first poll":
+            service.fail("GET", "/forms", ahead, every=True)
+        async with triggerers.watching(**begin) as watcher:
+            await polled(watcher, service)
+            service.clear_faults()
+            await polled(watcher, service)
+            await follow(watcher, 0 * DAY)
+            if ahead_from == "the first event":
+                service.fail("GET", "/forms", ahead, every=True)
+            await follow(watcher, 0 * DAY)
+            await watcher.settle()
+            forms += watcher.forms
+        if ahead_from == "a restart":
+            service.fail("GET", "/forms", ahead, every=True)
+        async with triggerers.watching(**begin) as watcher:
+            await polled(watcher, service)
+            service.clear_faults()
+            await follow(watcher, 0 * DAY, *([DAY] if begin else []))
+            return sorted([*forms, *watcher.forms]), added
+
+    forms, added = run_hurried(run(), hurry=60.0)
+
+    assert forms == added
+
+
 def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form(service, triggerers):
     """As the first form moves to the end, the sixth moves to a page that has been read."""
     service.settings.page_size = 5
