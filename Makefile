@@ -103,6 +103,7 @@ kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours 
 	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
 
 docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning or a broken link fails the build
+	@rm -rf build/docs/html
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
 		--builder html docs build/docs/html
 	@$(<D)/bin/python -m tests.links build/docs/html README.md CONTRIBUTING.md CHANGELOG.md

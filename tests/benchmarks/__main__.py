@@ -38,12 +38,12 @@ def main() -> int:
             return 1
     report.print_table(outcome)
     written = [] if options.results else [options.json]
-    picture = options.docs.with_suffix(".svg") if options.docs else options.json.with_suffix(".png")
     if outcome["costs"]:
+        picture = options.json.with_suffix(".png")
         plot.draw(outcome["costs"], picture)
         written.append(picture)
     if options.docs:
-        report.write_results(outcome, options.docs, picture if outcome["costs"] else None)
+        report.write_results(outcome, options.docs)
         written.append(options.docs)
     print("written:", ", ".join(map(str, written)))
     return 0
@@ -89,7 +89,9 @@ def _options() -> argparse.Namespace:
         "--seed", type=int, default=random.randrange(10**6), help="seed for the order of the processes"
     )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="write the results into this page too, docs/tested.md"
+    )
     parser.add_argument(
         "--results",
         type=Path,

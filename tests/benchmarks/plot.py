@@ -12,11 +12,10 @@ from tests.benchmarks.clients import LISTINGS, OURS
 
 
 def draw(costs: list[dict[str, Any]], file: Path) -> None:
-    """Draw the medians with the span of the rounds; the file's suffix says as what."""
+    """Draw the medians with the span of the rounds."""
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fsm"
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
@@ -47,5 +46,5 @@ def draw(costs: list[dict[str, Any]], file: Path) -> None:
     axes.set_ylabel("CPU per form, µs (median, min to max)")
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    figure.savefig(file)
     pyplot.close(figure)

@@ -17,9 +17,6 @@ from typing import Any
 from tests.benchmarks.source import fingerprint
 
 Report = dict[str, Any]
-MOST_ROWS = 8
-"""Of a section in the documentation; of a longer one it shows the row that is furthest from the goal."""
-
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PACKAGES = (
     "airflow-provider-fsm",
@@ -70,55 +67,39 @@ def print_table(report: Report) -> None:
     print("\n".join([*report["runs"], _summary(report)]))
 
 
-def write_results(report: Report, document: Path, plot: Path | None) -> None:
+def write_results(report: Report, document: Path) -> None:
     """Replace what stands between the markers of a document."""
     text = document.read_text()
     if text.count(_BEGIN) != 1 or text.count(_END) != 1:
         raise ValueError(f"{document} has to hold {_BEGIN} and {_END}, once each")
     head, _, rest = text.partition(_BEGIN)
     tail = rest.partition(_END)[2]
-    lines = "\n".join(_markdown(report, plot.name if plot else None))
+    lines = "\n".join(_markdown(report))
     document.write_text(f"{head}{_BEGIN}\n{lines}\n{_END}{tail}")
 
 
-def _markdown(report: Report, plot: str | None) -> Iterator[str]:
+def _markdown(report: Report) -> Iterator[str]:
     yield f"{report['machine']}, Python {report['python']}; {_versions(report)}.  "
     for run in report["runs"]:
-        yield f"{run}.  "
+        yield f"{run.partition(', seed')[0]}.  "
     yield f"{_summary(report).capitalize()}."
-    if plot:
-        yield f"\n![CPU per form against the size of the listing]({plot})"
     if report["costs"]:
         yield from _costs(report["costs"])
-    held = list(_held(report["rows"]))
-    for title, met in (("Goals that are missed", False), ("Goals that are met", True)):
-        if rows := [row for row in held if row["met"] is met]:
-            yield f"\n### {title}\n"
-            yield "| | median | min to max | goal |\n|---|---|---|---|"
-            yield from map(_line, rows)
-
-
-def _held(rows: list[Report]) -> Iterator[Report]:
-    """Yield the rows with a goal; of a long section the one that is furthest from it."""
-    for _, in_section in groupby(rows, itemgetter("section")):
-        held = [row for row in in_section if row["goal"] is not None]
-        if len(held) > MOST_ROWS:
-            worst = max(held, key=itemgetter("median"))
-            held = [worst | {"what": f"the most of {len(held)}: {worst['what']}"}]
-        yield from held
+    if missed := [row for row in report["rows"] if row["met"] is False]:
+        yield "\n| goal that is missed | median | goal |\n|---|---|---|"
+        yield from map(_line, missed)
 
 
 def _line(row: Report) -> str:
     unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
-    what, span = f"{row['section']}: {row['what']}", f"{row['min']:.2f} to {row['max']:.2f}"
-    return f"| {what} | {row['median']:.2f}{unit} | {span} | {row['goal']} |"
+    return f"| {row['section']}: {row['what']} | {row['median']:.2f}{unit} | {row['goal']} |"
 
 
 def _costs(costs: list[Report]) -> Iterator[str]:
     sizes = sorted({cost["pages"] for cost in costs})
     size = sizes[len(sizes) // 2]
-    yield f"\n### Each client, streaming {size} pages\n"
-    yield "| client | CPU against requests.Session | forms per CPU second | connections |\n|---|---|---|---|"
+    yield f"\n| streaming {size} pages | CPU against requests.Session | forms per CPU second | connections |"
+    yield "|---|---|---|---|"
     for cost in sorted(costs, key=lambda cost: median(cost["ratio"])):
         if cost["pages"] == size:
             per_second = 1000 / median(cost["us_per_form"])

@@ -45,7 +45,7 @@ def available(stores: Collection[str] = CHOSEN) -> list[str]:
 
 
 def note(record_property: Callable[[str, str], None], capability: str, fsm_conn_id: str) -> None:
-    """Write down that this was measured with the ledger of a connection, for docs/versions.md."""
+    """Write down that this was measured with the ledger of a connection, for docs/tested.md."""
     [store] = [store for store, of in STORES.items() if of == fsm_conn_id]
     record_property("capability", json.dumps([capability, store]))
 

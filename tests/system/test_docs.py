@@ -9,10 +9,12 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
@@ -21,7 +23,8 @@ import pytest
 
 from fsm_provider.testing import Engineer, FakeFieldService, faults
 from tests.pages import DOCS, PAGES, ROOT, blocks
-from tests.system.airflow_api import AirflowApi
+from tests.system.airflow_api import AirflowApi, wait_until
+from tests.system.examples import WITH_LEDGER
 from tests.system.local_airflow import LocalAirflow, create_database, environment, free_port, kill_session
 from tests.unit.plugins import signing
 
@@ -184,3 +187,46 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         assert [states[f"tell_the_tenant[{index}]"] for index in (0, 1)] == ["success", "skipped"]
         files = ["2026.csv", "property=7/forms.parquet", "property=8/forms.parquet"]
         assert all((tmp_path / "forms" / name).is_file() for name in files)
+
+
+def test_the_recipes_run_without_a_logical_date(
+    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
+) -> None:
+    properties = [9701, 9702]
+    with closing(sqlite3.connect(tmp_path / "planning.db")) as planning, planning:
+        planning.execute("CREATE TABLE planned_visits (reference, property_id, due)")
+        rows = [("R-1", 9703, "2026-01-01"), ("R-2", 9704, "2026-01-01"), ("R-3", 9705, "9999-01-01")]
+        planning.executemany("INSERT INTO planned_visits VALUES (?, ?, ?)", rows)
+    airflow.add_connection("planning", {"conn_type": "sqlite", "host": str(tmp_path / "planning.db")})
+    for conn_id in ("fsm_north", "fsm_south"):
+        airflow.add_connection(conn_id, service.connection())
+    replaced = {
+        "/data/": f"{tmp_path}/",
+        "list(range(1, 51))": str(properties),
+        "deferrable=True,": "deferrable=True, poke_interval=2,",
+        **WITH_LEDGER,
+    }
+    recipes = "".join(block.text for block in blocks("python", pages=[DOCS / "recipes.md"]))
+    for old, new in replaced.items():
+        assert recipes.count(old) == 1, old
+        recipes = recipes.replace(old, new)
+    (dags_folder / "recipes.py").write_text(recipes)
+
+    runs = {dag_id: airflow.trigger(dag_id) for dag_id in re.findall(r"^(\w+)\(\)$", recipes, re.MULTILINE)}
+    for property_id in properties:
+        at_property = {"propertyID": property_id}.items()
+        job = wait_until(
+            lambda at_property=at_property: next(
+                (job for job in service.jobs if at_property <= job.items()), None
+            ),
+            180,
+            f"a job at property {property_id}",
+        )
+        service.add_form(job_id=job["id"], form_name="Smoke Alarm Test")
+
+    assert len(runs) == 4
+    for dag_id, run_id in runs.items():
+        assert airflow.wait_for_run(dag_id, run_id, 240) == "success", dag_id
+    outcomes = airflow.xcom("planned_visits", runs["planned_visits"], "create")
+    assert [(one["key"], one["outcome"]) for one in outcomes] == [("R-1", "created"), ("R-2", "created")]
+    assert list((tmp_path / "forms").glob("window_start=*/forms.parquet"))

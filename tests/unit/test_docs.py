@@ -224,16 +224,16 @@ def test_the_page_of_the_jobs_names_each_field_of_a_payload():
     ]
 
 
-def test_the_page_of_the_jobs_names_each_outcome():
+def test_the_page_of_many_jobs_names_each_outcome():
     outcomes = get_args(get_type_hints(JobOutcome)["outcome"])
 
-    assert tuple(names_in(section("jobs.md", "Create many jobs"))[: len(outcomes)]) == outcomes
+    assert tuple(names_in(section("bulk.md", "Outcomes"))[: len(outcomes)]) == outcomes
 
 
-def test_the_page_of_the_jobs_names_the_outcome_where_it_can_be_imported():
+def test_the_page_of_many_jobs_names_the_outcome_where_it_can_be_imported():
     result = "fsm_provider.operators.jobs.JobOutcome"
 
-    assert f"`~{result}`" in (DOCS / "jobs.md").read_text()
+    assert f"`~{result}`" in (DOCS / "bulk.md").read_text()
     assert is_typeddict(resolve_name(result))
 
 
@@ -244,6 +244,18 @@ def test_nothing_cites_a_document_that_is_not_there():
     cited = [text.name for text in texts if re.search(r" \(\d\.\d(, \d)*\)|section \d", text.read_text())]
 
     assert cited == []
+
+
+def test_the_pages_are_short():
+    """So that they are read: 20,000 words in all, and 3,500 about one subject."""
+    about_writes = ("jobs.md", "bulk.md", "ledger.md", "generic.md")
+    about_forms = ("choose.md", "wait.md", "start.md")
+
+    words = {page.name: len(page.read_text().split()) for page in PAGES if page.name != "CONTRIBUTING.md"}
+
+    assert sum(words.values()) <= 20_000
+    assert sum(words[name] for name in about_writes) <= 3_500
+    assert sum(words[name] for name in about_forms) <= 3_500
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

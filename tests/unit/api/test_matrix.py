@@ -9,7 +9,7 @@ from fsm_provider import api
 from fsm_provider.testing import faults
 from tests.unit.api.matrix import BOUNDS, CELLS, MATRIX, RETRIES, Phase, PollFailure, Row, as_table
 
-GUARANTEES = Path(__file__).parents[3] / "docs" / "guarantees.md"
+TABLES = Path(__file__).parents[3] / "docs" / "tested.md"
 PATHS = {"GET": "/forms", "POST": "/properties/7/jobs"}
 CALLS = {"first call": {"call": 1}, "second page": {"call": 2}, "every call": {"every": True}}
 PAGES, PAGE = 3, 10
@@ -66,4 +66,4 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
 
 
 def test_the_documented_table_is_this_one():
-    assert as_table() in GUARANTEES.read_text()
+    assert as_table() in TABLES.read_text()
