@@ -377,7 +377,7 @@ def _content_from(value: Any) -> Any:
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
     """Return when the service began its first page, by its own clock or the local one: the earlier.
 
-    What is asked for from a time that is too early is asked for twice; from one that is too late it is missed.
+    What is asked for from too early a time is asked for twice; from too late a time it is missed.
     """
     if served is None or served < EARLIEST_CLOCK:
         return requested
