@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from textwrap import fill
 
+from fsm_provider.api.redaction import printable
+
 EXIT_CODE = """
 exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
 command line is wrong, a connection or a database cannot be used, or the output cannot be written; 130 after
@@ -107,11 +109,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-
-
-def printable(text: str) -> str:
-    """Escape what would leave the line or steer the terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def fail(code: int, message: str) -> int:

@@ -43,11 +43,13 @@ class Exchange:
     :param limit: until when it may begin, and how long it may take.
     :param is_confidential: its URL must not be logged.
     :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
+    :ivar target: what is sent as it is: urllib3 would write ``%2b`` as ``%2B``, which breaks a signature.
     """
 
     limit: TimeLimit | None = None
     is_confidential: bool = False
     has_begun: bool = False
+    target: str = ""
     written_on: tuple[_WritePool, _Connection] | None = None
 
     def __enter__(self) -> Self:
@@ -142,9 +144,12 @@ class Adapter(HTTPAdapter):
         return pool
 
     def request_url(self, request: PreparedRequest, proxies: Any) -> str:
-        """Return the target of a request: path and query, where no proxy needs more."""
+        """Return the target of a request, as it is spelled: path and query, where no proxy needs more."""
         plain = None if proxies else _PLAIN_URL.fullmatch(str(request.url))
-        return plain[1] if plain else super().request_url(request, proxies)
+        target = plain[1] if plain else super().request_url(request, proxies)
+        if exchange := _sent.get():
+            exchange.target = target
+        return target
 
     def build_response(self, req: PreparedRequest, resp: Any) -> Response:
         """Make a response without cookies and the encoding of its text, which nobody asks for."""
@@ -260,6 +265,10 @@ class _Connection(HTTPConnection):
     response_class = _Response
     idle_since = float("inf")
     exchange: Exchange
+
+    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        exchange = _sent.get()
+        super().putrequest(method, exchange.target if exchange else url, *args, **kwargs)
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:

@@ -33,7 +33,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
-from fsm_provider.api.redaction import request_id_in
+from fsm_provider.api.redaction import printable, request_id_in
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
@@ -186,7 +186,7 @@ class Downloads:
             head += chunk
         start = head.find(_SIGNATURE, 0, ENDS)
         if start < 0:
-            kind = response.headers.get("Content-Type", "no type")[:60]
+            kind = printable(response.headers.get("Content-Type", "no type")[:60])
             raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
         if start:
             logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", download.what, start)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from fsm_provider.api.errors import FsmInputError, FsmRegistrationMismatchError, FsmResponseError
 from fsm_provider.api.models import AssetDynamicField, Form, Job, RecordT, Webhook
-from fsm_provider.api.redaction import hide
+from fsm_provider.api.redaction import hide, printable
 from fsm_provider.api.validation import parse_identifier, spelled
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def check_registration(registration: Webhook, sent: WebhookCreate, hidden: Itera
         logger.warning("the response to webhook %s holds another targetURL than was sent", registration.id)
     is_ours = echoed is None or (isinstance(echoed, list) and set(map(str, echoed)) == set(sent.event_types))
     if not is_ours or registration.object not in (None, sent.object):
-        shown = hide(f"{registration.object} {echoed}", *hidden)
+        shown = printable(hide(f"{registration.object} {echoed}", *hidden))
         raise FsmRegistrationMismatchError(
             f"webhook {registration.id} was registered for {shown} instead of {sent.object} "
             f"{sent.event_types}: set event_types_style on the connection to what "

@@ -7,6 +7,7 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.redaction import excerpt, request_id_in
+from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import parse_headers, refuse_half_characters
 
@@ -54,8 +55,9 @@ _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
-MAX_BODY, MAX_ERROR_BODY = 64 * 2**20, 2**20
-"""Bytes of a response, decoded: more are not read."""
+MAX_ERROR_BODY = 2**20
+"""Bytes of the response of an error, decoded: more are not read."""
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _CHUNK = 2**16
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
@@ -150,11 +152,12 @@ class Transport:
     ) -> bytes:
         response = self.send(request, exchange)
         succeeded = 200 <= response.status_code < 300
+        limit = self._settings.max_response_mb
         with response:
             try:
-                body = _body_of(response, MAX_BODY if succeeded else MAX_ERROR_BODY)
-                if succeeded and len(body) > MAX_BODY:
-                    raise FsmResponseError(f"the response is larger than {MAX_BODY // 2**20} MiB")
+                body = _body_of(response, limit * 2**20 if succeeded else MAX_ERROR_BODY)
+                if succeeded and len(body) > limit * 2**20:
+                    raise FsmResponseError(f"the response is larger than {limit} MiB, its max_response_mb")
             except UNREADABLE as error:
                 if succeeded:
                     raise self.incomplete_response(error) from None
@@ -171,7 +174,7 @@ class Transport:
             if isinstance(failure, FsmNotFoundError):
                 failure.url = f"{self._settings.base_url}{call.path}"
             raise failure
-        return body
+        return _in_utf8(body, response.headers.get("Content-Type", ""))
 
     def send(
         self,
@@ -262,6 +265,20 @@ def _body_of(response: requests.Response, most: int) -> bytes:
     while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
         body += chunk
     return bytes(body)
+
+
+def _in_utf8(body: bytes, content_type: str) -> bytes:
+    """Return JSON in UTF-8, whatever charset is declared.
+
+    :raises FsmResponseError: naming the charset, if it is unknown or the body is not in it.
+    """
+    declared = _CHARSET.search(content_type)
+    if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
+        return body
+    try:
+        return body.decode(declared[1]).encode()
+    except (LookupError, UnicodeError):
+        raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
 
 
 def _environment_proxies(url: str) -> dict[str, str]:

@@ -285,6 +285,8 @@ def parse_json(name: str, value: Any) -> Any:
         return value
     try:
         return json.loads(value)
+    except RecursionError:
+        raise FsmInputError(f"{name}: is JSON that is nested too deeply") from None
     except ValueError:
         raise FsmInputError(
             f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"

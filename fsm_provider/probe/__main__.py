@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from fsm_provider.api.errors import FsmConnectionError, FsmError
+from fsm_provider.api.redaction import printable
 from fsm_provider.probe.checks import MAX_REQUESTS, Finding, Probe
-from fsm_provider.terminal import exit_code_of, fail, printable
+from fsm_provider.terminal import exit_code_of, fail
 
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size, time zone and time format the service behind a connection
