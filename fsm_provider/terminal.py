@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from textwrap import fill
 
-from fsm_provider.api.redaction import printable
-
 EXIT_CODE = """
 exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
 command line is wrong, a connection or a database cannot be used, or the output cannot be written; 130 after
@@ -99,6 +97,8 @@ def quiet_airflow() -> Iterator[None]:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print columns."""
+    from fsm_provider.api.redaction import printable
+
     for line in aligned([[printable(cell) for cell in row] for row in (head, *rows)]):
         print(line)
 
@@ -113,5 +113,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def fail(code: int, message: str) -> int:
     """Print a message on the standard error; return the exit code."""
+    from fsm_provider.api.redaction import printable
+
     print(printable(" ".join(message.split())), file=sys.stderr)
     return code
