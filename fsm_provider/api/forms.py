@@ -246,9 +246,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         dropped += len(page.data) - len(matching)
         if wanted.form_names is not None:
             matching = [form for form in matching if wanted.matches(form)]
-        del page  # what is alive at the next page counts as long-lived: see Listing
         yield matching
-        del matching
     if dropped:
         logger.warning(
             "%s forms of the listing did not match the filter (%s) and were left out: "
