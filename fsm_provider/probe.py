@@ -23,7 +23,6 @@ from fsm_provider.api.errors import (
     FsmPaginationError,
     FsmRateLimitedError,
 )
-from fsm_provider.api.forms import FORM_FILTERS, format_time
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form, Page
 from fsm_provider.api.redaction import printable
@@ -38,14 +37,13 @@ CURSOR_PARAMS = (
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
 PAGE_SIZES = (500, 200, 100)
-TIMES = {"created_since": "created_on_date_time", "updated_since": "last_updated_on_date_time"}
 CLOCKS_DIFFER = 180.0
 """Seconds."""
 DESCRIPTION = f"""\
-Find out which cursor parameter, page size and time zone the service behind a connection expects, and whether
-it honours time filters, and print the extra that the connection should have. Reads only: at most
-{MAX_REQUESTS} GET requests, plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if
-everything was determined and is right, 1 if something was not or is not, 2 if forms cannot be listed."""
+Find out which cursor parameter, page size and time zone the service behind a connection expects, and print
+the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
+that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
+2 if forms cannot be listed."""
 EXAMPLES = """\
 examples:
   %(prog)s
@@ -54,15 +52,13 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for one setting or filter.
+    """The result for one setting.
 
-    :param is_right: None if it could not be determined.
     :param evidence: the observation behind it, or why there is none.
-    :param settings: what the connection should contain.
+    :param settings: what the connection should contain; empty if it could not be determined.
     """
 
     name: str
-    is_right: bool | None
     evidence: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -86,7 +82,6 @@ class Probe:
             "page_size_param": self._page_size,
             "cursor_param": self._cursor,
             "server_timezone": self._timezone,
-            **dict.fromkeys(TIMES, self._time_filter),
         }
         with self._client:
             first = self._list({})
@@ -94,7 +89,7 @@ class Probe:
                 try:
                     yield step(name, first)
                 except FsmError as error:
-                    yield Finding(name, None, str(error))
+                    yield Finding(name, str(error))
 
     def _list(self, params: Mapping[str, Any]) -> Page[Form]:
         self.requests += 1
@@ -114,16 +109,16 @@ class Probe:
     def _page_size(self, setting: str, first: Page[Form]) -> Finding:
         usual = len(first.data)
         if usual < 2:
-            return Finding(setting, None, "there are no two forms")
+            return Finding(setting, "there are no two forms")
         tried: dict[str, str] = {}
         for name in _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS):
             page = self._try({name: 1})
             if isinstance(page, Page) and len(page.data) == 1:
                 self._sized = {name: self._largest_page(name, usual)}
                 evidence = f"{name}=1 gave 1 record, not {usual}"
-                return Finding(setting, True, evidence, {setting: name, "page_size": self._sized[name]})
+                return Finding(setting, evidence, {setting: name, "page_size": self._sized[name]})
             tried[name] = page if isinstance(page, str) else "ignored"
-        return Finding(setting, None, _none_works(tried))
+        return Finding(setting, _none_works(tried))
 
     def _largest_page(self, name: str, usual: int) -> int:
         for size in PAGE_SIZES:
@@ -140,14 +135,14 @@ class Probe:
             params = dict.fromkeys(self._sized, 1)
             first = self._list(params)
         if _after(first).finished:
-            return Finding(setting, None, "the forms have no second page")
+            return Finding(setting, "the forms have no second page")
         tried: dict[str, str] = {}
         for name in _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS):
             second = self._try({**params, name: _after(first).cursor})
             if isinstance(second, Page) and _follows(second, first):
-                return Finding(setting, True, "with it the second page followed the first", {setting: name})
+                return Finding(setting, "with it the second page followed the first", {setting: name})
             tried[name] = second if isinstance(second, str) else "ignored"
-        return Finding(setting, None, _none_works(tried))
+        return Finding(setting, _none_works(tried))
 
     def _timezone(self, setting: str, _: Page[Form]) -> Finding:
         listing = LIST_ASSET_DYNAMIC_FIELDS  # its serverTime has no zone
@@ -155,32 +150,14 @@ class Probe:
         page = next(self._client.pages(listing.path, model=listing.response))
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
-            return Finding(setting, None, f"{listing.path} has no meta.serverTime")
+            return Finding(setting, f"{listing.path} has no meta.serverTime")
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
         if abs(ahead) > CLOCKS_DIFFER:
             evidence = f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this machine's"
-            return Finding(setting, None, f"{evidence}: set the service's zone, or correct the clock")
+            return Finding(setting, f"{evidence}: set the service's zone, or correct the clock")
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
-        return Finding(setting, True, evidence, {setting: zone})
-
-    def _time_filter(self, name: str, first: Page[Form]) -> Finding:
-        known = _times(first, name)
-        bounds = sorted({time.replace(microsecond=0) for time in known.values()})
-        if len(bounds) < 2:
-            return Finding(name, None, "no two forms of the first page differ in their times by a second")
-        bound = bounds[len(bounds) // 2]
-        asked = f"a listing since {format_time(bound)}"
-        page = self._try({**self._sized, FORM_FILTERS[name]: format_time(bound)})
-        if isinstance(page, str):
-            return Finding(name, False, f"{asked} {page}")
-        listed = _times(page, name)
-        if older := sum(time < bound for time in listed.values()):
-            return Finding(name, False, f"{asked} let {older} older forms through")
-        missing = sum(time >= bound and form_id not in listed for form_id, time in known.items())
-        if not listed or (missing and _after(page).finished):
-            return Finding(name, False, f"{asked} left out {missing} forms that are not older")
-        return Finding(name, True, f"in {asked} no older form came, and the others did")
+        return Finding(setting, evidence, {setting: zone})
 
 
 def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> Iterator[str]:
@@ -210,12 +187,6 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
     return bool(second.data) and not {form.id for form in first.data} & {form.id for form in second.data}
 
 
-def _times(page: Page[Form], name: str) -> dict[int, datetime]:
-    """Return the readable times of a page's forms, by identifier."""
-    times = {form.id: getattr(form, TIMES[name]) for form in page.data}
-    return {form_id: time for form_id, time in times.items() if isinstance(time, datetime)}
-
-
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.probe") -> int:
     """Print each finding as it is made; return the exit code described in ``--help``."""
     parser = argparse.ArgumentParser(
@@ -242,8 +213,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         findings = []
         for finding in probe.findings():
             findings.append(finding)
-            if finding.is_right is not None:
-                print(printable(_line(finding)))
+            if finding.settings:
+                values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+                print(printable(f"{values}: {finding.evidence}"))
     except FsmConnectionError as error:
         return fail(2, f"{error}{assumption_about(connection)}")
     except (AirflowException, FsmError) as error:
@@ -251,18 +223,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     print(f"\n{probe.requests} requests were made. The connection's extra:")
     found = {name: value for finding in findings for name, value in finding.settings.items()}
     print(json.dumps({**connection.extra_dejson, **found}, indent=2))
-    unknown = [finding for finding in findings if finding.is_right is None]
+    unknown = [finding for finding in findings if not finding.settings]
     if unknown:
         print("\nCould not be determined:")
     for finding in unknown:
         print(printable(f"- {finding.name}, because {finding.evidence}."))
-    return 0 if all(finding.is_right for finding in findings) else 1
-
-
-def _line(finding: Finding) -> str:
-    values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
-    verdict = f"{finding.name} is {'honoured' if finding.is_right else 'not honoured'}"
-    return f"{values or verdict}: {finding.evidence}"
+    return 1 if unknown else 0
 
 
 if __name__ == "__main__":

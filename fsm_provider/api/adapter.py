@@ -101,18 +101,15 @@ class Adapter(HTTPAdapter):
     def __init__(self, *, public_only: bool = False, for_writes: bool = False, **kwargs: Any) -> None:
         self._connection_class = _PublicConnection if public_only else _Connection
         self._pool_class = _WritePool if for_writes else _Pool
-        self._latest: tuple[Any, Any] = None, None
         self._process = os.getpid()
         super().__init__(**kwargs)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Make connections through our pools."""
         self._pool_arguments = args, kwargs
         super().init_poolmanager(*args, **kwargs)
         self._adapt(self.poolmanager, self._connection_class)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        """Make connections to a proxy through our pools."""
         manager = super().proxy_manager_for(proxy, **kwargs)
         self._adapt(manager, _Connection)
         return manager
@@ -127,22 +124,6 @@ class Adapter(HTTPAdapter):
         finally:
             _sent.reset(token)
 
-    def close(self) -> None:
-        """Close the connections; the next request opens others."""
-        self._latest = None, None
-        super().close()
-
-    def get_connection_with_tls_context(
-        self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
-    ) -> Any:
-        """Return the pool for a request; it is looked up where the host changes, and after it was closed."""
-        key = (str(request.url).split("/", 3)[:3], verify, proxies, cert)
-        latest, pool = self._latest
-        if pool is None or pool.pool is None or key != latest:
-            pool = super().get_connection_with_tls_context(request, verify, proxies, cert)
-            self._latest = key, pool
-        return pool
-
     def request_url(self, request: PreparedRequest, proxies: Any) -> str:
         """Return the target of a request, as it is spelled: path and query, where no proxy needs more."""
         plain = None if proxies else _PLAIN_URL.fullmatch(str(request.url))
@@ -151,15 +132,8 @@ class Adapter(HTTPAdapter):
             exchange.target = target
         return target
 
-    def build_response(self, req: PreparedRequest, resp: Any) -> Response:
-        """Make a response without cookies and the encoding of its text, which nobody asks for."""
-        response = Response()
-        response.status_code, response.headers, response.raw = resp.status, resp.headers, resp
-        return response
-
     def _leave_connections_to_parent(self) -> None:
         """Open connections of this process's own after a fork; those of the parent stay open there."""
-        self._latest = None, None
         self.proxy_manager = {}
         args, kwargs = self._pool_arguments
         self.init_poolmanager(*args, **kwargs)

@@ -296,11 +296,10 @@ class FsmClient:
         paginator = CursorPaginator(
             settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
         )
-        call = self._transport.prepared(ApiRequest("GET", path, sent))
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
-            return self._send(call.with_query(at.params), read)
+            return self._send(ApiRequest("GET", path, {**sent, **at.params}), read)
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 

@@ -37,10 +37,7 @@ class Endpoint(Generic[RecordT]):
     versioned: bool = False
 
     def path_for(self, **parameters: int | str) -> str:
-        """Fill the path.
-
-        :raises FsmInputError: for a parameter that is not an identifier.
-        """
+        """Fill the path."""
         segments = {}
         for name, value in parameters.items():
             text = str(parse_identifier(name, value))
@@ -57,10 +54,6 @@ REGISTER_WEBHOOK = Endpoint("POST", "/settings/webhooks", Webhook)
 
 
 def check_id(record: Job | Webhook) -> None:
-    """Check that a record's identifier is positive.
-
-    :raises FsmResponseError: if it is not.
-    """
     if record.id <= 0:
         raise FsmResponseError(f"the body has no usable 'id': {record.id}")
 

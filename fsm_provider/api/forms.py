@@ -93,7 +93,6 @@ class FormFilter:
                 object.__setattr__(self, field.name, _parser_for(field.name)(field.name, value))
 
     def params(self) -> dict[str, str]:
-        """Return the query parameters."""
         return {
             wire_name: format_time(value) if isinstance(value, datetime) else str(value)
             for name, wire_name in FORM_FILTERS.items()
@@ -149,7 +148,6 @@ class FormFilter:
 
 
 def job_id_from(form: Form) -> int | None:
-    """Return the identifier of the job that a form was completed for, None if unreadable."""
     return getattr(form.job_details, "job_id", None)
 
 
@@ -228,7 +226,6 @@ def reference_to(form: Form) -> FormReference:
 
 
 def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
-    """Convert forms to the JSON values that ``xcom`` names, in order."""
     match xcom:
         case "references":
             return [reference_to(form) for form in forms]
@@ -257,11 +254,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    """Parse form references, form records or bare identifiers.
-
-    :param timezone: the zone of date-times that carry none.
-    :raises FsmInputError: naming the first invalid one.
-    """
+    """Parse form references, form records or bare identifiers."""
     refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")

@@ -49,7 +49,6 @@ class CursorPaginator:
 
     @property
     def params(self) -> dict[str, str]:
-        """The query parameters that the current page adds to the listing's own."""
         return {} if self.cursor is None else {self._cursor_param: str(self.cursor)}
 
     def advance(self, page: Page[Any]) -> None:

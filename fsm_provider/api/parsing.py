@@ -45,13 +45,7 @@ def _page_model_for(model: type[Record]) -> type[Page[Any]]:
 
 
 def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
-    """Parse one page of a listing.
-
-    :param model: the class of the records in ``data``; None leaves them as parsed JSON.
-    :param number: the page's number in its listing, from 1, for messages.
-    :param timezone: the zone of date-times that carry none.
-    :raises FsmResponseError: if it is not a page, or a record has no usable identifier.
-    """
+    """Parse one page of a listing; without a model, its records stay parsed JSON."""
     if model is not None:
         with suppress(ValidationError):
             return _page_model_for(model).model_validate_json(body, context={"timezone": timezone})

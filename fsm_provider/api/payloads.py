@@ -115,12 +115,7 @@ def _as_path_parameter(value: Any) -> Any:
 
 
 class JobRequest(_Payload):
-    """A job to create, and its property.
-
-    :param property_id: the property's identifier.
-    :param job: the request body.
-    :param key: identifies the job when it is given again; default: its property and body.
-    """
+    """A job to create: its property, its body and a key that identifies it when it is given again."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
@@ -130,7 +125,6 @@ class JobRequest(_Payload):
 
     @property
     def path(self) -> str:
-        """The path of the request."""
         return CREATE_JOB.path_for(propertyID=self.property_id)
 
     @property
@@ -217,7 +211,6 @@ class WebhookCreate(_Payload):
         return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
 
     def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
-        """Return the query parameters of one registration."""
         match style:
             case "comma":
                 events = [("eventTypes", ",".join(self.event_types))]
@@ -263,10 +256,7 @@ def check(
 
 
 def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
-    """Validate jobs and their properties.
-
-    :raises FsmInputError: naming every invalid field of every job, one job per line.
-    """
+    """Validate jobs and their properties; the error names every invalid field, one job per line."""
     requests: list[JobRequest] = []
     problems: list[str] = []
     by_key: dict[str, tuple[int, JobRequest]] = {}
@@ -290,10 +280,7 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
 
 
 def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
-    """Check that no two jobs without keys are equal: whether one or both are wanted is not known.
-
-    :raises FsmInputError: naming the jobs, a pair per line.
-    """
+    """Check that no two jobs without keys are equal: whether one or both are wanted is not known."""
     first_indexes: dict[str, int] = {}
     problems: list[str] = []
     for index, request in enumerate(requests):
