@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.endpoints import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -25,6 +24,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form, Page
+from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
@@ -33,7 +33,6 @@ MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
 connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
-_PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
 
 
 @dataclass(eq=False)
@@ -42,14 +41,14 @@ class Exchange:
 
     :param limit: until when it may begin, and how long it may take.
     :param is_confidential: its URL must not be logged.
+    :param target: path and query to be sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
     :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
-    :ivar target: what is sent as it is: urllib3 would write ``%2b`` as ``%2B``, which breaks a signature.
     """
 
     limit: TimeLimit | None = None
     is_confidential: bool = False
-    has_begun: bool = False
     target: str = ""
+    has_begun: bool = False
     written_on: tuple[_WritePool, _Connection] | None = None
 
     def __enter__(self) -> Self:
@@ -123,14 +122,6 @@ class Adapter(HTTPAdapter):
             return self.send(request, stream=True, **kwargs)
         finally:
             _sent.reset(token)
-
-    def request_url(self, request: PreparedRequest, proxies: Any) -> str:
-        """Return the target of a request, as it is spelled: path and query, where no proxy needs more."""
-        plain = None if proxies else _PLAIN_URL.fullmatch(str(request.url))
-        target = plain[1] if plain else super().request_url(request, proxies)
-        if exchange := _sent.get():
-            exchange.target = target
-        return target
 
     def _leave_connections_to_parent(self) -> None:
         """Open connections of this process's own after a fork; those of the parent stay open there."""
@@ -241,8 +232,10 @@ class _Connection(HTTPConnection):
     exchange: Exchange
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        exchange = _sent.get()
-        super().putrequest(method, exchange.target if exchange else url, *args, **kwargs)
+        if (exchange := _sent.get()) and exchange.target:
+            parts = urlsplit(url)  # with scheme and host, if a proxy needs them
+            url = urlunsplit((parts.scheme, parts.netloc, "", "", "")) + exchange.target
+        super().putrequest(method, url, *args, **kwargs)
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:

@@ -102,7 +102,7 @@ class Downloads:
     def __init__(self, transport: Transport, settings: Settings, throttle: Callable[[], None]) -> None:
         self._transport = transport
         self._allow_http = settings.allow_http
-        self._own = _parts(str(_request(settings.base_url).url))
+        self._own = _parts(_prepared_url(settings.base_url))
         self._throttle = throttle
 
     def fetch(
@@ -126,27 +126,31 @@ class Downloads:
     def _opened(self, download: PdfRequest, token: SecretStr) -> Iterator[requests.Response]:
         url = download.url
         for _ in range(MAX_REDIRECTS + 1):
-            request = _request(url)
-            parts = urlsplit(str(request.url))
+            request = requests.PreparedRequest()
+            request.method, request.url = "GET", _prepared_url(url)
+            request.headers = CaseInsensitiveDict(_HEADERS)
+            parts = urlsplit(request.url)
             self._check_url(parts, download)
+            plain = _PLAIN_URL.fullmatch(url)
+            target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else ""
             ours = _origin(parts) == _origin(self._own)
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
                 self._throttle()
             public_only = self._must_be_public(parts, download)
             with (
-                Exchange(download.time_limit, is_confidential=True) as exchange,
+                Exchange(download.time_limit, is_confidential=True, target=target) as exchange,
                 self._transport.send(
                     request, exchange, elsewhere=not ours, public_only=public_only
                 ) as response,
             ):
-                target = _redirect_target(str(request.url), response)
-                if target is None:
+                redirected_to = _redirect_target(request.url, response)
+                if redirected_to is None:
                     if response.status_code != 200:
                         raise _refusal(response, download, token, ours)
                     yield response
                     return
-            url = target
+            url = redirected_to
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult, download: PdfRequest) -> None:
@@ -215,22 +219,11 @@ def _require_complete(response: requests.Response, received: int) -> None:
         raise FsmNotPdfError(f"the response is not a PDF: {received:,} bytes without %%EOF")
 
 
-def _request(url: str) -> requests.PreparedRequest:
-    """Make a request for the URL as it came: what is signed may not be spelled in another way.
-
-    Its scheme and host are as requests writes them, and so is all of a URL with characters that have to be
-    encoded.
-    """
+def _prepared_url(url: str) -> str:
     request = requests.PreparedRequest()
-    request.method = "GET"
-    request.headers = CaseInsensitiveDict(_HEADERS)
     with suppress(requests.RequestException, ValueError):
         request.prepare_url(url, None)
-        parts = _parts(str(request.url))
-        if plain := _PLAIN_URL.fullmatch(url):
-            target = plain[1] if plain[1].startswith("/") else f"/{plain[1]}"
-            request.url = f"{parts.scheme}://{parts.netloc}{target}"
-        return request
+        return _parts(str(request.url)).geturl()
     raise FsmPdfUrlError("its URL is not valid")
 
 

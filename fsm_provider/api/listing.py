@@ -165,10 +165,6 @@ class Listing(Iterator[Page[Any]]):
 
     __next__ = next_page
 
-    def fetch_like(self, other: Listing) -> None:
-        """Fetch the remaining pages as another listing of the same URL does, with its token."""
-        self._fetch = other._fetch
-
     @property
     def distinct(self) -> int | None:
         """The number of distinct identifiers read; None if they are not counted.

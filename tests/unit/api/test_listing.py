@@ -8,10 +8,10 @@ from datetime import UTC
 import pytest
 
 from fsm_provider.api import FsmPaginationError, FsmRateLimitedError
-from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.listing import CursorPaginator, Listing
 from fsm_provider.api.models import Form
 from fsm_provider.api.parsing import parse_page
+from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.testing import faults
 
 
@@ -69,18 +69,6 @@ def test_a_page_whose_cursor_leads_nowhere_is_asked_for_again(service, listing):
 
     assert len(identifiers(listing)) == 35
     assert listing.mismatch is None
-
-
-def test_a_listing_goes_on_with_another_token(service, listing, make_client):
-    listing.next_page()
-    service.settings.token = "rotated"
-
-    other = make_client(service)
-    listing.fetch_like(other.pages(LIST_FORMS.path, model=LIST_FORMS.response))
-
-    assert len(identifiers(listing)) == 35
-    assert len(service.requests) == 5
-    assert listing.distinct == 45
 
 
 def test_a_record_that_is_missing_is_a_mismatch_that_names_three_numbers(service, listing):
