@@ -16,7 +16,6 @@ from typing import Any
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import (
-    FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmPaginationError,
@@ -95,37 +94,34 @@ class Probe:
         self.requests += 1
         return next(self._client.pages(LIST_FORMS.path, params=params, model=Form))
 
-    def _try(self, params: Mapping[str, Any]) -> Page[Form] | str:
-        """Request a page with parameters that may be refused; return what happened instead."""
+    def _try(self, params: Mapping[str, Any]) -> Page[Form] | None:
+        """Request a page with parameters that may be refused."""
         try:
             return self._list(params)
         except (FsmConnectionError, FsmRateLimitedError):
             raise
-        except FsmApiError as refusal:
-            return f"returned HTTP {refusal.status}"
         except FsmError:
-            return "returned no listing"
+            return None
 
     def _page_size(self, setting: str, first: Page[Form]) -> Finding:
         usual = len(first.data)
         if usual < 2:
             return Finding(setting, "there are no two forms")
-        tried: dict[str, str] = {}
-        for name in _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS):
+        names = _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS)
+        for name in names:
             page = self._try({name: 1})
-            if isinstance(page, Page) and len(page.data) == 1:
+            if page and len(page.data) == 1:
                 self._sized = {name: self._largest_page(name, usual)}
                 evidence = f"{name}=1 gave 1 record, not {usual}"
                 return Finding(setting, evidence, {setting: name, "page_size": self._sized[name]})
-            tried[name] = page if isinstance(page, str) else "ignored"
-        return Finding(setting, _none_works(tried))
+        return Finding(setting, f"none of these works: {', '.join(names)}")
 
     def _largest_page(self, name: str, usual: int) -> int:
         for size in PAGE_SIZES:
             page = self._try({name: size})
-            if isinstance(page, Page) and _after(page).finished:
+            if page and _after(page).finished:
                 return size
-            if isinstance(page, Page) and len(page.data) > usual:
+            if page and len(page.data) > usual:
                 return len(page.data)
         return usual
 
@@ -136,13 +132,12 @@ class Probe:
             first = self._list(params)
         if _after(first).finished:
             return Finding(setting, "the forms have no second page")
-        tried: dict[str, str] = {}
-        for name in _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS):
+        names = _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS)
+        for name in names:
             second = self._try({**params, name: _after(first).cursor})
-            if isinstance(second, Page) and _follows(second, first):
+            if second and _follows(second, first):
                 return Finding(setting, "with it the second page followed the first", {setting: name})
-            tried[name] = second if isinstance(second, str) else "ignored"
-        return Finding(setting, _none_works(tried))
+        return Finding(setting, f"none of these works: {', '.join(names)}")
 
     def _timezone(self, setting: str, _: Page[Form]) -> Finding:
         listing = LIST_ASSET_DYNAMIC_FIELDS  # its serverTime has no zone
@@ -160,16 +155,8 @@ class Probe:
         return Finding(setting, evidence, {setting: zone})
 
 
-def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> Iterator[str]:
-    return iter(dict.fromkeys((configured, *names) if configured else names))
-
-
-def _none_works(tried: Mapping[str, str]) -> str:
-    by_outcome: dict[str, list[str]] = {}
-    for name, outcome in tried.items():
-        by_outcome.setdefault(outcome, []).append(name)
-    listed = "; ".join(f"{', '.join(names)}: {outcome}" for outcome, names in by_outcome.items())
-    return f"none of the names tried works ({listed})"
+def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys((configured, *names) if configured else names))
 
 
 def _after(page: Page[Form]) -> CursorPaginator:

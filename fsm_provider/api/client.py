@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from pydantic import SecretStr
 
-from fsm_provider.api.downloads import Downloads, PdfLimits, PdfRequest
+from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -331,9 +331,8 @@ class FsmClient:
         :raises FsmDownloadTimeoutError: after ``max_seconds``.
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
-        download = PdfRequest.from_form(form, **limits)
-        downloads = Downloads(self._transport, self.settings, self._throttle)
-        return self._with_retries(lambda token: downloads.fetch(download, token, read))
+        download = Download(form, self._transport, self.settings, self._throttle, **limits)
+        return self._with_retries(lambda token: download.fetch(token, read))
 
     def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
         return self._with_retries(lambda token: self._attempt(call, token, read), call.writes)

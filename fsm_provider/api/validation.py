@@ -74,9 +74,12 @@ def describe_invalid_fields(
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
         if detail["type"] == _UNKNOWN:
+            unknown = str(detail["loc"][-1])
+            fields = _fields_at(model, detail["loc"]).items()
+            known = [key if "_" in unknown else one.alias or key for key, one in fields]
             if place := place_inside(model, detail["loc"]):
                 message = f"belongs in {place}"
-            elif close := close_names(str(detail["loc"][-1]), _names_beside(model, detail["loc"])):
+            elif close := close_names(unknown, known):
                 message = f"is not known: did you mean {close}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
@@ -100,12 +103,6 @@ def place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
     return None
 
 
-def _names_beside(model: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields beside which an unknown one is, spelt as it is."""
-    fields = _fields_at(model, location).items()
-    return [key if "_" in str(location[-1]) or one.alias is None else one.alias for key, one in fields]
-
-
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]:
     """Return the fields of the model beside which a location is."""
     for place in location[:-1]:
@@ -123,7 +120,8 @@ def parse_text(name: str, value: Any) -> int | str:
         raise FsmInputError(f"{name}: is empty")
     if text in NOTHING:
         raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
-    refuse_half_characters(name, text)
+    if SURROGATE.search(text):
+        raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
             f"{name}: is a complete record or list as text: let its template take one value, such as ['id']"
@@ -136,13 +134,6 @@ def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     return dict(value or {})
-
-
-def refuse_half_characters(name: str, text: str) -> None:
-    """Refuse unpaired surrogates: JSON can write them, but no reader can decode them."""
-    if SURROGATE.search(text):
-        name = SURROGATE.sub("?", name)
-        raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
