@@ -138,10 +138,7 @@ class Adapter(HTTPAdapter):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception that requests raised, then its causes down to the socket's error.
-
-    Only the last one's text is free of the URL with its query.
-    """
+    """Yield an exception of requests, then its causes: only the last one's text is free of the URL."""
     current: BaseException | None = error
     while current is not None:
         yield current

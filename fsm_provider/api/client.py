@@ -265,7 +265,11 @@ class FsmClient:
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
-        return self._send(call, lambda body: self._without_token(parse_json(body)) if body else None)
+
+        def read(body: bytes) -> Any:
+            return self._without_token(parse_json(body)) if body else None
+
+        return self._send(partial(self._attempt, call, read), call.writes)
 
     def _create(
         self,
@@ -284,7 +288,8 @@ class FsmClient:
             check_response(record)
             return record
 
-        return self._send(ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call), read)
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
+        return self._send(partial(self._attempt, request, read), is_write=True)
 
     def pages(
         self,
@@ -309,7 +314,7 @@ class FsmClient:
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
-            return self._send(ApiRequest("GET", path, {**sent, **at.params}), read)
+            return self._send(partial(self._attempt, ApiRequest("GET", path, {**sent, **at.params}), read))
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 
@@ -332,12 +337,9 @@ class FsmClient:
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
         download = Download(form, self._transport, self.settings, self._throttle, **limits)
-        return self._with_retries(lambda token: download.fetch(token, read))
+        return self._send(lambda token: download.fetch(token, read))
 
-    def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
-        return self._with_retries(lambda token: self._attempt(call, token, read), call.writes)
-
-    def _with_retries(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
+    def _send(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
         attempts, repeated = Attempts(self.retry_policy), False
         while True:
             token, reloads = self._token
@@ -408,7 +410,7 @@ class FsmClient:
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
         self._sleep(delay)
 
-    def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
+    def _attempt(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
         if call.limit is None:
             self._throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""

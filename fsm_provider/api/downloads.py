@@ -89,10 +89,7 @@ class Download:
         self._allow_private_addresses = allow_private_addresses
 
     def fetch(self, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]) -> ResultT:
-        """Send once, follow redirects, and pass the file's chunks to ``read``; no error contains the URL.
-
-        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
-        """
+        """Send once, follow redirects, and pass the file's chunks to ``read``; no error contains the URL."""
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))
@@ -205,9 +202,6 @@ def _require_complete(response: requests.Response, received: int) -> None:
 
     A length may be too short. Framing proves nothing about a compressed file: it may have been cut off before
     it was compressed.
-
-    :raises FsmResponseError: if the file may be incomplete.
-    :raises FsmNotPdfError: if it is complete but too short for a PDF.
     """
     if not response.raw.chunked or "Content-Encoding" in response.headers:
         raise FsmResponseError(f"no complete response arrived: {received:,} bytes without %%EOF at the end")

@@ -95,10 +95,7 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
 
 def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
-    """Return the column of each field.
-
-    :raises FsmInputError: if a job has no such field, or if one is given twice.
-    """
+    """Return the column of each field."""
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
         field = ("job", *_field(name))
@@ -112,10 +109,7 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
 
 
 def _field(name: str) -> Field:
-    """Return the place of a field in a job.
-
-    :raises FsmInputError: if a job has no such field.
-    """
+    """Return the place of a field in a job."""
     if name in FIELDS:
         return (FIELDS[name],)
     prefix, _, extra = str(name).partition(".")
@@ -127,10 +121,7 @@ def _field(name: str) -> Field:
 
 
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
-    """Return the rows, each with ``keys()``, after a check of the table's own columns.
-
-    :raises FsmInputError: if it is no table, or has other columns.
-    """
+    """Return the rows, each with ``keys()``, after a check of the table's own columns."""
     kind = type(rows)
     if isinstance(rows, str | bytes | Mapping) or not (
         isinstance(rows, Iterable) or hasattr(kind, "to_pylist")
@@ -159,10 +150,7 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
 
 
 def _refuse_swallowed_rows(number: int, row: Mapping[Any, Any], table: csv.DictReader[Any]) -> None:
-    """Refuse a cell that holds further rows, as after a quote that is not closed.
-
-    :raises FsmInputError: naming its row and column.
-    """
+    """Refuse a cell that holds further rows, as after a quote that is not closed."""
     delimiters = len(table.fieldnames or ()) - 1
     for column, cell in row.items():
         lines = cell.splitlines() if isinstance(cell, str) else []
@@ -223,10 +211,7 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
 
 
 def _value(cell: Any, field: Field) -> Any:
-    """Return what a cell means; None if it is empty.
-
-    :raises FsmInputError: if that is not certain.
-    """
+    """Return what a cell means; None if it is empty."""
     if getattr(getattr(cell, "dtype", None), "kind", None) in ("b", "i", "u", "f") and cell.shape == ():
         cell = cell.item()  # it is of NumPy
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()

@@ -101,11 +101,7 @@ def _finite(number: str) -> float | None:
 
 
 def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:
-    """Build one record from parsed JSON, which is modified.
-
-    :param where: the record's position, for messages.
-    :raises FsmResponseError: if it is not an object or has no usable identifier.
-    """
+    """Build one record from parsed JSON, which is modified; ``where`` is its position, for messages."""
     set_aside: dict[Path, Any] = {}
     while True:
         try:

@@ -190,10 +190,6 @@ class Transport:
         """Send once and return the response, its body unread.
 
         :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
-        :param public_only: see :class:`~fsm_provider.api.adapter.Adapter`.
-        :raises FsmInputError: if the request cannot be written as HTTP.
-        :raises FsmConnectionError: if nothing was sent.
-        :raises FsmResponseError: if no response arrived.
         """
         url = str(request.url)
         adapter = self._adapter if request.method in READS else self._write_adapter
@@ -258,10 +254,7 @@ class Transport:
 
 
 def _in_utf8(body: bytes, content_type: str) -> bytes:
-    """Return JSON in UTF-8, whatever charset is declared.
-
-    :raises FsmResponseError: naming the charset, if it is unknown or the body is not in it.
-    """
+    """Return JSON in UTF-8, whatever charset is declared."""
     declared = _CHARSET.search(content_type)
     if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
         return body

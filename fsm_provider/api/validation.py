@@ -209,11 +209,7 @@ def parse_past(name: str, value: Any) -> datetime:
 def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
     """Parse an integer of at least 1, which may be given as text."""
     text = str(value)
-    if (
-        isinstance(value, bool)
-        or not (text.isascii() and text.isdecimal() and len(text) < 19)
-        or int(text) < 1
-    ):
+    if isinstance(value, bool) or not re.fullmatch("0*[1-9][0-9]{0,17}", text):
         raise FsmInputError(f"{name}: {_shown(value)} should be an integer of at least 1")
     if max_value is not None and int(text) > max_value:
         raise FsmInputError(f"{name}: {_shown(value)} should be at most {max_value}")
