@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 
 from fsm_provider.api import FsmInputError, jobs_from_rows
-from fsm_provider.api.job_rows import MAX_COLUMNS, MAX_PROBLEMS
+from fsm_provider.api.job_rows import MAX_LISTED, MAX_PROBLEMS
 
 COLUMNS = {"customerReference": "reference", "quotedAmount": "amount", "notes": "notes"}
 WANTED = {"property_id": 7, "key": "PM-1", "job": {"customerReference": "PM-1", "quotedAmount": "99.5"}}
@@ -493,7 +493,7 @@ def test_many_columns_are_not_all_listed():
     problem = error_of([{"\u200b": 1, **dict.fromkeys(map(str, range(5000)))}], {})
 
     assert problem.startswith("row 1: there is no column reference, property, only \\u200b, 0, 1")
-    assert problem.endswith(f"{MAX_COLUMNS - 2}, and {5001 - MAX_COLUMNS} more")
+    assert len(problem) < MAX_LISTED + 60
 
 
 UNCLOSED = {
@@ -574,11 +574,6 @@ def test_a_long_list_of_mistakes_ends():
         ),
         (
             [row()],
-            {"extra_fields.notes": "notes"},
-            "map: 'extra_fields.notes' is a field of a job: leave out 'extra_fields.'",
-        ),
-        (
-            [row()],
             {"extra.x": "notes"},
             "map: a job has no field 'extra.x'; if the service has one, use 'extra_fields.extra.x'",
         ),
@@ -593,7 +588,16 @@ def test_a_long_list_of_mistakes_ends():
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",
         ),
-        ([row()], {"notes": None}, "notes: should be the name of a column, not NoneType"),
+        (
+            [row()],
+            {"notes": None},
+            "row 1: there is no column None, only reference, property, amount, notes",
+        ),
+        (
+            [row(notes="x")],
+            {"extra_fields.notes": "notes"},
+            "row 1: job.extra_fields: notes belongs beside it, not in it",
+        ),
     ],
 )
 def test_what_is_no_table(rows, columns, problem):
