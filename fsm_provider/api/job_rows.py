@@ -98,21 +98,19 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
     """Return the column of each field."""
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
-        field = ("job", *_field(name))
+        prefix, _, extra = str(name).partition(".")
+        if name in FIELDS:
+            field: Field = ("job", FIELDS[name])
+        elif prefix == EXTRA and extra:
+            field = ("job", EXTRA, extra)
+        else:
+            raise FsmInputError(
+                f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'"
+            )
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column
     return columns
-
-
-def _field(name: str) -> Field:
-    """Return the place of a field in a job."""
-    if name in FIELDS:
-        return (FIELDS[name],)
-    prefix, _, extra = str(name).partition(".")
-    if prefix != EXTRA or not extra:
-        raise FsmInputError(f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'")
-    return EXTRA, extra
 
 
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
