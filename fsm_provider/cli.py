@@ -26,7 +26,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "fake": Command("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": Command("fsm_provider.writes.command", "show what was sent once, and settle it"),
-    "probe": Command("fsm_provider.probe.__main__", "find the settings that a service needs"),
+    "probe": Command("fsm_provider.probe", "find the settings that a service needs"),
     "watermark": Command(
         "fsm_provider.polling.watermark_command", "show up to where forms were handled, and move that back"
     ),

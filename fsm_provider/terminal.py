@@ -97,6 +97,8 @@ def quiet_airflow() -> Iterator[None]:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print columns."""
+    from fsm_provider.api.redaction import printable
+
     for line in aligned([[printable(cell) for cell in row] for row in (head, *rows)]):
         print(line)
 
@@ -109,12 +111,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def printable(text: str) -> str:
-    """Escape what would leave the line or steer the terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
 def fail(code: int, message: str) -> int:
     """Print a message on the standard error; return the exit code."""
+    from fsm_provider.api.redaction import printable
+
     print(printable(" ".join(message.split())), file=sys.stderr)
     return code

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
@@ -33,7 +33,6 @@ MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
 connections silently, and then it is unknown whether the write arrived."""
 MAX_INTERIM_RESPONSES = 100
-_PLAIN_URL = re.compile(r"https?://[^/?#]+(/(?!/)[^#]*)")
 
 
 @dataclass(eq=False)
@@ -42,11 +41,13 @@ class Exchange:
 
     :param limit: until when it may begin, and how long it may take.
     :param is_confidential: its URL must not be logged.
+    :param target: path and query to be sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
     :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
     """
 
     limit: TimeLimit | None = None
     is_confidential: bool = False
+    target: str = ""
     has_begun: bool = False
     written_on: tuple[_WritePool, _Connection] | None = None
 
@@ -99,18 +100,15 @@ class Adapter(HTTPAdapter):
     def __init__(self, *, public_only: bool = False, for_writes: bool = False, **kwargs: Any) -> None:
         self._connection_class = _PublicConnection if public_only else _Connection
         self._pool_class = _WritePool if for_writes else _Pool
-        self._latest: tuple[Any, Any] = None, None
         self._process = os.getpid()
         super().__init__(**kwargs)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Make connections through our pools."""
         self._pool_arguments = args, kwargs
         super().init_poolmanager(*args, **kwargs)
         self._adapt(self.poolmanager, self._connection_class)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        """Make connections to a proxy through our pools."""
         manager = super().proxy_manager_for(proxy, **kwargs)
         self._adapt(manager, _Connection)
         return manager
@@ -125,36 +123,8 @@ class Adapter(HTTPAdapter):
         finally:
             _sent.reset(token)
 
-    def close(self) -> None:
-        """Close the connections; the next request opens others."""
-        self._latest = None, None
-        super().close()
-
-    def get_connection_with_tls_context(
-        self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
-    ) -> Any:
-        """Return the pool for a request; it is looked up where the host changes, and after it was closed."""
-        key = (str(request.url).split("/", 3)[:3], verify, proxies, cert)
-        latest, pool = self._latest
-        if pool is None or pool.pool is None or key != latest:
-            pool = super().get_connection_with_tls_context(request, verify, proxies, cert)
-            self._latest = key, pool
-        return pool
-
-    def request_url(self, request: PreparedRequest, proxies: Any) -> str:
-        """Return the target of a request: path and query, where no proxy needs more."""
-        plain = None if proxies else _PLAIN_URL.fullmatch(str(request.url))
-        return plain[1] if plain else super().request_url(request, proxies)
-
-    def build_response(self, req: PreparedRequest, resp: Any) -> Response:
-        """Make a response without cookies and the encoding of its text, which nobody asks for."""
-        response = Response()
-        response.status_code, response.headers, response.raw = resp.status, resp.headers, resp
-        return response
-
     def _leave_connections_to_parent(self) -> None:
         """Open connections of this process's own after a fork; those of the parent stay open there."""
-        self._latest = None, None
         self.proxy_manager = {}
         args, kwargs = self._pool_arguments
         self.init_poolmanager(*args, **kwargs)
@@ -168,10 +138,7 @@ class Adapter(HTTPAdapter):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception that requests raised, then its causes down to the socket's error.
-
-    Only the last one's text is free of the URL with its query.
-    """
+    """Yield an exception of requests, then its causes: only the last one's text is free of the URL."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -260,6 +227,12 @@ class _Connection(HTTPConnection):
     response_class = _Response
     idle_since = float("inf")
     exchange: Exchange
+
+    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        if (exchange := _sent.get()) and exchange.target:
+            parts = urlsplit(url)  # with scheme and host, if a proxy needs them
+            url = urlunsplit((parts.scheme, parts.netloc, "", "", "")) + exchange.target
+        super().putrequest(method, url, *args, **kwargs)
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,14 +15,13 @@ from typing import Any, Unpack
 
 from pydantic import SecretStr
 
-from fsm_provider.api import endpoints
-from fsm_provider.api.downloads import Downloads, PdfLimits, PdfRequest
-from fsm_provider.api.endpoints import Endpoint, check_id, check_job, check_registration
+from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmInputError,
+    FsmRegistrationMismatchError,
     FsmResponseError,
     FsmUnauthorisedError,
     FsmUncertainWriteError,
@@ -34,12 +33,23 @@ from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
-from fsm_provider.api.payloads import TOKEN_LENGTH, JobCreate, JobRequest, WebhookCreate, check
-from fsm_provider.api.redaction import hide, hide_in
+from fsm_provider.api.payloads import (
+    CREATE_JOB,
+    LIST_ASSET_DYNAMIC_FIELDS,
+    LIST_FORMS,
+    REGISTER_WEBHOOK,
+    TOKEN_LENGTH,
+    Endpoint,
+    JobCreate,
+    JobRequest,
+    WebhookCreate,
+    check,
+)
+from fsm_provider.api.redaction import hide, hide_in, printable
 from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
-from fsm_provider.api.validation import parse_params, parse_path
+from fsm_provider.api.validation import parse_params, parse_path, spelled
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -117,7 +127,7 @@ class FsmClient:
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
         """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = endpoints.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
+        listing, sent = LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
@@ -129,7 +139,7 @@ class FsmClient:
         :param max_pages: a longer listing is an error.
         :raises FsmError: during iteration.
         """
-        listing = endpoints.LIST_ASSET_DYNAMIC_FIELDS
+        listing = LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
 
     def create_job(
@@ -161,7 +171,7 @@ class FsmClient:
         :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
         """
         return self._create(
-            endpoints.CREATE_JOB,
+            CREATE_JOB,
             partial(check_job, request=request, hide=self._hide),
             path=request.path,
             headers=headers,
@@ -194,9 +204,9 @@ class FsmClient:
         registered = []
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
             registration = self._create(
-                endpoints.REGISTER_WEBHOOK,
-                check_id,
-                path=endpoints.REGISTER_WEBHOOK.path,
+                REGISTER_WEBHOOK,
+                _check_id,
+                path=REGISTER_WEBHOOK.path,
                 headers=headers,
                 limit=limit,
                 params=part.query(style),
@@ -209,7 +219,7 @@ class FsmClient:
             secret = registration.signing_secret
             secrets = [secret.get_secret_value()] if secret else []
             hidden = [*filter(None, secrets), *part.confidential, self._token[0].get_secret_value()]
-            check_registration(registration, part, hidden)
+            _check_registration(registration, part, hidden)
         return registered
 
     def paginate(
@@ -255,7 +265,11 @@ class FsmClient:
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
-        return self._send(call, lambda body: self._without_token(parse_json(body)) if body else None)
+
+        def read(body: bytes) -> Any:
+            return self._without_token(parse_json(body)) if body else None
+
+        return self._send(partial(self._attempt, call, read), call.writes)
 
     def _create(
         self,
@@ -274,7 +288,8 @@ class FsmClient:
             check_response(record)
             return record
 
-        return self._send(ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call), read)
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
+        return self._send(partial(self._attempt, request, read), is_write=True)
 
     def pages(
         self,
@@ -296,11 +311,10 @@ class FsmClient:
         paginator = CursorPaginator(
             settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
         )
-        call = self._transport.prepared(ApiRequest("GET", path, sent))
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
-            return self._send(call.with_query(at.params), read)
+            return self._send(partial(self._attempt, ApiRequest("GET", path, {**sent, **at.params}), read))
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 
@@ -322,14 +336,10 @@ class FsmClient:
         :raises FsmDownloadTimeoutError: after ``max_seconds``.
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
-        download = PdfRequest.from_form(form, **limits)
-        downloads = Downloads(self._transport, self.settings, self._throttle)
-        return self._with_retries(lambda token: downloads.fetch(download, token, read))
+        download = Download(form, self._transport, self.settings, self._throttle, **limits)
+        return self._send(lambda token: download.fetch(token, read))
 
-    def _send(self, call: ApiRequest, read: Callable[[bytes], ResultT]) -> ResultT:
-        return self._with_retries(lambda token: self._attempt(call, token, read), call.writes)
-
-    def _with_retries(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
+    def _send(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
         attempts, repeated = Attempts(self.retry_policy), False
         while True:
             token, reloads = self._token
@@ -400,7 +410,7 @@ class FsmClient:
             logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
         self._sleep(delay)
 
-    def _attempt(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
+    def _attempt(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
         if call.limit is None:
             self._throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
@@ -415,3 +425,51 @@ class FsmClient:
                 raise FsmResponseError(f"{call}: {error}") from None
             reason = str(error)
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
+
+
+def _check_id(record: Job | Webhook) -> None:
+    if record.id <= 0:
+        raise FsmResponseError(f"the body has no usable 'id': {record.id}")
+
+
+def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> None:
+    """Check that a job is the requested one. Another customer reference is only logged: it may be normalised.
+
+    :raises FsmResponseError: if it is on another property, or its identifier is not positive.
+    """
+    _check_id(job)
+    echoed: Any = job.property_id  # unconverted if it is not an integer
+    if echoed not in (None, "") and spelled(echoed) != spelled(request.property_id):
+        shown = hide(repr(echoed))[:60]
+        raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {shown}")
+    sent = request.job.customer_reference
+    if None not in (sent, job.customer_reference) and job.customer_reference != sent:
+        logger.warning(
+            "job %s has the customerReference %s, but %r was sent",
+            *(job.id, hide(repr(job.customer_reference)), sent),
+        )
+
+
+def _check_registration(registration: Webhook, sent: WebhookCreate, hidden: Iterable[str]) -> None:
+    """Check that a webhook was registered as requested. Another target is only logged: it may be normalised.
+
+    :param hidden: what no error may contain.
+
+    :raises FsmRegistrationMismatchError: if it is of another object, or for other event types.
+    """
+    echoed = registration.event_types
+    if echoed is None:
+        logger.warning(
+            "webhook %s was registered, but the response does not say for which event types", registration.id
+        )
+    if registration.target_url not in (None, sent.target_url):
+        logger.warning("the response to webhook %s holds another targetURL than was sent", registration.id)
+    is_ours = echoed is None or (isinstance(echoed, list) and set(map(str, echoed)) == set(sent.event_types))
+    if not is_ours or registration.object not in (None, sent.object):
+        shown = printable(hide(f"{registration.object} {echoed}", *hidden))
+        raise FsmRegistrationMismatchError(
+            f"webhook {registration.id} was registered for {shown} instead of {sent.object} "
+            f"{sent.event_types}: set event_types_style on the connection to what "
+            "the service understands, and delete this webhook in the service",
+            webhook_id=registration.id,
+        )

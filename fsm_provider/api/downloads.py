@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TypedDict
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -33,7 +32,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.models import Form
 from fsm_provider.api.public_hosts import require_public_host
-from fsm_provider.api.redaction import request_id_in
+from fsm_provider.api.redaction import printable, request_id_in
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
@@ -60,96 +59,79 @@ class PdfLimits(TypedDict, total=False):
     allow_private_addresses: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PdfRequest:
-    """A PDF to fetch, within its limits.
+class Download:
+    """The PDF of a form, through a service's transport and within limits: those of all its requests together.
 
-    :param what: its name in messages, none of which contains the URL.
-    :param time_limit: for all its requests, including redirects and repeats.
+    :param throttle: called before each request to the service itself.
+    :raises FsmPdfUrlError: if the form has no URL.
     """
 
-    what: str
-    url: str = field(repr=False)
-    max_bytes: int
-    allow_private_addresses: bool
-    time_limit: TimeLimit
-
-    @classmethod
-    def from_form(
-        cls,
+    def __init__(
+        self,
         form: Form,
+        transport: Transport,
+        settings: Settings,
+        throttle: Callable[[], None],
         *,
         max_bytes: int = MAX_PDF_BYTES,
         max_seconds: float = MAX_PDF_SECONDS,
         allow_private_addresses: bool = False,
-    ) -> PdfRequest:
-        """Make the request for a form's PDF.
-
-        :raises FsmPdfUrlError: if the form has no URL.
-        """
-        what, url = f"the PDF of form {form.id}", form.form_pdf_url
-        if not isinstance(url, str) or not url:
-            raise FsmPdfUrlError(f"{what}: its record has no formPDFURL")
-        return cls(what, url, max_bytes, allow_private_addresses, TimeLimit(max_seconds))
-
-
-class Downloads:
-    """Downloads PDFs through a service's transport.
-
-    :param throttle: called before each request to the service itself.
-    """
-
-    def __init__(self, transport: Transport, settings: Settings, throttle: Callable[[], None]) -> None:
+    ) -> None:
+        self._what, self._url = f"the PDF of form {form.id}", form.form_pdf_url
+        if not isinstance(self._url, str) or not self._url:
+            raise FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
         self._transport = transport
         self._allow_http = settings.allow_http
-        self._own = _parts(str(_request(settings.base_url).url))
+        self._own = _parts(_prepared_url(settings.base_url))
         self._throttle = throttle
+        self._max_bytes = max_bytes
+        self._limit = TimeLimit(max_seconds)
+        self._allow_private_addresses = allow_private_addresses
 
-    def fetch(
-        self, download: PdfRequest, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]
-    ) -> ResultT:
-        """Send once, follow redirects, and pass the file's chunks to ``read``.
-
-        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
-        """
+    def fetch(self, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]) -> ResultT:
+        """Send once, follow redirects, and pass the file's chunks to ``read``; no error contains the URL."""
         try:
-            with self._opened(download, token) as response:
-                return read(self._chunks(response, download))
+            with self._opened(token) as response:
+                return read(self._chunks(response))
         except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
-            if download.time_limit.left() <= 0:
+            if self._limit.left() <= 0:
                 raise FsmDownloadTimeoutError(
-                    f"{download.what}: it did not arrive within {download.time_limit.seconds:g} s"
+                    f"{self._what}: it did not arrive within {self._limit.seconds:g} s"
                 ) from None
-            raise type(error)(f"{download.what}: {error.message}") from None
+            raise type(error)(f"{self._what}: {error.message}") from None
 
     @contextmanager
-    def _opened(self, download: PdfRequest, token: SecretStr) -> Iterator[requests.Response]:
-        url = download.url
+    def _opened(self, token: SecretStr) -> Iterator[requests.Response]:
+        url = str(self._url)
         for _ in range(MAX_REDIRECTS + 1):
-            request = _request(url)
-            parts = urlsplit(str(request.url))
-            self._check_url(parts, download)
+            request = requests.PreparedRequest()
+            request.method, request.url = "GET", _prepared_url(url)
+            request.headers = CaseInsensitiveDict(_HEADERS)
+            parts = urlsplit(request.url)
+            self._check_url(parts)
+            plain = _PLAIN_URL.fullmatch(url)
+            target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else ""
             ours = _origin(parts) == _origin(self._own)
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
                 self._throttle()
-            public_only = self._must_be_public(parts, download)
+            public_only = self._must_be_public(parts)
             with (
-                Exchange(download.time_limit, is_confidential=True) as exchange,
+                Exchange(self._limit, is_confidential=True, target=target) as exchange,
                 self._transport.send(
                     request, exchange, elsewhere=not ours, public_only=public_only
                 ) as response,
             ):
-                target = _redirect_target(str(request.url), response)
-                if target is None:
+                redirected_to = _redirect_target(request.url, response)
+                if redirected_to is None:
                     if response.status_code != 200:
-                        raise _refusal(response, download, token, ours)
+                        raise self._refusal(response, token, ours)
                     yield response
                     return
-            url = target
+            url = redirected_to
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
-    def _check_url(self, parts: SplitResult, download: PdfRequest) -> None:
+    def _check_url(self, parts: SplitResult) -> None:
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             raise FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
@@ -157,21 +139,21 @@ class Downloads:
         host = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme == "http" and not (self._allow_http or is_loopback(parts.hostname)):
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
-        if self._must_be_public(parts, download):
+        if self._must_be_public(parts):
             require_public_host(parts.hostname)
 
-    def _must_be_public(self, parts: SplitResult, download: PdfRequest) -> bool:
-        return not download.allow_private_addresses and parts.hostname != self._own.hostname
+    def _must_be_public(self, parts: SplitResult) -> bool:
+        return not self._allow_private_addresses and parts.hostname != self._own.hostname
 
-    def _chunks(self, response: requests.Response, download: PdfRequest) -> Iterator[bytes]:
-        too_large = FsmPdfError(f"it is larger than max_bytes, {download.max_bytes:,}")
-        if (response.raw.length_remaining or 0) > download.max_bytes:
+    def _chunks(self, response: requests.Response) -> Iterator[bytes]:
+        too_large = FsmPdfError(f"it is larger than max_bytes, {self._max_bytes:,}")
+        if (response.raw.length_remaining or 0) > self._max_bytes:
             raise too_large
-        chunk = self._head(response, download)
+        chunk = self._head(response)
         received, tail = 0, b""
         while chunk:
             received += len(chunk)
-            if received > download.max_bytes:
+            if received > self._max_bytes:
                 raise too_large
             tail = (tail + chunk)[-ENDS:]
             yield chunk
@@ -179,17 +161,17 @@ class Downloads:
         if _END not in tail:
             _require_complete(response, received)
 
-    def _head(self, response: requests.Response, download: PdfRequest) -> bytes:
+    def _head(self, response: requests.Response) -> bytes:
         """Read the first bytes, and check that a PDF begins within them."""
         head = b""
         while len(head) < ENDS and (chunk := self._next_chunk(response)):
             head += chunk
         start = head.find(_SIGNATURE, 0, ENDS)
         if start < 0:
-            kind = response.headers.get("Content-Type", "no type")[:60]
+            kind = printable(response.headers.get("Content-Type", "no type")[:60])
             raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
         if start:
-            logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", download.what, start)
+            logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", self._what, start)
         return head
 
     def _next_chunk(self, response: requests.Response) -> bytes:
@@ -199,15 +181,27 @@ class Downloads:
             raise self._transport.incomplete_response(error) from None
         return chunk
 
+    def _refusal(self, response: requests.Response, token: SecretStr, ours: bool) -> FsmApiError:
+        """Make the error for a failed response; its body is not quoted, since it may repeat the URL.
+
+        The 4xx classes give advice about the connection, which does not apply to another host's response.
+        """
+        status = response.status_code
+        is_specific = status >= 500 or status == 429 or (ours and status >= 400)
+        return (error_class_for(status) if is_specific else FsmApiError)(
+            status=status,
+            method="GET",
+            path=self._what,
+            retry_after=seconds_to_wait(response.headers),
+            request_id=request_id_in(response.headers, token.get_secret_value()),
+        )
+
 
 def _require_complete(response: requests.Response, received: int) -> None:
     """Accept a file without ``%%EOF`` only if HTTP's framing shows beyond doubt that it is complete.
 
     A length may be too short. Framing proves nothing about a compressed file: it may have been cut off before
     it was compressed.
-
-    :raises FsmResponseError: if the file may be incomplete.
-    :raises FsmNotPdfError: if it is complete but too short for a PDF.
     """
     if not response.raw.chunked or "Content-Encoding" in response.headers:
         raise FsmResponseError(f"no complete response arrived: {received:,} bytes without %%EOF at the end")
@@ -215,22 +209,11 @@ def _require_complete(response: requests.Response, received: int) -> None:
         raise FsmNotPdfError(f"the response is not a PDF: {received:,} bytes without %%EOF")
 
 
-def _request(url: str) -> requests.PreparedRequest:
-    """Make a request for the URL as it came: what is signed may not be spelled in another way.
-
-    Its scheme and host are as requests writes them, and so is all of a URL with characters that have to be
-    encoded.
-    """
+def _prepared_url(url: str) -> str:
     request = requests.PreparedRequest()
-    request.method = "GET"
-    request.headers = CaseInsensitiveDict(_HEADERS)
     with suppress(requests.RequestException, ValueError):
         request.prepare_url(url, None)
-        parts = _parts(str(request.url))
-        if plain := _PLAIN_URL.fullmatch(url):
-            target = plain[1] if plain[1].startswith("/") else f"/{plain[1]}"
-            request.url = f"{parts.scheme}://{parts.netloc}{target}"
-        return request
+        return _parts(str(request.url)).geturl()
     raise FsmPdfUrlError("its URL is not valid")
 
 
@@ -252,19 +235,3 @@ def _redirect_target(url: str, response: requests.Response) -> str | None:
         joined = urljoin(url, target)
         return target if _PLAIN_URL.fullmatch(target) else joined
     raise FsmPdfUrlError("it redirects to a URL that is not valid")
-
-
-def _refusal(response: requests.Response, download: PdfRequest, token: SecretStr, ours: bool) -> FsmApiError:
-    """Make the error for a failed response; its body is not quoted, since it may repeat the URL.
-
-    The 4xx classes give advice about the connection, which does not apply to another host's response.
-    """
-    status = response.status_code
-    is_specific = status >= 500 or status == 429 or (ours and status >= 400)
-    return (error_class_for(status) if is_specific else FsmApiError)(
-        status=status,
-        method="GET",
-        path=download.what,
-        retry_after=seconds_to_wait(response.headers),
-        request_id=request_id_in(response.headers, token.get_secret_value()),
-    )

@@ -6,7 +6,7 @@ A DAG file imports it: the models of pydantic are imported where they are needed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -90,10 +90,9 @@ class FormFilter:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None:
-                object.__setattr__(self, field.name, _parser_for(field.name)(field.name, value))
+                object.__setattr__(self, field.name, _parse_filter(field.name, value))
 
     def params(self) -> dict[str, str]:
-        """Return the query parameters."""
         return {
             wire_name: format_time(value) if isinstance(value, datetime) else str(value)
             for name, wire_name in FORM_FILTERS.items()
@@ -115,20 +114,8 @@ class FormFilter:
             and _at_or_after(form.last_updated_on_date_time, self.updated_since)
         )
 
-    def matches_reference(self, reference: FormReference) -> bool:
-        """Return whether a reference matches by what it shows: property, job, and both times."""
-        return (
-            _same(self.property_id, reference["propertyID"])
-            and _same(self.job_id, reference["jobID"])
-            and _at_or_after(parse_reference_time(reference["createdOnDateTime"]), self.created_since)
-            and _at_or_after(parse_reference_time(reference["lastUpdatedOnDateTime"]), self.updated_since)
-        )
-
     def for_shared_stream(self) -> FormFilter:
-        """Return the filters that a reference does not show: waits that agree in them can share a listing.
-
-        Property, job and lower bounds are dropped; :meth:`matches_reference` narrows the results.
-        """
+        """Return the filters that a reference does not show: waits that agree in them can share a listing."""
         return replace(
             self, property_id=None, job_id=None, created_since=None, updated_since=None, form_names=None
         )
@@ -149,7 +136,6 @@ class FormFilter:
 
 
 def job_id_from(form: Form) -> int | None:
-    """Return the identifier of the job that a form was completed for, None if unreadable."""
     return getattr(form.job_details, "job_id", None)
 
 
@@ -172,7 +158,13 @@ def same_name(name: Any) -> str:
     return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
 
 
-def _parse_form_names(name: str, value: Any) -> tuple[str, ...]:
+def _parse_filter(name: str, value: Any) -> Any:
+    if name.endswith("_since"):
+        return parse_time(name, value)
+    if name in ("form_category", "created_by_type"):
+        return parse_text(name, value)
+    if name != "form_names":
+        return parse_identifier(name, value)
     if not (names := parse_names(name, value)):
         raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
     return tuple(map(same_name, names))
@@ -182,14 +174,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return list(value) if isinstance(value, tuple) else str(value)
-
-
-def _parser_for(filter_name: str) -> Callable[[str, Any], Any]:
-    if filter_name == "form_names":
-        return _parse_form_names
-    if filter_name.endswith("_since"):
-        return parse_time
-    return parse_text if filter_name in ("form_category", "created_by_type") else parse_identifier
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:
@@ -228,14 +212,9 @@ def reference_to(form: Form) -> FormReference:
 
 
 def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
-    """Convert forms to the JSON values that ``xcom`` names, in order."""
-    match xcom:
-        case "references":
-            return [reference_to(form) for form in forms]
-        case "ids":
-            return [form.id for form in forms]
-        case "full":
-            return [form.as_json() for form in forms]
+    if xcom == "ids":
+        return [form.id for form in forms]
+    return [reference_to(form) if xcom == "references" else form.as_json() for form in forms]
 
 
 def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
@@ -246,9 +225,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         dropped += len(page.data) - len(matching)
         if wanted.form_names is not None:
             matching = [form for form in matching if wanted.matches(form)]
-        del page  # what is alive at the next page counts as long-lived: see Listing
         yield matching
-        del matching
     if dropped:
         logger.warning(
             "%s forms of the listing did not match the filter (%s) and were left out: "
@@ -259,11 +236,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    """Parse form references, form records or bare identifiers.
-
-    :param timezone: the zone of date-times that carry none.
-    :raises FsmInputError: naming the first invalid one.
-    """
+    """Parse form references, form records or bare identifiers."""
     refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
@@ -271,12 +244,7 @@ def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
 
 
 def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
-    """Parse a form reference, a form record or a bare identifier.
-
-    :param where: the caller's name for it, for messages.
-    :param timezone: the zone of date-times that carry none.
-    :raises FsmInputError: if it is none of these.
-    """
+    """Parse a form reference, a form record or a bare identifier; ``where`` is its name in messages."""
     if isinstance(given, list | tuple):
         raise FsmInputError(
             f"{where}: is a list: each map index of a mapped task gives one. Use .expand(forms=...), or join "

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -13,10 +11,13 @@ from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import JobCreate, JobRequest, check
+from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING
 
 RECORDS_METHODS: dict[str, tuple[str, ...]] = {"to_dicts": (), "to_pylist": (), "to_dict": ("records",)}
 """Return the rows of a DataFrame of Polars, of a table of Arrow, and of a DataFrame of pandas."""
+HEADERS = ("fieldnames", "column_names", "columns")
+"""The columns of a ``csv.DictReader``, of a table of Arrow, and of a DataFrame."""
 EXTRA = "extra_fields"
 FIELDS = {
     name: str(field.alias)
@@ -29,14 +30,10 @@ MAX_DECIMALS = 6
 """Decimals of a float that somebody may have written; 0.1 + 0.2 has more."""
 MAX_EXACT = 2**53
 """Floats from here on stand for several integers."""
-NARROW_FLOATS = ("float16", "float32", "halffloat", "float")
-"""As NumPy, pandas, Polars and Arrow call them. They turn 16777217 into 16777216."""
 MAX_PROBLEMS = 50
 """Rows that an error describes."""
-MAX_COLUMNS = 20
-"""Columns of the table that an error lists."""
-MAX_NAME = 40
-"""Characters of a column's name that it shows."""
+MAX_LISTED = 300
+"""Characters of the table's columns that it lists."""
 
 Field = tuple[str, ...]
 """The place of a cell in a job's request, e.g. ``("job", "quotedAmount")``."""
@@ -46,16 +43,12 @@ NUMBERS_ARE_TEXT: tuple[Field, ...] = (KEY, ("job", "notes"), ("job", "priority"
 """Fields for which an integer becomes text."""
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA))
 """What may be a boolean, a list or a record."""
-ANY_TEXT: tuple[Field, ...] = (("job", "notes"), *ANY_JSON)
-"""What may look like a number or a record."""
 
-_INEXACT = "is of 32-bit floats or smaller ones, which are not exact: read it as integers or text"
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d[\d.,_']*(e[+-]?\d+)?", re.IGNORECASE)
 _INTEGER = re.compile(r"-?[0-9]+")
-_RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*['"{\[].*\]""", re.DOTALL)
 
 
 def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -63,8 +56,8 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
     Cells are taken as they come: ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text
     such as ``None`` is not sent. What may be wrong is refused: a date, as its format is not known; a float
-    that is not exact, and each column of 32-bit floats; a number in scientific notation; an error of a
-    spreadsheet, such as ``#N/A``; a column that the table has twice. All rows are checked before any job is
+    that is not exact; a number in scientific notation; an error of a spreadsheet, such as ``#N/A``; a column
+    that the table has twice; in CSV, a quote that is not closed. All rows are checked before any job is
     returned.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; a DataFrame
@@ -86,7 +79,8 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
         job, wrong = _job_from(row, columns, restkey)
         if "key" in job:
-            first, same = first_rows.setdefault(_spelling(job["key"]), (number, job["key"]))
+            spelling = " ".join(job["key"].casefold().split()).lstrip("0")
+            first, same = first_rows.setdefault(spelling, (number, job["key"]))
             if first != number:
                 but = "" if same == job["key"] else ", but for case, blanks or leading zeros"
                 wrong.append(f"{key}: is the same as in row {first}{but}")
@@ -101,110 +95,79 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
 
 def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
-    """Return the column of each field.
-
-    :raises FsmInputError: if a job has no such field, or if one is given twice.
-    """
+    """Return the column of each field."""
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
-        field = ("job", *_field(name))
+        prefix, _, extra = str(name).partition(".")
+        if name in FIELDS:
+            field: Field = ("job", FIELDS[name])
+        elif prefix == EXTRA and extra:
+            field = ("job", EXTRA, extra)
+        else:
+            raise FsmInputError(
+                f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'"
+            )
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column
-    for field, column in columns.items():
-        if not isinstance(column, str):
-            raise FsmInputError(f"{field[-1]}: should be the name of a column, not {type(column).__name__}")
     return columns
 
 
-def _field(name: str) -> Field:
-    """Return the place of a field in a job.
-
-    :raises FsmInputError: if a job has no such field.
-    """
-    if name in FIELDS:
-        return (FIELDS[name],)
-    prefix, _, extra = str(name).partition(".")
-    if prefix != EXTRA or not extra:
-        raise FsmInputError(f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'")
-    if extra in FIELDS or extra == EXTRA:
-        raise FsmInputError(f"map: '{name}' is a field of a job: leave out '{EXTRA}.'")
-    return EXTRA, extra
-
-
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
-    """Return the rows, each with ``keys()``, after a check of the table's own columns.
-
-    :raises FsmInputError: if it is no table, or has other columns.
-    """
+    """Return the rows, each with ``keys()``, after a check of the table's own columns."""
+    kind = type(rows)
     if isinstance(rows, str | bytes | Mapping) or not (
-        isinstance(rows, Iterable) or hasattr(type(rows), "to_pylist")
+        isinstance(rows, Iterable) or hasattr(kind, "to_pylist")
     ):
         raise FsmInputError(
-            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {type(rows).__name__}"
+            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind.__name__}"
         )
-    if header := _header(rows):
-        try:
-            _check_columns([name for name, _ in header], columns)
-        except FsmInputError as error:
-            raise FsmInputError(f"rows: {error}") from None
-        narrow = {_trimmed(name) for name, dtype in header if _is_narrow(dtype)}
-        if inexact := [column for column in dict.fromkeys(columns) if _trimmed(column) in narrow]:
-            raise FsmInputError(f"rows: {', '.join(inexact)}: {_INEXACT}")
-    kind = type(rows)
+    if header := next((name for name in HEADERS if hasattr(kind, name)), None):
+        names = [] if getattr(rows, header) is None else list(getattr(rows, header))
+        if names and (problem := _problem_of_columns(names, columns)):
+            raise FsmInputError(f"rows: {problem}")
     methods = [name for name in RECORDS_METHODS if hasattr(kind, "columns") and hasattr(kind, name)]
     records = getattr(rows, methods[0])(*RECORDS_METHODS[methods[0]]) if methods else rows
+    lines = 0
     for number, row in enumerate(records, 1):
         if not hasattr(row, "keys"):
             raise FsmInputError(
                 f"rows: row {number} of the {kind.__name__} should be a mapping from column to cell, "
                 f"not {type(row).__name__}"
             )
+        if isinstance(rows, csv.DictReader):
+            if rows.line_num - lines > 1:
+                _refuse_swallowed_rows(number, row, rows)
+            lines = rows.line_num
         yield row
 
 
-def _header(rows: Any) -> list[tuple[Any, Any]]:
-    """Return the columns of a table and their types; nothing if only its rows name them."""
-    kind = type(rows)
-    if isinstance(rows, csv.DictReader):
-        return [(name, None) for name in rows.fieldnames or ()]
-    if hasattr(kind, "to_pylist") and hasattr(kind, "schema"):
-        return list(zip(rows.schema.names, rows.schema.types, strict=True))
-    if hasattr(kind, "columns") and hasattr(kind, "dtypes"):
-        return list(zip(rows.columns, rows.dtypes, strict=True))
-    return []
+def _refuse_swallowed_rows(number: int, row: Mapping[Any, Any], table: csv.DictReader[Any]) -> None:
+    """Refuse a cell that holds further rows, as after a quote that is not closed."""
+    delimiters = len(table.fieldnames or ()) - 1
+    for column, cell in row.items():
+        lines = cell.splitlines() if isinstance(cell, str) else []
+        # Lines that were given without their ends are one.
+        if any(line.count(table.reader.dialect.delimiter) >= delimiters for line in lines[1:] or lines):
+            raise FsmInputError(
+                f"rows: row {number}: {column}: holds further rows, as if a quote was not closed; if it is "
+                "right as it is, give list(rows)"
+            )
 
 
-def _check_columns(names: Collection[Any], columns: Collection[str]) -> None:
-    """Check that a table has each of the columns once.
-
-    :raises FsmInputError: naming those that it has not, or more than once.
-    """
+def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
+    """Return which of the columns a table has not once; None if there is none."""
     counts = Counter(map(_trimmed, names))
     if missing := [column for column in dict.fromkeys(columns) if not counts[_trimmed(column)]]:
-        listed = [_shown(name) for name in list(names)[:MAX_COLUMNS]]
-        if (more := len(names) - MAX_COLUMNS) > 0:
-            listed.append(f"and {more} more")
-        raise FsmInputError(f"there is no column {', '.join(missing)}, only {', '.join(listed)}")
+        listed = printable(", ".join(map(str, names)))
+        return f"there is no column {', '.join(map(str, missing))}, only {listed[:MAX_LISTED]}"
     if several := [column for column in dict.fromkeys(columns) if counts[_trimmed(column)] > 1]:
-        raise FsmInputError(f"there is more than one column {', '.join(several)}")
+        return f"there is more than one column {', '.join(several)}"
+    return None
 
 
 def _trimmed(column: Any) -> Any:
     return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
-
-
-def _shown(column: Any) -> str:
-    if not isinstance(column, str):
-        return f"{str(column)[:MAX_NAME]} ({type(column).__name__})"
-    return column[:MAX_NAME] if column.isprintable() else ascii(column[:MAX_NAME])
-
-
-def _spelling(key: str) -> str:
-    """Return what is equal for keys that people would take for the same."""
-    text = " ".join(unicodedata.normalize("NFKC", key).casefold().split())
-    text = "".join(filter(str.isprintable, text))
-    return text.lstrip("0") if text.isdecimal() else text
 
 
 def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dict[str, Any], list[str]]:
@@ -212,10 +175,8 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
     names = list(row.keys())
     if restkey in names:
         return {}, ["has more cells than there are columns"]
-    try:
-        _check_columns(names, columns.values())
-    except FsmInputError as error:
-        return {}, [str(error)]
+    if problem := _problem_of_columns(names, columns.values()):
+        return {}, [problem]
     cells = {_trimmed(name): row[name] for name in names}
     problems: list[str] = []
     request: dict[str, Any] = {"job": {}}
@@ -240,19 +201,9 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
     return request, problems
 
 
-def _is_narrow(dtype: Any) -> bool:
-    return str(dtype).lower().removesuffix("[pyarrow]") in NARROW_FLOATS
-
-
 def _value(cell: Any, field: Field) -> Any:
-    """Return what a cell means; None if it is empty.
-
-    :raises FsmInputError: if that is not certain.
-    """
-    dtype = getattr(cell, "dtype", None)
-    if _is_narrow(dtype):
-        raise FsmInputError(_INEXACT)
-    if getattr(dtype, "kind", None) in ("b", "i", "u", "f") and cell.shape == ():
+    """Return what a cell means; None if it is empty."""
+    if getattr(getattr(cell, "dtype", None), "kind", None) in ("b", "i", "u", "f") and cell.shape == ():
         cell = cell.item()  # it is of NumPy
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:
@@ -263,7 +214,7 @@ def _value(cell: Any, field: Field) -> Any:
         return str(cell) if field in NUMBERS_ARE_TEXT else cell
     if isinstance(cell, str):
         return _text(text, field)
-    if field[:2] in ANY_JSON and _is_json(cell):
+    if field[:2] in ANY_JSON and isinstance(cell, bool | list | dict):
         return cell
     raise FsmInputError(f"should be text or a number, not {type(cell).__name__}")
 
@@ -287,13 +238,11 @@ def _number(number: float | Decimal) -> Any:
 def _text(text: str, field: Field) -> str:
     if _SPREADSHEET_ERROR.fullmatch(text):
         raise FsmInputError("is an error of a spreadsheet")
-    is_identifier = field == PROPERTY or field[-1].endswith("ID")
-    if not is_identifier and field[:2] in ANY_TEXT:
+    if field[:2] in (("job", "notes"), *ANY_JSON):
         return text
     if _SHORTENED.fullmatch(text):
         raise FsmInputError("is a number in scientific notation, as spreadsheets shorten long ones")
-    if _RECORD_OR_LIST.fullmatch(text):
-        raise FsmInputError("is a complete record or list as text: take one value of it")
+    is_identifier = field == PROPERTY or field[-1].endswith("ID")
     if not is_identifier and field != KEY:
         return text
     if text.casefold() in _NO_VALUE:
@@ -303,10 +252,3 @@ def _text(text: str, field: Field) -> str:
     if is_identifier and _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text):
         raise FsmInputError("is a number, but no plain integer such as 7")
     return text
-
-
-def _is_json(cell: Any) -> bool:
-    try:
-        return bool(json.loads(json.dumps(cell, allow_nan=False)) == cell)
-    except (TypeError, ValueError, RecursionError):
-        return False

@@ -30,11 +30,9 @@ class TimeLimit:
     _started: float | None = None
 
     def start(self) -> None:
-        """Begin to count."""
         self._started = time.monotonic()
 
     def pause(self) -> None:
-        """Stop counting until the next start."""
         self._used, self._started = self.seconds - self.left(), None
 
     def left(self) -> float:
@@ -65,5 +63,4 @@ class Throttle:
 
 @cache
 def throttle_for(base_url: str) -> Throttle:
-    """Return the throttle of a service, one per process."""
     return Throttle()

@@ -6,11 +6,9 @@ first page, which is detected at the second.
 
 from __future__ import annotations
 
-import gc
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +19,8 @@ from fsm_provider.api.parsing import warn_once
 logger: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PAGES = 10_000
-_RUNS_PER_PART = 20_000
+_COUNTED_AT_ONCE = 2**17
+"""Identifiers; as objects, all of a large listing would take ten times their memory."""
 
 
 class CursorPaginator:
@@ -50,7 +49,6 @@ class CursorPaginator:
 
     @property
     def params(self) -> dict[str, str]:
-        """The query parameters that the current page adds to the listing's own."""
         return {} if self.cursor is None else {self._cursor_param: str(self.cursor)}
 
     def advance(self, page: Page[Any]) -> None:
@@ -130,7 +128,7 @@ class Listing(Iterator[Page[Any]]):
         self._paginator = paginator
         self._fetch = fetch
         self._is_complete = paginator.cursor is None
-        self._identifiers: _IntegerSet | None = None
+        self._identifiers: array[int] | None = None
 
     @property
     def finished(self) -> bool:
@@ -151,24 +149,21 @@ class Listing(Iterator[Page[Any]]):
         if self.finished:
             raise StopIteration
         number = self.page_number
-        if number > 1:
-            _collect_young_objects()
         page = self._fetch(self._paginator)
         self._paginator.advance(page)
         self.last_total = _total(page)
         if number == 1:
             self.first_total = self.last_total
             if self._is_complete and self.first_total is not None:
-                self._identifiers = _IntegerSet()
-        if self._identifiers is not None and not self._identifiers.add(self._paginator.identifiers):
-            self._identifiers = None
+                self._identifiers = array("q")
+        if self._identifiers is not None:
+            try:
+                self._identifiers.extend(self._paginator.identifiers)
+            except (TypeError, OverflowError):
+                self._identifiers = None
         return page
 
     __next__ = next_page
-
-    def fetch_like(self, other: Listing) -> None:
-        """Fetch the remaining pages as another listing of the same URL does, with its token."""
-        self._fetch = other._fetch
 
     @property
     def distinct(self) -> int | None:
@@ -177,7 +172,11 @@ class Listing(Iterator[Page[Any]]):
         They are counted if the listing started at its beginning, its first page has a total and all
         identifiers are integers.
         """
-        return None if self._identifiers is None else len(self._identifiers)
+        ids = self._identifiers
+        if ids is None:
+            return None
+        parts = len(ids) // _COUNTED_AT_ONCE + 1
+        return sum(len({one for one in ids if one % parts == part}) for part in range(parts))
 
     @property
     def mismatch(self) -> str | None:
@@ -206,55 +205,6 @@ class Listing(Iterator[Page[Any]]):
         self.log_mismatch()
 
 
-def _collect_young_objects() -> None:
-    """Collect garbage between two pages, when no record is alive that was handled.
-
-    A collection within a page takes its records for objects that live long, and after some of these Python
-    collects everything: in a task that traverses all that Airflow holds, and takes longer than the page.
-    """
-    if gc.isenabled():
-        gc.collect(1)
-
-
 def _total(page: Page[Any]) -> int | None:
     text = str(getattr(page.meta, "total_records", ""))  # meta may be anything
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
-class _IntegerSet:
-    """64-bit integers stored as runs: a listing in the order of its identifiers takes almost no memory."""
-
-    def __init__(self) -> None:
-        self._starts = array("q")
-        self._ends = array("q")
-
-    def add(self, integers: Iterable[Any]) -> bool:
-        """Add all; return False at one that is not a 64-bit integer."""
-        starts, ends = self._starts, self._ends
-        try:
-            for integer in integers:
-                if type(integer) is not int:
-                    return False
-                if ends and integer == ends[-1] + 1:
-                    ends[-1] = integer
-                else:
-                    starts.append(integer)
-                    ends.append(integer)
-        except OverflowError:
-            return False
-        return True
-
-    def __len__(self) -> int:
-        count, beyond = 0, -(2**63)
-        for start, end in merge(*self._sorted_parts()):
-            count += max(0, end + 1 - max(start, beyond))
-            beyond = max(beyond, end + 1)
-        return count
-
-    def _sorted_parts(self) -> Iterator[Iterator[tuple[int, int]]]:
-        """Sort some runs at a time: as a list of tuples, all of them would take ten times their memory."""
-        for first in range(0, len(self._starts), _RUNS_PER_PART):
-            part = slice(first, first + _RUNS_PER_PART)
-            runs = sorted(zip(self._starts[part], self._ends[part], strict=True))
-            starts, ends = (array("q", side) for side in zip(*runs, strict=True))
-            yield zip(starts, ends, strict=True)

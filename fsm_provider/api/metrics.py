@@ -12,8 +12,5 @@ class Metrics:
         :param name: without the prefix ``fsm.`` of all.
         """
 
-    def gauge(self, name: str, value: float, **tags: str) -> None:
-        """Set a gauge."""
-
     def timing(self, name: str, seconds: float, **tags: str) -> None:
         """Record a duration."""

@@ -93,15 +93,11 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class ValueOption(Record):
-    """A selectable value of an asset dynamic field."""
-
     id: Integer | None = None
     name: str | None = None
 
 
 class Usage(Record):
-    """A place where an asset dynamic field is used."""
-
     scope: Literal["standard", "assetType", "assetGroup"] | None = None
     field_key: str | None = None
     field_description: str | None = None
@@ -130,34 +126,24 @@ class _Contact(Record):
 
 
 class CustomerContact(_Contact):
-    """A job's ``customerContact``."""
-
     contact_id: Integer | None = None
 
 
 class SiteContact(_Contact):
-    """A job's ``siteContact``."""
-
     site_contact_id: Integer | None = None
 
 
 class Skill(Record):
-    """An element of a job's ``skills``."""
-
     id: Integer | None = None
     skill: str | None = None
 
 
 class AssignedUser(Record):
-    """An element of a job's ``usersCurrentlyAssignedToJob``."""
-
     id: Integer | None = None
     full_name: str | None = None
 
 
 class Completed(Record):
-    """A job's ``completed``."""
-
     completed_by_id: Integer | None = None
     completed_by_user: str | None = None
     completed_by_type: str | None = None
@@ -165,8 +151,6 @@ class Completed(Record):
 
 
 class Closed(Record):
-    """A job's ``closed``."""
-
     closed_by_id: Integer | None = None
     closed_by_user: str | None = None
     closed_by_type: str | None = None
@@ -179,8 +163,6 @@ class Closed(Record):
 
 
 class JobLinks(Record):
-    """A job's ``links``."""
-
     self: str | None = None
     property: str | None = None
     appointments: str | None = None
@@ -247,8 +229,6 @@ class Job(Record):
 
 
 class JobDetails(Record):
-    """A form's ``jobDetails``."""
-
     job_id: Integer | None = None
     job_description: str | None = None
     job_address_line1: str | None = None
@@ -260,8 +240,6 @@ class JobDetails(Record):
 
 
 class FormLinks(Record):
-    """A form's ``links``."""
-
     property: str | None = None
     job: str | None = None
 

@@ -45,13 +45,7 @@ def _page_model_for(model: type[Record]) -> type[Page[Any]]:
 
 
 def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
-    """Parse one page of a listing.
-
-    :param model: the class of the records in ``data``; None leaves them as parsed JSON.
-    :param number: the page's number in its listing, from 1, for messages.
-    :param timezone: the zone of date-times that carry none.
-    :raises FsmResponseError: if it is not a page, or a record has no usable identifier.
-    """
+    """Parse one page of a listing; without a model, its records stay parsed JSON."""
     if model is not None:
         with suppress(ValidationError):
             return _page_model_for(model).model_validate_json(body, context={"timezone": timezone})
@@ -107,11 +101,7 @@ def _finite(number: str) -> float | None:
 
 
 def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:
-    """Build one record from parsed JSON, which is modified.
-
-    :param where: the record's position, for messages.
-    :raises FsmResponseError: if it is not an object or has no usable identifier.
-    """
+    """Build one record from parsed JSON, which is modified; ``where`` is its position, for messages."""
     set_aside: dict[Path, Any] = {}
     while True:
         try:

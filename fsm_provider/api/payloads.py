@@ -1,13 +1,14 @@
-"""Request bodies and parameters, validated strictly before they are sent."""
+"""The service's operations; request bodies and parameters, validated strictly before they are sent."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from json import dumps
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from urllib.parse import quote, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -22,9 +23,8 @@ from pydantic import (
     field_validator,
 )
 
-from fsm_provider.api.endpoints import CREATE_JOB
 from fsm_provider.api.errors import FsmInputError, describe
-from fsm_provider.api.models import Integer, wire_name
+from fsm_provider.api.models import AssetDynamicField, Form, Integer, Job, RecordT, Webhook, wire_name
 from fsm_provider.api.settings import EventTypesStyle
 from fsm_provider.api.validation import (
     HALF_A_CHARACTER,
@@ -33,6 +33,26 @@ from fsm_provider.api.validation import (
     dotted_name,
     parse_identifier,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[RecordT]):
+    """One operation.
+
+    :param response: the class of a listing's elements, or of the complete body.
+    :param versioned: whether the request carries ``X-API-VERSION``.
+    """
+
+    method: str
+    path: str
+    response: type[RecordT]
+    versioned: bool = False
+
+
+LIST_ASSET_DYNAMIC_FIELDS = Endpoint("GET", "/assetDynamicFieldValues", AssetDynamicField)
+CREATE_JOB = Endpoint("POST", "/properties/{propertyID}/jobs", Job, versioned=True)
+LIST_FORMS = Endpoint("GET", "/forms", Form)
+REGISTER_WEBHOOK = Endpoint("POST", "/settings/webhooks", Webhook)
 
 
 class _Payload(BaseModel):
@@ -108,19 +128,16 @@ class JobCreate(_Payload):
 
 def _as_path_parameter(value: Any) -> Any:
     try:
-        CREATE_JOB.path_for(propertyID=value)
-        return parse_identifier("propertyID", value)
+        identifier = parse_identifier("propertyID", value)
     except FsmInputError as error:
         raise ValueError(str(error).partition(": ")[2]) from None
+    if identifier in (".", ".."):
+        raise ValueError(f"{identifier!r} is not an identifier")
+    return identifier
 
 
 class JobRequest(_Payload):
-    """A job to create, and its property.
-
-    :param property_id: the property's identifier.
-    :param job: the request body.
-    :param key: identifies the job when it is given again; default: its property and body.
-    """
+    """A job to create: its property, its body and a key that identifies it when it is given again."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
@@ -130,8 +147,7 @@ class JobRequest(_Payload):
 
     @property
     def path(self) -> str:
-        """The path of the request."""
-        return CREATE_JOB.path_for(propertyID=self.property_id)
+        return CREATE_JOB.path.format(propertyID=quote(str(self.property_id), safe=""))
 
     @property
     def content(self) -> tuple[str, dict[str, Any]]:
@@ -217,7 +233,6 @@ class WebhookCreate(_Payload):
         return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
 
     def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
-        """Return the query parameters of one registration."""
         match style:
             case "comma":
                 events = [("eventTypes", ",".join(self.event_types))]
@@ -263,10 +278,7 @@ def check(
 
 
 def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
-    """Validate jobs and their properties.
-
-    :raises FsmInputError: naming every invalid field of every job, one job per line.
-    """
+    """Validate jobs and their properties; the error names every invalid field, one job per line."""
     requests: list[JobRequest] = []
     problems: list[str] = []
     by_key: dict[str, tuple[int, JobRequest]] = {}
@@ -290,10 +302,7 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
 
 
 def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
-    """Check that no two jobs without keys are equal: whether one or both are wanted is not known.
-
-    :raises FsmInputError: naming the jobs, a pair per line.
-    """
+    """Check that no two jobs without keys are equal: whether one or both are wanted is not known."""
     first_indexes: dict[str, int] = {}
     problems: list[str] = []
     for index, request in enumerate(requests):

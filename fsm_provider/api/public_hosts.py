@@ -27,11 +27,7 @@ _PRIVATE_DOMAINS = tuple(
 
 
 def require_public_ip(address: str) -> None:
-    """Check an IP address.
-
-    :raises FsmPdfUrlError: if it is private, loopback, link-local, multicast or reserved, or embeds such an
-        address, as NAT64 and 6to4 addresses do.
-    """
+    """Refuse an IP address that is not public, or embeds such an address, as NAT64 and 6to4 addresses do."""
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv6Address):
         nat64 = IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None

@@ -34,7 +34,7 @@ def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
     text = hide(text, token, *confidential)
     if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", text)):
         return ""
-    return _SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH]
+    return printable(_SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH]
 
 
 _ENTITIES = {
@@ -86,4 +86,9 @@ def _hide_in(values: Any, secrets: Iterable[str]) -> Any:
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
     """Return the first header that is named like a request identifier, such as ``X-Request-ID``."""
     found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
-    return hide(next(found, ""), token)[:EXCERPT_LENGTH] or None
+    return printable(hide(next(found, ""), token)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH] or None
+
+
+def printable(text: str) -> str:
+    """Escape what would leave the line, change its direction or steer a terminal."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

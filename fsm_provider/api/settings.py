@@ -128,6 +128,12 @@ class Settings(BaseModel):
         description="Repeats of one request after a failure that is safe to repeat, within two minutes of "
         "waiting.",
     )
+    max_response_mb: int = Field(
+        64,
+        ge=1,
+        title="Response size (MiB)",
+        description="A larger response, decoded, is an error. PDFs have a limit of their own.",
+    )
     max_requests_per_second: float | None = Field(
         None,
         gt=0,

@@ -7,11 +7,12 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
 from typing import Any, TypeVar, cast
@@ -21,7 +22,7 @@ import requests
 from pydantic import SecretStr
 from requests.exceptions import InvalidJSONError, InvalidURL
 from requests.structures import CaseInsensitiveDict
-from requests.utils import get_environ_proxies
+from requests.utils import get_environ_proxies, requote_uri
 from urllib3 import Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
@@ -29,6 +30,7 @@ from fsm_provider import __version__
 from fsm_provider.api.adapter import Adapter, Exchange, causes
 from fsm_provider.api.errors import (
     READS,
+    FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmInputError,
@@ -38,9 +40,9 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.redaction import excerpt, request_id_in
+from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.settings import Settings, is_loopback
-from fsm_provider.api.validation import parse_headers, refuse_half_characters
+from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 
 ResultT = TypeVar("ResultT")
 
@@ -54,8 +56,9 @@ _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
-MAX_BODY, MAX_ERROR_BODY = 64 * 2**20, 2**20
-"""Bytes of a response, decoded: more are not read."""
+MAX_ERROR_BODY = 2**20
+"""Bytes of the response of an error, decoded: more are not read."""
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _CHUNK = 2**16
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
@@ -67,7 +70,6 @@ MAX_RETRY_AFTER = 1e9
 class ApiRequest:
     """One request.
 
-    :param prepared: the prepared request without the token; default: prepared on sending.
     :param subject: the subject of a write, for :class:`FsmUncertainWriteError`.
     :param confidential: texts that no error or log may contain, even if the service repeats them.
     :param limit: until when it may begin, and how long it may take.
@@ -80,21 +82,10 @@ class ApiRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=dict)
     confidential: tuple[str, ...] = ()
-    prepared: requests.PreparedRequest | None = None
     limit: TimeLimit | None = None
-
-    def with_query(self, params: Mapping[str, str]) -> ApiRequest:
-        """Add query parameters to a prepared request without preparing it again."""
-        if self.prepared is None or not params:
-            return self
-        prepared = copy(self.prepared)
-        url = str(prepared.url)
-        prepared.url = f"{url}{'&' if '?' in url else '?'}{urlencode(params)}"
-        return replace(self, prepared=prepared)
 
     @property
     def writes(self) -> bool:
-        """Whether a repeat could take effect twice."""
         return self.method not in READS
 
     def __str__(self) -> str:
@@ -125,8 +116,16 @@ class Transport:
         self._proxies = _environment_proxies(settings.base_url)
         self._verify = cast(bool | str, environment["verify"])
 
+    @cached_property
+    def _base_url(self) -> str:
+        request = requests.PreparedRequest()
+        try:
+            request.prepare_url(self._settings.base_url, None)
+        except InvalidURL:
+            raise FsmInputError("host: is not a valid URL") from None
+        return str(request.url).rstrip("/")
+
     def close(self) -> None:
-        """Close the connections."""
         for adapter in (self._adapter, self._write_adapter, self._public_adapter):
             adapter.close()
 
@@ -138,40 +137,47 @@ class Transport:
         :raises FsmResponseError: if no complete response arrived.
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
-        request = call.prepared or self._prepare(call)
-        request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        request = self._prepare(call, token)
         with Exchange(call.limit, bool(call.confidential)) as exchange:
-            result = read(self._body(call, request, token, exchange))
+            response = self.send(request, exchange)
+            succeeded = 200 <= response.status_code < 300
+            with response:
+                try:
+                    body = self._body_of(response, succeeded)
+                except UNREADABLE as error:
+                    if succeeded:
+                        raise self.incomplete_response(error) from None
+                    body = b""
+            if not succeeded:
+                raise self._refusal(call, response, body, token)
+            result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
             exchange.keep_connection()
         return result
 
-    def _body(
-        self, call: ApiRequest, request: requests.PreparedRequest, token: SecretStr, exchange: Exchange
-    ) -> bytes:
-        response = self.send(request, exchange)
-        succeeded = 200 <= response.status_code < 300
-        with response:
-            try:
-                body = _body_of(response, MAX_BODY if succeeded else MAX_ERROR_BODY)
-                if succeeded and len(body) > MAX_BODY:
-                    raise FsmResponseError(f"the response is larger than {MAX_BODY // 2**20} MiB")
-            except UNREADABLE as error:
-                if succeeded:
-                    raise self.incomplete_response(error) from None
-                body = b""
-        if not succeeded:
-            failure = error_class_for(response.status_code)(
-                status=response.status_code,
-                method=call.method,
-                path=call.path,
-                body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
-                retry_after=seconds_to_wait(response.headers),
-                request_id=request_id_in(response.headers, token.get_secret_value()),
-            )
-            if isinstance(failure, FsmNotFoundError):
-                failure.url = f"{self._settings.base_url}{call.path}"
-            raise failure
-        return body
+    def _body_of(self, response: requests.Response, succeeded: bool) -> bytes:
+        """Return the decoded body of a response; of an error's, the beginning if it is large."""
+        most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
+        body = bytearray()
+        while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
+            body += chunk
+        if succeeded and len(body) > most:
+            raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
+        return bytes(body)
+
+    def _refusal(
+        self, call: ApiRequest, response: requests.Response, body: bytes, token: SecretStr
+    ) -> FsmApiError:
+        failure = error_class_for(response.status_code)(
+            status=response.status_code,
+            method=call.method,
+            path=call.path,
+            body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
+            retry_after=seconds_to_wait(response.headers),
+            request_id=request_id_in(response.headers, token.get_secret_value()),
+        )
+        if isinstance(failure, FsmNotFoundError):
+            failure.url = f"{self._settings.base_url}{call.path}"
+        return failure
 
     def send(
         self,
@@ -184,10 +190,6 @@ class Transport:
         """Send once and return the response, its body unread.
 
         :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
-        :param public_only: see :class:`~fsm_provider.api.adapter.Adapter`.
-        :raises FsmInputError: if the request cannot be written as HTTP.
-        :raises FsmConnectionError: if nothing was sent.
-        :raises FsmResponseError: if no response arrived.
         """
         url = str(request.url)
         adapter = self._adapter if request.method in READS else self._write_adapter
@@ -219,27 +221,25 @@ class Transport:
         host = "{0.scheme}://{0.netloc}".format(urlsplit(other_url)) if other_url else self._settings.base_url
         return FsmConnectionError(f"{host} was not reached: {origin}")
 
-    def prepared(self, call: ApiRequest) -> ApiRequest:
-        """Prepare a request once, for all pages of a listing."""
-        return replace(call, prepared=self._prepare(call))
-
-    def _prepare(self, call: ApiRequest) -> requests.PreparedRequest:
+    def _prepare(self, call: ApiRequest, token: SecretStr) -> requests.PreparedRequest:
         request = requests.PreparedRequest()
         request.method = call.method
-        parse_headers("headers", call.headers)
-        request.headers = CaseInsensitiveDict({**_HEADERS, **call.headers})
+        headers = {**_HEADERS, **parse_headers("headers", call.headers)}
+        request.headers = CaseInsensitiveDict(headers, Authorization=f"Bearer {token.get_secret_value()}")
         try:
-            request.prepare_url(self._settings.base_url + call.path, call.params)
-        except InvalidURL:
-            raise FsmInputError("host: is not a valid URL") from None
+            items = call.params.items() if isinstance(call.params, Mapping) else call.params or ()
+            query = urlencode([(name, value) for name, value in items if value is not None], doseq=True)
         except (TypeError, ValueError) as error:
             raise FsmInputError(f"params: cannot be written into a URL ({type(error).__name__})") from None
+        request.url = f"{self._base_url}{requote_uri(call.path)}{f'?{query}' if query else ''}"
         try:
             request.prepare_body(None, None, call.json)
+            if b"\\ud" in (request.body or b""):
+                dumps(call.json, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise FsmInputError(f"json: {HALF_A_CHARACTER}") from None
         except (InvalidJSONError, TypeError, RecursionError) as error:
             raise FsmInputError(f"json: {error}") from None
-        _check_characters(request.body, call.json)
-        request.headers = dict(request.headers)  # type: ignore[assignment] # urllib3 copies it for each page
         return request
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
@@ -253,15 +253,15 @@ class Transport:
         )
 
 
-def _body_of(response: requests.Response, most: int) -> bytes:
-    """Return the decoded body of a response, or its beginning if it is longer than ``most`` bytes."""
-    length = response.headers.get("Content-Length", "")
-    if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
-        return bytes(response.raw.read())
-    body = bytearray()
-    while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
-        body += chunk
-    return bytes(body)
+def _in_utf8(body: bytes, content_type: str) -> bytes:
+    """Return JSON in UTF-8, whatever charset is declared."""
+    declared = _CHARSET.search(content_type)
+    if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
+        return body
+    try:
+        return body.decode(declared[1]).encode()
+    except (LookupError, UnicodeError):
+        raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
 
 
 def _environment_proxies(url: str) -> dict[str, str]:
@@ -270,14 +270,6 @@ def _environment_proxies(url: str) -> dict[str, str]:
     if parts.scheme == "http" and is_loopback(parts.hostname):
         return {}
     return dict(get_environ_proxies(url))
-
-
-def _check_characters(body: Any, json: Any) -> None:
-    if not body or b"\\ud" not in body:
-        return
-    parts = {f"json.{name}": value for name, value in json.items()} if isinstance(json, Mapping) else {}
-    for name, part in {**parts, "json": json}.items():
-        refuse_half_characters(name, dumps(part, ensure_ascii=False))
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:

@@ -1,4 +1,7 @@
-"""Parse and check single input values before anything is sent."""
+"""Parse and check single input values before anything is sent.
+
+What is wrong raises an FsmInputError that names the value, and does not quote a record.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +46,12 @@ _MESSAGES = {"missing": "is missing", "string_too_short": "is empty", _UNKNOWN: 
 
 
 def refuse_none(name: str, value: object) -> None:
-    """Check that an argument still has a value after its template was rendered.
-
-    :raises FsmInputError: if it is None.
-    """
+    """Check that an argument still has a value after its template was rendered."""
     if value is None:
         raise FsmInputError(f"{name}: is None: the template or task output that it comes from is empty")
 
 
 def dotted_name(location: tuple[int | str, ...]) -> str:
-    """Return the name of a field of a pydantic model, e.g. ``job.quotedAmount``."""
     parts = map(str, location)
     return ".".join(part if part.isprintable() else ascii(part) for part in parts)
 
@@ -75,9 +74,12 @@ def describe_invalid_fields(
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
         if detail["type"] == _UNKNOWN:
+            unknown = str(detail["loc"][-1])
+            fields = _fields_at(model, detail["loc"]).items()
+            known = [key if "_" in unknown else one.alias or key for key, one in fields]
             if place := place_inside(model, detail["loc"]):
                 message = f"belongs in {place}"
-            elif close := close_names(str(detail["loc"][-1]), _names_beside(model, detail["loc"])):
+            elif close := close_names(unknown, known):
                 message = f"is not known: did you mean {close}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
@@ -101,12 +103,6 @@ def place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
     return None
 
 
-def _names_beside(model: Any, location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields of a model beside which an unknown one is, spelt as it is."""
-    fields = _fields_at(model, location).items()
-    return [key if "_" in str(location[-1]) or one.alias is None else one.alias for key, one in fields]
-
-
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]:
     """Return the fields of the model beside which a location is."""
     for place in location[:-1]:
@@ -116,10 +112,7 @@ def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]
 
 
 def parse_text(name: str, value: Any) -> int | str:
-    """Check an integer or a text that is not empty, a missing value or a record rendered by a template.
-
-    :raises FsmInputError: naming ``name``, without the value: a record may contain a signed URL.
-    """
+    """Check an integer or a text that is not empty, a missing value or a record rendered by a template."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
     text = str(value).strip()
@@ -127,7 +120,8 @@ def parse_text(name: str, value: Any) -> int | str:
         raise FsmInputError(f"{name}: is empty")
     if text in NOTHING:
         raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
-    refuse_half_characters(name, text)
+    if SURROGATE.search(text):
+        raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
             f"{name}: is a complete record or list as text: let its template take one value, such as ['id'], "
@@ -137,30 +131,14 @@ def parse_text(name: str, value: Any) -> int | str:
 
 
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check query parameters, which a template may have rendered as text; None is none.
-
-    :raises FsmInputError: if they are no mapping.
-    """
+    """Check query parameters; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     return dict(value or {})
 
 
-def refuse_half_characters(name: str, text: str) -> None:
-    """Refuse unpaired surrogates: JSON can write them, but no reader can decode them.
-
-    :raises FsmInputError: naming ``name``.
-    """
-    if SURROGATE.search(text):
-        name = SURROGATE.sub("?", name)
-        raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
-
-
 def parse_headers(name: str, value: Any) -> dict[str, str]:
-    """Check further headers; None is none.
-
-    :raises FsmInputError: naming the header that cannot be sent, or that the client alone sets.
-    """
+    """Check further headers; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
     headers = dict(value or {})
@@ -183,10 +161,7 @@ def spelled(identifier: object) -> str:
 
 
 def parse_identifier(name: str, value: Any) -> int | str:
-    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one spelling.
-
-    :raises FsmInputError: naming ``name``, without the value.
-    """
+    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one spelling."""
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
@@ -202,11 +177,7 @@ def parse_identifier(name: str, value: Any) -> int | str:
 
 
 def parse_time(name: str, value: Any) -> datetime:
-    """Parse a time; one without a zone is UTC, as everywhere in Airflow.
-
-    :param value: a time, or ISO 8601 text.
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse a time or ISO 8601 text; one without a zone is UTC, as everywhere in Airflow."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -227,10 +198,7 @@ def parse_time(name: str, value: Any) -> datetime:
 
 
 def parse_past(name: str, value: Any) -> datetime:
-    """Parse a time since 1970 that is not in the future; one without a zone is UTC.
-
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse a time since 1970 that is not in the future; one without a zone is UTC."""
     time = parse_time(name, value)
     if time.year < 1970:
         raise FsmInputError(f"{name}: {time.isoformat()} is before 1970")
@@ -240,16 +208,9 @@ def parse_past(name: str, value: Any) -> datetime:
 
 
 def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
-    """Parse an integer of at least 1, which may be given as text.
-
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse an integer of at least 1, which may be given as text."""
     text = str(value)
-    if (
-        isinstance(value, bool)
-        or not (text.isascii() and text.isdecimal() and len(text) < 19)
-        or int(text) < 1
-    ):
+    if isinstance(value, bool) or not re.fullmatch("0*[1-9][0-9]{0,17}", text):
         raise FsmInputError(f"{name}: {_shown(value)} should be an integer of at least 1")
     if max_value is not None and int(text) > max_value:
         raise FsmInputError(f"{name}: {_shown(value)} should be at most {max_value}")
@@ -257,10 +218,7 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
 
 
 def parse_flag(name: str, value: Any) -> bool:
-    """Parse a boolean, which a template gives as text.
-
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse a boolean, which a template gives as text."""
     flag = {"true": True, "false": False}.get(str(value).lower())
     if flag is None:
         raise FsmInputError(f"{name}: {value!r} should be true or false")
@@ -268,24 +226,19 @@ def parse_flag(name: str, value: Any) -> bool:
 
 
 def parse_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """Check that ``value`` is one of ``choices``.
-
-    :raises FsmInputError: naming ``name``.
-    """
     if value not in choices:
         raise FsmInputError(f"{name}: {value!r} is none of {', '.join(choices)}")
     return str(value)
 
 
 def parse_json(name: str, value: Any) -> Any:
-    """Parse a value that a template gives as JSON text; other values are returned unchanged.
-
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse a value that a template gives as JSON text; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
+    except RecursionError:
+        raise FsmInputError(f"{name}: is JSON that is nested too deeply") from None
     except ValueError:
         raise FsmInputError(
             f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
@@ -293,10 +246,7 @@ def parse_json(name: str, value: Any) -> Any:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Parse a name or a list of names, which a template gives as JSON text; other text is one name.
-
-    :raises FsmInputError: naming ``name``.
-    """
+    """Parse a name or a list of names, which a template gives as JSON text; other text is one name."""
     names = _names_in(name, value) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
         raise FsmInputError(
@@ -320,10 +270,7 @@ def _names_in(name: str, text: str) -> Any:
 
 
 def parse_path(path: Any) -> str:
-    """Check a path that is appended to the base URL.
-
-    :raises FsmInputError: if it would lead elsewhere, or contains a query.
-    """
+    """Check a path that is appended to the base URL: it leads nowhere else, and contains no query."""
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise FsmInputError(f"path: {path!r} should start with one /: it is appended to the host")
     if "?" in path or "#" in path:

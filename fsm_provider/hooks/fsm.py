@@ -12,9 +12,9 @@ from airflow.providers.common.compat.sdk import BaseHook
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.endpoints import LIST_FORMS
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES
+from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable_is_named
 from fsm_provider.metrics import AirflowMetrics

@@ -14,13 +14,13 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, A
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import format_time
+from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import parse_past
 from fsm_provider.terminal import (
     RefusedError,
     SubcommandParser,
     fail,
     print_table,
-    printable,
     quiet_airflow,
 )
 

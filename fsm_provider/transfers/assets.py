@@ -34,7 +34,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             self.options(only_known=True)
 
     def execute(self, context: Context) -> ExportResult:
-        from fsm_provider.api.endpoints import LIST_ASSET_DYNAMIC_FIELDS as endpoint
+        from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS as endpoint
         from fsm_provider.transfers.export import entries_for_asset_fields
         from fsm_provider.transfers.schema import Schema
 

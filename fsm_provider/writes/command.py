@@ -13,7 +13,8 @@ from functools import partial
 from getpass import getuser
 from typing import TYPE_CHECKING, NamedTuple
 
-from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, printable, quiet_airflow
+from fsm_provider.api.redaction import printable
+from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
     from fsm_provider.writes.ledger import Change, Row

@@ -88,7 +88,7 @@ def _page_through(parsed: list[Any]) -> None:
 
 
 def _check_echoes(job: Any, jobs: int) -> None:
-    from fsm_provider.api.endpoints import check_job
+    from fsm_provider.api.client import check_job
     from fsm_provider.api.payloads import JobRequest
 
     request = JobRequest.model_validate({"property_id": 7, "job": pages.job_payload(7)})

@@ -136,7 +136,8 @@ def test_a_pdf_that_begins_after_a_kilobyte_is_none(fetch):
 
 
 @pytest.mark.parametrize(
-    "target", ["/a%7Eb/c%2Dd", "/a/./b/../c", "/a?", "/a?x=%41&y=~'()*", "/a//b;c?d=e?f"]
+    "target",
+    ["/a%7Eb/c%2Dd", "/a/./b/../c", "/a?", "/a?x=%41&y=~'()*", "/a//b;c?d=e?f", "/a%e2?s=x%2by%3a"],
 )
 @pytest.mark.parametrize("redirected", [False, True])
 def test_a_signed_url_is_sent_as_it_came(fetch, target, redirected):

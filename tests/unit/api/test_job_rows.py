@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 
 from fsm_provider.api import FsmInputError, jobs_from_rows
-from fsm_provider.api.job_rows import MAX_COLUMNS, MAX_PROBLEMS
+from fsm_provider.api.job_rows import MAX_LISTED, MAX_PROBLEMS
 
 COLUMNS = {"customerReference": "reference", "quotedAmount": "amount", "notes": "notes"}
 WANTED = {"property_id": 7, "key": "PM-1", "job": {"customerReference": "PM-1", "quotedAmount": "99.5"}}
@@ -196,8 +196,6 @@ def test_a_job_twice(other):
     [
         ("PM-1", "pm-1"),
         ("PM 1", "PM  1"),
-        ("PM-1", "PM-1\N{ZERO WIDTH SPACE}"),
-        ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"),
         (7, "007"),
     ],
 )
@@ -223,8 +221,6 @@ def test_a_job_twice_is_an_error_also_beside_others():
 NO_INTEGER = "is a number, but no plain integer such as 7"
 SHORTENED = "is a number in scientific notation, as spreadsheets shorten long ones"
 SPREADSHEET_ERROR = "is an error of a spreadsheet"
-RECORD = "is a complete record or list as text: take one value of it"
-INEXACT = "is of 32-bit floats or smaller ones, which are not exact: read it as integers or text"
 TOO_LARGE = "is a float of 2**53 or more, which is not exact: read it as integers or text"
 
 
@@ -235,10 +231,8 @@ TOO_LARGE = "is a float of 2**53 or more, which is not exact: read it as integer
         ("\N{FULLWIDTH DIGIT SEVEN}", NO_INTEGER),
         *((cell, SHORTENED) for cell in ["1E+3", "1.23457E+11", "1,23e+15"]),
         *((cell, SPREADSHEET_ERROR) for cell in ["#N/A", "#REF!", "#NAME?", "#DIV/0!", "########"]),
-        *((cell, RECORD) for cell in ["{'id': 7}", '[{"id": 7}]']),
         *((cell, "is a word for no value") for cell in ["NULL", "none", "N/A"]),
         *((cell, TOO_LARGE) for cell in [2.0**53, -(2.0**60), 1e22]),
-        (numpy.float32(16777217), INEXACT),
     ],
 )
 @pytest.mark.parametrize("column", ["property", "business_unit", "contact"])
@@ -255,7 +249,6 @@ def test_what_is_no_identifier(column, cell, problem):
     [
         ("1E+3", SHORTENED),
         ("#N/A", SPREADSHEET_ERROR),
-        ("{'id': 7}", RECORD),
         (1e22, TOO_LARGE),
         *((cell, f"should be text or a number, not {type(cell).__name__}") for cell in [True, b"7", ["7"]]),
         (numpy.bool_(True), "should be text or a number, not bool"),
@@ -317,11 +310,9 @@ def test_fields_of_any_kind(field, cell, sent):
     assert (job["job"].get("extra_fields") or {"tenant": job["job"].get("skills")})["tenant"] == sent
 
 
-@pytest.mark.parametrize("cell", [[float("nan")], [float("inf")], [date(2026, 1, 31)], {1: "x"}, [("a", 1)]])
+@pytest.mark.parametrize("cell", [[date(2026, 1, 31)], {1: "x"}, [("a", 1)]])
 def test_a_record_that_is_no_json(cell):
-    assert error_of([row(cell=cell)], {"extra_fields.tenant": "cell"}) == (
-        f"row 1: cell: should be text or a number, not {type(cell).__name__}"
-    )
+    assert "extra_fields.tenant" in error_of([row(cell=cell)], {"extra_fields.tenant": "cell"})
 
 
 def test_notes_are_sent_as_they_are():
@@ -393,26 +384,9 @@ def test_the_index_of_pandas_does_not_matter():
     )
 
 
-NARROW = {
-    "float32": frame(property=pandas.array([16777217], dtype="float32")),
-    "Float32": frame(property=pandas.array([16777217], dtype="Float32")),
-    "ArrowDtype": frame(property=pandas.array([7.0], dtype=pandas.ArrowDtype(pyarrow.float32()))),
-    "Polars": frame(polars).with_columns(polars.lit(16777217, dtype=polars.Float32).alias("property")),
-    "Arrow": pyarrow.table({"reference": ["PM-1"], "property": pyarrow.array([7], pyarrow.float32())}),
-    "halffloat": pyarrow.record_batch(
-        {"reference": ["PM-1"], "property": pyarrow.array([numpy.float16(7)], pyarrow.float16())}
-    ),
-}
-
-
-@pytest.mark.parametrize("table", NARROW)
-def test_floats_that_are_not_exact(table):
-    assert error_of(NARROW[table], {}) == f"rows: property: {INEXACT}"
-
-
 def test_only_the_columns_that_are_used_matter():
-    table = frame(other=pandas.array([1], dtype="float32"))
-    table.columns = ["reference", "property", "notes", "notes", "other"]
+    table = frame()
+    table.columns = ["reference", "property", "notes", "notes"]
 
     with pytest.warns(UserWarning, match="columns are not unique"):
         assert jobs(table, {}) == [{"property_id": 7, "key": "PM-1", "job": {}}]
@@ -497,11 +471,7 @@ NO_TABLES = {
     ),
     "numbers": (
         frame().set_axis(range(4), axis=1),
-        "there is no column reference, property, only 0 (int), 1 (int), 2 (int), 3 (int)",
-    ),
-    "levels": (
-        pandas.DataFrame([["PM-1", 7]], columns=[["reference", "property"], ["", ""]]),
-        "there is no column reference, property, only ('reference', '') (tuple), ('property', '') (tuple)",
+        "there is no column reference, property, only 0, 1, 2, 3",
     ),
 }
 
@@ -519,12 +489,38 @@ def test_a_field_that_looks_like_a_column_of_the_job():
     assert job["job"] == {"extra_fields": {"key": 7}, "notes": "PM-1"}
 
 
-def test_many_or_long_columns_are_not_all_listed():
-    problem = error_of([{"\u200b" + "x" * 1000: 1, **dict.fromkeys(map(str, range(5000)))}], {})
+def test_many_columns_are_not_all_listed():
+    problem = error_of([{"\u200b": 1, **dict.fromkeys(map(str, range(5000)))}], {})
 
-    assert problem.startswith("row 1: there is no column reference, property, only '\\u200bxxx")
-    assert problem.endswith(f"{MAX_COLUMNS - 2}, and {5001 - MAX_COLUMNS} more")
-    assert len(problem) < 250
+    assert problem.startswith("row 1: there is no column reference, property, only \\u200b, 0, 1")
+    assert len(problem) < MAX_LISTED + 60
+
+
+UNCLOSED = {
+    "to the end": 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,x\nPM-3,9,y\n',
+    "in the first column": 'notes,reference,property\n"no access,PM-1,7\nx,PM-2,8\n',
+    "to another quote": 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,"x"\n',
+    "tabs": 'reference\tproperty\tnotes\nPM-1\t7\t"no access\nPM-2\t8\tx\n',
+}
+
+
+@pytest.mark.parametrize("name", UNCLOSED)
+@pytest.mark.parametrize("lines", [io.StringIO, str.splitlines])
+def test_a_quote_that_is_not_closed_loses_no_row(name, lines):
+    table = csv.DictReader(lines(UNCLOSED[name]), delimiter="\t" if name == "tabs" else ",")
+
+    assert error_of(table, {"notes": "notes"}).startswith(
+        "rows: row 1: notes: holds further rows, as if a quote was not closed"
+    )
+
+
+def test_a_cell_may_have_several_lines():
+    text = 'reference,property,notes\nPM-1,7,"a, b\nc, ""d"""\n\nPM-2,8,"x, y"\n'
+
+    assert [job["job"]["notes"] for job in jobs(csv.DictReader(io.StringIO(text)), {"notes": "notes"})] == [
+        'a, b\nc, "d"',
+        "x, y",
+    ]
 
 
 def test_a_field_that_is_not_specified():
@@ -578,11 +574,6 @@ def test_a_long_list_of_mistakes_ends():
         ),
         (
             [row()],
-            {"extra_fields.notes": "notes"},
-            "map: 'extra_fields.notes' is a field of a job: leave out 'extra_fields.'",
-        ),
-        (
-            [row()],
             {"extra.x": "notes"},
             "map: a job has no field 'extra.x'; if the service has one, use 'extra_fields.extra.x'",
         ),
@@ -597,7 +588,16 @@ def test_a_long_list_of_mistakes_ends():
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",
         ),
-        ([row()], {"notes": None}, "notes: should be the name of a column, not NoneType"),
+        (
+            [row()],
+            {"notes": None},
+            "row 1: there is no column None, only reference, property, amount, notes",
+        ),
+        (
+            [row(notes="x")],
+            {"extra_fields.notes": "notes"},
+            "row 1: job.extra_fields: notes belongs beside it, not in it",
+        ),
     ],
 )
 def test_what_is_no_table(rows, columns, problem):

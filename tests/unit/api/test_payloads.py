@@ -302,3 +302,17 @@ def test_a_field_of_the_job_beside_it_belongs_in_it(name):
 def test_a_field_like_no_other_may_be_one_that_is_not_specified():
     with pytest.raises(FsmInputError, match="goes under extra_fields"):
         check(JobRequest, {"property_id": 7, "job": {"colour": "red"}}, "")
+
+
+@pytest.mark.parametrize(
+    ("identifier", "segment"),
+    [(7, "7"), ("7", "7"), ("a/b", "a%2Fb"), ("a?b#c", "a%3Fb%23c"), ("é%", "%C3%A9%25"), ("...", "...")],
+)
+def test_a_property_stays_one_segment_of_the_path(identifier, segment):
+    assert JobRequest(property_id=identifier, job={}).path == f"/properties/{segment}/jobs"
+
+
+@pytest.mark.parametrize("identifier", [None, "", " ", True, 1.5, ".", "..", " .. ", "None", "a b"])
+def test_a_path_is_not_filled_with_what_is_no_identifier(identifier):
+    with pytest.raises(FsmInputError, match=r"^property_id: "):
+        check(JobRequest, {"property_id": identifier, "job": {}}, "")

@@ -116,6 +116,18 @@ def test_a_token_in_a_request_identifier_is_removed(send):
     assert error.request_id == "for ***"
 
 
+def test_what_steers_a_terminal_is_escaped(caplog):
+    steering = "\x1b[2J\u202e\u2066 no \x07"
+    error = refusal(400, f"{steering}\nroot: granted", request, "X-Request-ID: a\x1b[2Jb")
+
+    assert error.body_excerpt == r"\x1b[2J\u202e\u2066 no \x07 root: granted"
+    assert error.request_id == r"a\x1b[2Jb"
+
+    echo = {"id": 1, "object": steering, "eventTypes": ["jobs.created"]}
+    error = refusal(200, json.dumps(echo), register)
+    assert r"1 was registered for \x1b[2J\u202e\u2066 no \x07" in str(error)
+
+
 def job(**fields):
     return http(201, {"id": 5, "propertyID": 7, "customerReference": "PO-1", **fields})
 

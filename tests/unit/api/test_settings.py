@@ -27,6 +27,7 @@ def test_defaults_are_those_of_the_contract():
         "server_timezone": ZoneInfo("UTC"),
         "timeout": 30.0,
         "max_retries": 4,
+        "max_response_mb": 64,
         "max_requests_per_second": None,
         "verify_ssl": True,
         "ca_bundle": None,

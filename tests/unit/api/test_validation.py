@@ -11,6 +11,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import (
     parse_count,
     parse_identifier,
+    parse_json,
     parse_names,
     parse_path,
     parse_text,
@@ -182,6 +183,11 @@ def test_a_record_in_place_of_a_number_or_time_is_refused_and_not_quoted(read, n
     with pytest.raises(FsmInputError, match=rf"^{name}: ") as refused:
         read(name, value)
     assert "canary" not in str(refused.value)
+
+
+def test_json_that_is_nested_too_deeply_is_refused_by_name():
+    with pytest.raises(FsmInputError, match=r"^jobs: is JSON that is nested too deeply$"):
+        parse_json("jobs", "[" * 100_000)
 
 
 @pytest.mark.parametrize("path", ["/", "/forms", "/properties/7/jobs"])

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fsm_provider.probe.__main__ import main
-from fsm_provider.probe.checks import MAX_REQUESTS
+from fsm_provider.probe import MAX_REQUESTS, main
 from fsm_provider.testing import FakeFieldService
 from tests.unit.conftest import TOKEN
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fsm_provider.probe.checks import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
+from fsm_provider.probe import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
 from fsm_provider.testing import faults
 
 
@@ -32,34 +32,22 @@ def test_a_listing_of_one_page_is_made_to_have_two(serve, probe):
     assert probed.extra["cursor_param"] == "after"
 
 
-def test_where_there_are_no_forms_the_asset_fields_are_paged(serve, probe):
-    service = serve(forms=0, cursor_param="after")
-    for _ in range(15):
-        service.add_asset_dynamic_field()
-
-    probed = probe(service)
-
-    assert probed.extra["cursor_param"] == "after"
-    assert probed.unknown.keys() == {"page_size_param", "created_since", "updated_since"}
-
-
 def test_a_service_without_records_leaves_most_unknown(serve, probe):
     probed = probe(serve(forms=0))
 
     assert probed.code == 1
     assert probed.extra == {"page_size_param": None, "cursor_param": None, "server_timezone": "UTC"}
-    assert probed.unknown["page_size_param"] == "no listing has two records."
-    assert probed.unknown["cursor_param"] == "no listing has a second page."
-    assert "no two forms of the first page differ enough" in probed.unknown["created_since"]
-    assert len(probed.requests) == 3
+    assert probed.unknown["page_size_param"] == "there are no two forms."
+    assert probed.unknown["cursor_param"] == "the forms have no second page."
+    assert len(probed.requests) == 2
 
 
 def test_one_page_and_no_page_size_leave_the_cursor_unknown(serve, probe):
     probed = probe(serve(forms=3))
 
     assert probed.code == 1
-    assert probed.unknown["cursor_param"] == "no listing has a second page."
-    assert probed.unknown["page_size_param"].endswith("per_page, size, count: ignored).")
+    assert probed.unknown["cursor_param"] == "the forms have no second page."
+    assert probed.unknown["page_size_param"].endswith("per_page, size, count.")
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -73,7 +61,7 @@ def test_a_cursor_that_is_ignored_is_not_found(serve, probe, newest_first):
 
     assert "cursor_param" not in {name for name, value in probed.extra.items() if value}
     assert "cursor, nextCursor" in probed.unknown["cursor_param"]
-    assert "page_token: ignored" in probed.unknown["cursor_param"]
+    assert "page_token" in probed.unknown["cursor_param"]
 
 
 class NewForm:
@@ -137,32 +125,19 @@ class AtMost:
             await faults.Rewrite(cut).play(exchange)
 
 
-@pytest.mark.parametrize(
-    ("otherwise", "size", "says"),
-    [
-        (None, 200, "limit=1 gave 1 record, not 10; limit=200 gave 200"),
-        (250, 250, "limit=500 gave 250 of more"),
-        (10, 200, "limit=200 gave 200"),
-    ],
-)
-def test_the_largest_page_is_found(serve, probe, otherwise, size, says):
+@pytest.mark.parametrize(("otherwise", "size"), [(None, 200), (250, 250), (10, 200)])
+def test_the_largest_page_is_found(serve, probe, otherwise, size):
     service = serve(forms=600, page_size_param="limit")
     service.fail("GET", "/forms", AtMost(250, otherwise), every=True)
 
-    probed = probe(service)
-
-    assert probed.extra["page_size"] == size
-    assert says in probed.line("page_size_param")
+    assert probe(service).extra["page_size"] == size
 
 
 def test_the_request_limit_is_not_exceeded(serve, probe):
     service = serve(forms=5, cursor_param="unheard_of", page_size_param="count")
-    service.settings.ignore_filters = True
-    service.fail("GET", "/forms", AtMost(100, None, "count"), every=True)
+    service.fail("GET", "/forms", AtMost(99, None, "count"), every=True)
 
     probed = probe(service, cursor_param="a", page_size_param="b")
 
     assert probed.code == 1
-    assert len(probed.requests) == MAX_REQUESTS
-    reason = f"the limit of {MAX_REQUESTS} requests was reached before its turn."
-    assert probed.unknown["updated_since"] == reason
+    assert len(probed.requests) <= MAX_REQUESTS

@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from fsm_provider.api import endpoints, models, payloads
+from fsm_provider.api import models, payloads
 from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.testing import FakeFieldService, faults, openapi
 
@@ -264,7 +264,7 @@ def parameters(path: str, method: str, location: str) -> set[str]:
 
 
 def test_the_document_has_the_four_operations_and_the_client_no_other():
-    clients = [value for value in vars(endpoints).values() if isinstance(value, endpoints.Endpoint)]
+    clients = [value for value in vars(payloads).values() if isinstance(value, payloads.Endpoint)]
 
     shown = {(path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item}
     assert shown == set(OPERATIONS) == {(endpoint.path, endpoint.method) for endpoint in clients}
@@ -273,10 +273,10 @@ def test_the_document_has_the_four_operations_and_the_client_no_other():
 @pytest.mark.parametrize(
     ("endpoint", "response", "query"),
     [
-        (endpoints.LIST_ASSET_DYNAMIC_FIELDS, "AssetDynamicFieldPage", set()),
-        (endpoints.CREATE_JOB, "Job", set()),
-        (endpoints.LIST_FORMS, "FormPage", set(FORM_FILTERS.values())),
-        (endpoints.REGISTER_WEBHOOK, "Webhook", {"description", "object", "eventTypes", "targetURL"}),
+        (payloads.LIST_ASSET_DYNAMIC_FIELDS, "AssetDynamicFieldPage", set()),
+        (payloads.CREATE_JOB, "Job", set()),
+        (payloads.LIST_FORMS, "FormPage", set(FORM_FILTERS.values())),
+        (payloads.REGISTER_WEBHOOK, "Webhook", {"description", "object", "eventTypes", "targetURL"}),
     ],
     ids=lambda value: getattr(value, "path", None),
 )

@@ -1,0 +1,222 @@
+"""Find the settings that a service needs: ``python -m fsm_provider probe``.
+
+What the specification leaves open is tried with GET requests. Every finding states its evidence; without
+evidence, e.g. in a service without forms, it is unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from fsm_provider.api.client import FsmClient
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmError,
+    FsmPaginationError,
+    FsmRateLimitedError,
+)
+from fsm_provider.api.listing import CursorPaginator
+from fsm_provider.api.models import Form, Page
+from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS
+from fsm_provider.api.redaction import printable
+from fsm_provider.api.retry import RetryPolicy
+from fsm_provider.api.settings import Settings
+from fsm_provider.terminal import exit_code_of, fail
+
+MAX_REQUESTS = 30
+CURSOR_PARAMS = (
+    *("cursor", "nextCursor", "next_cursor", "pageCursor", "after", "startingAfter", "starting_after"),
+    *("pageToken", "page_token"),
+)
+PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
+PAGE_SIZES = (500, 200, 100)
+CLOCKS_DIFFER = 180.0
+"""Seconds."""
+DESCRIPTION = f"""\
+Find out which cursor parameter, page size and time zone the service behind a connection expects, and print
+the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
+that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
+2 if forms cannot be listed."""
+EXAMPLES = """\
+examples:
+  %(prog)s
+  %(prog)s fsm_staging"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result for one setting.
+
+    :param evidence: the observation behind it, or why there is none.
+    :param settings: what the connection should contain; empty if it could not be determined.
+    """
+
+    name: str
+    evidence: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Probe:
+    """One examination of a service; the parameter names of its settings are tried first."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        unsized = settings.model_copy(update={"page_size_param": None, "page_size": None})
+        self._client = FsmClient(unsized, retry_policy=RetryPolicy(max_retries=1, budget=60.0))
+        self._sized: dict[str, Any] = {}
+        self.requests: int = 0
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield each finding as it is made.
+
+        :raises FsmError: if forms cannot be listed.
+        """
+        steps = {
+            "page_size_param": self._page_size,
+            "cursor_param": self._cursor,
+            "server_timezone": self._timezone,
+        }
+        with self._client:
+            first = self._list({})
+            for name, step in steps.items():
+                try:
+                    yield step(name, first)
+                except FsmError as error:
+                    yield Finding(name, str(error))
+
+    def _list(self, params: Mapping[str, Any]) -> Page[Form]:
+        self.requests += 1
+        return next(self._client.pages(LIST_FORMS.path, params=params, model=Form))
+
+    def _try(self, params: Mapping[str, Any]) -> Page[Form] | None:
+        """Request a page with parameters that may be refused."""
+        try:
+            return self._list(params)
+        except (FsmConnectionError, FsmRateLimitedError):
+            raise
+        except FsmError:
+            return None
+
+    def _page_size(self, setting: str, first: Page[Form]) -> Finding:
+        usual = len(first.data)
+        if usual < 2:
+            return Finding(setting, "there are no two forms")
+        names = _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS)
+        for name in names:
+            page = self._try({name: 1})
+            if page and len(page.data) == 1:
+                self._sized = {name: self._largest_page(name, usual)}
+                evidence = f"{name}=1 gave 1 record, not {usual}"
+                return Finding(setting, evidence, {setting: name, "page_size": self._sized[name]})
+        return Finding(setting, f"none of these works: {', '.join(names)}")
+
+    def _largest_page(self, name: str, usual: int) -> int:
+        for size in PAGE_SIZES:
+            page = self._try({name: size})
+            if page and _after(page).finished:
+                return size
+            if page and len(page.data) > usual:
+                return len(page.data)
+        return usual
+
+    def _cursor(self, setting: str, first: Page[Form]) -> Finding:
+        params: dict[str, Any] = {}
+        if _after(first).finished and self._sized:
+            params = dict.fromkeys(self._sized, 1)
+            first = self._list(params)
+        if _after(first).finished:
+            return Finding(setting, "the forms have no second page")
+        names = _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS)
+        for name in names:
+            second = self._try({**params, name: _after(first).cursor})
+            if second and _follows(second, first):
+                return Finding(setting, "with it the second page followed the first", {setting: name})
+        return Finding(setting, f"none of these works: {', '.join(names)}")
+
+    def _timezone(self, setting: str, _: Page[Form]) -> Finding:
+        listing = LIST_ASSET_DYNAMIC_FIELDS  # its serverTime has no zone
+        self.requests += 1
+        page = next(self._client.pages(listing.path, model=listing.response))
+        shown = getattr(page.meta, "server_time", None)
+        if not isinstance(shown, datetime):
+            return Finding(setting, f"{listing.path} has no meta.serverTime")
+        zone = str(self._settings.server_timezone)
+        ahead = (shown - datetime.now(UTC)).total_seconds()
+        if abs(ahead) > CLOCKS_DIFFER:
+            evidence = f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this machine's"
+            return Finding(setting, f"{evidence}: set the service's zone, or correct the clock")
+        evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
+        return Finding(setting, evidence, {setting: zone})
+
+
+def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys((configured, *names) if configured else names))
+
+
+def _after(page: Page[Form]) -> CursorPaginator:
+    paginator = CursorPaginator("cursor")
+    paginator.advance(page)
+    return paginator
+
+
+def _follows(second: Page[Form], first: Page[Form]) -> bool:
+    """Return whether a page has other records than the first, and another cursor."""
+    try:
+        _after(first).advance(second)
+    except FsmPaginationError:
+        return False
+    return bool(second.data) and not {form.id for form in first.data} & {form.id for form in second.data}
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.probe") -> int:
+    """Print each finding as it is made; return the exit code described in ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "fsm_conn_id", nargs="?", default="fsm_default", help="the connection; default: %(default)s"
+    )
+    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
+
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from fsm_provider.compat import read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import assumption_about, settings_from
+
+    try:
+        connection = read_connection_outside_of_tasks(fsm_conn_id)
+        settings = settings_from(connection)
+        probe = Probe(settings)
+        print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
+        findings = []
+        for finding in probe.findings():
+            findings.append(finding)
+            if finding.settings:
+                values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+                print(printable(f"{values}: {finding.evidence}"))
+    except FsmConnectionError as error:
+        return fail(2, f"{error}{assumption_about(connection)}")
+    except (AirflowException, FsmError) as error:
+        return fail(2, str(error))
+    print(f"\n{probe.requests} requests were made. The connection's extra:")
+    found = {name: value for finding in findings for name, value in finding.settings.items()}
+    print(json.dumps({**connection.extra_dejson, **found}, indent=2))
+    unknown = [finding for finding in findings if not finding.settings]
+    if unknown:
+        print("\nCould not be determined:")
+    for finding in unknown:
+        print(printable(f"- {finding.name}, because {finding.evidence}."))
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))
