@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
 from fsm_provider.operators.base import (
@@ -49,13 +49,19 @@ class FsmRequestOperator(FsmWriteOperator):
         self,
         *,
         path: str,
-        method: str = "GET",
+        method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET",
         query_params: dict[str, Any] | None = None,
         json: Any = None,
+        headers: dict[str, str] | None = None,
         key: str | None = None,
+        once_per: Literal["run", "key"] | str = "run",
+        if_uncertain: Literal["fail", "create"] | str = "fail",
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.path = path
         self.method = method.upper()
         self.query_params = query_params
@@ -115,9 +121,10 @@ class FsmListOperator(FsmBaseOperator):
         path: str,
         query_params: dict[str, Any] | None = None,
         max_pages: int = 10_000,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.query_params = query_params
         self.max_pages = max_pages

@@ -129,7 +129,7 @@ class Source:
 
     :ivar service: base URL and account.
     :ivar filters: those that a form's reference does not show, as JSON text with sorted keys.
-    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FsmFormFilterOperator`.
+    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FormFilterArguments`.
     :ivar interval: seconds between two polls of changes.
     """
 
@@ -377,7 +377,7 @@ def _content_from(value: Any) -> Any:
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
     """Return when the service began its first page, by its own clock or the local one: the earlier.
 
-    What is asked for from a time that is too early is asked for twice; from one that is too late it is missed.
+    A time that is too early asks for some forms twice; one that is too late misses some.
     """
     if served is None or served < EARLIEST_CLOCK:
         return requested

@@ -34,7 +34,6 @@ MISSING = "missing"
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     """Base of the sensors.
 
-    :param poke_interval: seconds between two polls, at least 1.
     :param failure_tolerance: how long polls may fail with transient errors (the service is unreachable,
         busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
         reschedule mode a poll that fails fails the task, and Airflow's retries apply. An error that is not
@@ -42,8 +41,9 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     :param log_interval: seconds, or a ``timedelta``, between two lines of the log that say how the wait goes,
         at least 1; None: none.
 
-    A timeout says what is missing, in its message and as the XCom ``missing``. A ``timeout`` of more than ten
-    years counts as ten years where a wait is deferred, and in the log.
+    A ``poke_interval`` is at least 1 s. A timeout says what is missing, in its message and as the XCom
+    ``missing``. A ``timeout`` of more than ten years counts as ten years where a wait is deferred, and in the
+    log.
     """
 
     def __init__(

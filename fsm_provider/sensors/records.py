@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
 from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
-from fsm_provider.operators.base import (
-    FsmArgumentError,
-    bad_arguments_are_refused,
-    check_path_if_known,
-    is_known,
-)
+from fsm_provider.operators.base import bad_arguments_are_refused, check_path_if_known, is_known
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
@@ -44,8 +40,7 @@ class FsmRecordSensor(FsmBaseSensor):
     :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
 
-    For the other arguments see :class:`~fsm_provider.sensors.base.FsmBaseSensor` and Airflow's
-    ``BaseSensorOperator``.
+    For other arguments see Airflow's ``BaseSensorOperator``.
 
     :return: ``fields`` of each record that counts, as a list of dictionaries.
     """
@@ -62,13 +57,14 @@ class FsmRecordSensor(FsmBaseSensor):
         minimum_records: int | str = 1,
         fields: str | list[str] | tuple[str, ...] = ("id",),
         max_pages: int = 10_000,
+        failure_tolerance: timedelta | float = 600.0,
+        log_interval: timedelta | float | None = 3600.0,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        if kwargs.pop("deferrable", False):
-            raise FsmArgumentError(
-                "deferrable: should be False: a triggerer cannot run the predicate; use mode='reschedule'"
-            )
-        super().__init__(**kwargs)
+        super().__init__(
+            failure_tolerance=failure_tolerance, log_interval=log_interval, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.path = path
         self.predicate = predicate
         self.query_params = query_params

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_flag, parse_text
-from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers
+from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
@@ -52,7 +52,7 @@ def _parse_file(name: str, value: Any) -> Any:
     return value
 
 
-class FsmObjectStorageOperator(FsmOptionsOperator):
+class FsmObjectStorageOperator(FsmBaseOperator):
     """Base of operators that write files to any storage that Airflow reaches.
 
     :param destination: where to, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
