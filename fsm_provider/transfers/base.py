@@ -55,7 +55,6 @@ def _parse_file(name: str, value: Any) -> Any:
 class FsmObjectStorageOperator(FsmBaseOperator):
     """Base of operators that write files to any storage that Airflow reaches.
 
-    :param destination: where to, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
     :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not
         name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
     """
@@ -125,8 +124,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
     do not have their column's type; the column is then null. In CSV (RFC 4180, UTF-8), null and empty text
     are both empty.
 
-    :param destination: the file, whose name ends in ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the
-        extra ``parquet``); see :class:`FsmObjectStorageOperator`, also for ``object_storage_conn_id``.
+    :param destination: the file, e.g. ``s3://bucket/forms.csv``, or an ``ObjectStoragePath``; it ends in
+        ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the extra ``parquet``) (templated).
     :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a formula: text
         that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return (templated).
     :return: the file's path, and how many rows and bytes.

@@ -60,8 +60,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
     :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
         bare ids, as a list, the output of another task, or a template that gives JSON (templated).
-    :param destination: the folder; see :class:`~fsm_provider.transfers.base.FsmObjectStorageOperator`,
-        also for ``object_storage_conn_id``.
+    :param destination: the folder, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
     :param path_template: path of a PDF in the folder (templated), with ``{form_id}`` and ``{version}``
         (required), ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is
         ``lastUpdatedOnDateTime``.
