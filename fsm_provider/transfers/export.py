@@ -62,7 +62,7 @@ def entries_for_forms(
     for form in forms:
         row = schema.row(form)
         created, updated = (str(row[column] or "") for column in columns)
-        yield Entry(_checked(form.id), created, updated, 1, encode(row))
+        yield Entry(form.id, created, updated, 1, encode(row))
 
 
 def entries_for_asset_fields(
@@ -71,13 +71,7 @@ def entries_for_asset_fields(
     """Yield an entry for each field, with a row for each value in each use, in the service's order."""
     for field in fields:
         rows = [schema.row(one) for one in one_of_each(field, "values", "used_by")]
-        yield Entry(_checked(field.dynamic_field_id), "", "", len(rows), b"".join(map(encode, rows)))
-
-
-def _checked(identifier: int) -> int:
-    if identifier.bit_length() > 63:
-        raise FsmResponseError(f"{identifier} is not exported: it has more than the 64 bits of an identifier")
-    return identifier
+        yield Entry(field.dynamic_field_id, "", "", len(rows), b"".join(map(encode, rows)))
 
 
 class SortBuffer:
