@@ -116,8 +116,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             try:
                 polled = self.poll(context)
             except FsmError as error:
+                now = time.time()
+                self._failing_since = self._failing_since or now
                 self._problem = f"the last poll failed: {error}"
-                if not self._is_tolerated(error):
+                is_over = now - self._failing_since >= self.failure_tolerance
+                if error.permanent or self.reschedule or is_over:
                     raise
                 self.log.warning(
                     "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
@@ -130,14 +133,6 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             self._show_progress(context, began)
             self.defer_if_wanted(context)
         return False
-
-    def _is_tolerated(self, error: FsmError) -> bool:
-        """Record a failed poll, and return whether the wait goes on."""
-        if error.permanent or self.reschedule:
-            return False
-        now = time.time()
-        self._failing_since = self._failing_since or now
-        return now - self._failing_since < self.failure_tolerance
 
     def _begin(self, context: Context) -> float:
         """Begin the wait in this process; log what it is for, unless an earlier process has."""
@@ -163,4 +158,4 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             return
         missing = (self._missing or {}).get("text")
         state = "; ".join(filter(None, [missing, self._problem]))
-        self.log.info("%s", progress(self.target(context), began, began + min(self.timeout, MAX_WAIT), state))
+        self.log.info("%s", progress(self.target(context), began, self._deadline, state))

@@ -246,12 +246,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.timeout = max(self._deadline - time.time(), 0.0)
         return self.wait(context)
 
-    def _is_tolerated(self, error: Any) -> bool:
-        if super()._is_tolerated(error):
-            return True
-        # Airflow's own way would hold the worker until a poll succeeds.
-        return bool(self.silent_fail and self.deferrable and not error.permanent)
-
     def _asked(self, context: Context) -> tuple[FormFilter, Criteria]:
         """Return the filter, and when its forms are enough."""
         from fsm_provider.polling.waits import Criteria

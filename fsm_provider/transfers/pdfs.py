@@ -222,9 +222,6 @@ class PdfTransfer:
             reason = f"form {item.form.id}: {name}: {type(error).__name__}: {error}"
             for one in same:
                 one.fail(FsmStorageError(reason))
-        except BaseException:
-            self.interrupt()
-            raise
         if not item.needs_lookup:
             self._log(item)
 
