@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import parse_path, refuse_none
+from fsm_provider.api.validation import refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -172,12 +172,3 @@ def is_known(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_known, value))
     return not hasattr(value, "resolve")
-
-
-def check_path_if_known(path: Any) -> None:
-    """Check a path, unless it holds a template.
-
-    :raises FsmInputError: if it would lead elsewhere, or contains a query.
-    """
-    if is_known(path):
-        parse_path(path)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
 from fsm_provider.operators.base import (
     FsmBaseOperator,
+    OptionParsers,
     bad_arguments_are_refused,
-    check_path_if_known,
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.writes import FsmWriteOperator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.limits import TimeLimit
 
+PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -44,6 +45,7 @@ class FsmRequestOperator(FsmWriteOperator):
         *(*FsmWriteOperator.template_fields, "path", "query_params", "json", "key"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
+    option_parsers: ClassVar[OptionParsers] = {**FsmWriteOperator.option_parsers, **PATH}
 
     def __init__(
         self,
@@ -72,7 +74,6 @@ class FsmRequestOperator(FsmWriteOperator):
             parse_choice("method", self.method, METHODS)
             if self.method != "GET":
                 self.check_keys({"key": key})
-            check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         from fsm_provider.writes.ledger import Write
@@ -114,6 +115,7 @@ class FsmListOperator(FsmBaseOperator):
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params")
+    option_parsers: ClassVar[OptionParsers] = PATH
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class FsmListOperator(FsmBaseOperator):
         self.query_params = query_params
         self.max_pages = max_pages
         with bad_arguments_are_refused():
-            check_path_if_known(path)
+            self.options(only_known=True)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():

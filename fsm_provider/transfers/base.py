@@ -164,7 +164,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
             files.open(path.name) as file,
         ):
             format.write(file, buffer.chunks())
+            size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
-        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=file.stored.size)
+        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)
         self.log.info("Exported %(rows)s rows, %(bytes)s bytes: %(path)s", exported)
         return exported

@@ -226,10 +226,9 @@ class PdfTransfer:
             self._log(item)
 
     def _fetch(self, name: str, form: Form) -> int:
-        stored = self._hook.client.download_pdf(
+        return self._hook.client.download_pdf(
             form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
         )
-        return stored.size
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:

@@ -1,6 +1,5 @@
 """PDFs of forms in a storage: which are fetched, under which names, and one outcome for each."""
 
-import hashlib
 import json
 import logging
 import os
@@ -523,10 +522,10 @@ def test_the_hook_stores_one_file(service, stored):
     form = service.add_form()
     content = service.pdf(form["id"])
 
-    file = FsmHook().download_form_pdf(form, stored.folder / "deep" / "a.pdf")
+    size = FsmHook().download_form_pdf(form, stored.folder / "deep" / "a.pdf")
 
     assert stored.files == {"deep/a.pdf": content}
-    assert file == (hashlib.sha256(content).hexdigest(), len(content))
+    assert size == len(content)
 
 
 def test_the_hook_takes_a_record_with_a_value_of_another_type(service, stored):
