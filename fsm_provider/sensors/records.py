@@ -32,7 +32,7 @@ def _parse_query(name: str, value: Any) -> dict[str, Any]:
     query = parse_params(name, value)
     for parameter, found in query.items():
         if found is None or found in NOTHING:
-            raise FsmInputError(f"{name}: {parameter} is {found}: its template has found nothing")
+            raise FsmInputError(f"query_params: {parameter} is {found}: its template has found nothing")
     return query
 
 
