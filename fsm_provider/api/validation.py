@@ -130,7 +130,8 @@ def parse_text(name: str, value: Any) -> int | str:
     refuse_half_characters(name, text)
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
-            f"{name}: is a complete record or list as text: let its template take one value, such as ['id']"
+            f"{name}: is a complete record or list as text: let its template take one value, such as ['id'], "
+            "or give a list with | tojson where several values are meant"
         )
     return value if isinstance(value, int) else text
 

@@ -377,7 +377,7 @@ def _content_from(value: Any) -> Any:
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
     """Return when the service began its first page, by its own clock or the local one: the earlier.
 
-    A time that is too early asks for some forms twice; one that is too late misses some.
+    Forms asked for from too early a time are listed twice; from too late a time, some are missed.
     """
     if served is None or served < EARLIEST_CLOCK:
         return requested

@@ -92,7 +92,8 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
     with create_session() as session:
         assets = active_assets(options.name, session)
         if not assets:
-            raise RefusedError("there is no such asset of completed forms in a DAG that Airflow has read")
+            named = f" named {options.name!r}" if options.name else ""
+            raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
         for asset in assets:
             fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
             prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)

@@ -63,7 +63,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._began: float | None = None
         self._deadline = 0.0
         self._failing_since: float | None = None
-        self._missing: dict[str, Any] | None = None
+        self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
         self._problem = self._hint = ""
         with bad_arguments_are_refused():
             if not self.poke_interval >= 1:
@@ -103,9 +103,9 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if self._began is None or not str(error).startswith("Sensor has timed out"):
                 raise
-            missing = self._missing or {"text": "no poll has succeeded"}
-            context["ti"].xcom_push(key=MISSING, value=missing)
-            parts = [f"waited for {self.target(context)}", missing["text"], self._problem, self._hint]
+            text = "; ".join(filter(None, [self._missing["text"], self._problem]))
+            context["ti"].xcom_push(key=MISSING, value={**self._missing, "text": text})
+            parts = [f"waited for {self.target(context)}", text, self._hint]
             message = f"Sensor has timed out after {duration(self._began)}: {'; '.join(filter(None, parts))}"
             raise type(error)(message) from None
 
@@ -129,7 +129,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 self._failing_since, self._problem = None, ""
                 if polled.is_done:
                     return polled
-                self.log.info("%s", self._missing and self._missing["text"])
+                self.log.info("%s", self._missing["text"])
             self._show_progress(context, began)
             self.defer_if_wanted(context)
         return False
@@ -156,6 +156,5 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         waited = time.time() - began
         if self.log_interval is None or waited % self.log_interval >= min(waited, self.poke_interval):
             return
-        missing = (self._missing or {}).get("text")
-        state = "; ".join(filter(None, [missing, self._problem]))
+        state = "; ".join(filter(None, [self._missing["text"], self._problem]))
         self.log.info("%s", progress(self.target(context), began, self._deadline, state))

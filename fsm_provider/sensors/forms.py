@@ -158,6 +158,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         from fsm_provider.polling.waits import Deferral, Found
 
         wanted, criteria = self._asked(context)
+        if self._before is not None and self._before.known is not None:
+            self._missing = Found(criteria, dict(self._before.known)).missing()
+        elif "found" not in self._missing:
+            self._missing = {**Found(criteria, {}).missing(), **self._missing}
         try:
             client = self.hook.client
         except AirflowNotFoundException as error:
@@ -259,7 +263,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if given is not None:
                 found[f"{name}_id"] = _identified(name, given)[0]
         if self.since is not None:
-            found["created_since"] = parse_time("since", self.since)
+            found["created_since"] = since = parse_time("since", self.since)
+            if since > datetime.now(UTC) and self._began is None:
+                self.log.warning("since: %s is in the future; no form counts before", since.isoformat())
         return replace(wanted, **found), criteria
 
     def _fix_since(self, context: Context) -> None:

@@ -1,5 +1,6 @@
 """The operators that list records, and the one that sends any request."""
 
+import json
 from datetime import UTC, datetime
 from functools import partial
 
@@ -7,10 +8,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmPaginationError, FsmServerError
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.testing import faults
+from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.unit.state_store import context_for
 
 
@@ -113,6 +116,25 @@ def test_a_bad_filter_is_refused_when_the_dag_is_parsed(argument, field):
 def test_an_unknown_value_of_xcom_is_refused():
     with pytest.raises(ValueError, match=r"^xcom: 'pdf'"):
         list_forms(xcom="pdf")
+
+
+@pytest.mark.parametrize("names", ["Gas", ["Gas", "Oil"], '["Gas", "Oil"]'])
+@pytest.mark.parametrize("lists", ["operator", "hook", "export"])
+def test_form_names_choose_forms_wherever_forms_are_listed(service, connect, tmp_path, lists, names):
+    wanted = [service.add_form(form_name=name)["id"] for name in ("Gas", "Gas ")]
+    wanted += [service.add_form(form_name=name)["id"] for name in ("Oil", "gas")][: names != "Gas"]
+    connect(service)
+
+    if lists == "operator":
+        found = list_forms(form_names=names, xcom="ids").execute({})
+    elif lists == "hook":
+        found = [form.id for form in FsmHook().list_forms(form_names=names)]
+    else:
+        path = tmp_path / "forms.jsonl"
+        FsmFormsToObjectStorageOperator(task_id="t", destination=str(path), form_names=names).execute({})
+        found = [json.loads(line)["id"] for line in path.read_text().splitlines()]
+
+    assert sorted(found) == wanted
 
 
 def test_asset_dynamic_fields_under_the_services_names(service, connect):

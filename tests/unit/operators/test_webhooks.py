@@ -14,7 +14,7 @@ from fsm_provider.api import FsmInputError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.outcomes import NotCreatedError
-from tests.capabilities import SUPERVISOR_MASKS
+from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
 from tests.unit.state_store import IN_AIRFLOW, MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms
 
@@ -150,6 +150,7 @@ class TestTheSecret:
         assert variables == {name: saved}
         assert len(service.webhooks) == 1
 
+    @VARIABLE_KEYS.needed  # before, the row in the database says that it is registered
     def test_one_that_cannot_be_read_for_a_while_is_not_overwritten(self, service, connect, supervisor):
         connect(service)
         register(run(1), event_types="jobs.created")

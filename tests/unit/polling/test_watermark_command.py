@@ -103,8 +103,8 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["show", "other"], 1, "there is no such asset"),
-        (["set", "other", AT], 1, "there is no such asset"),
+        (["show", "other"], 1, "there is no asset of completed forms"),
+        (["set", "other", AT], 1, "there is no asset of completed forms"),
         (["set", "records", "2999-01-01"], 2, "is in the future"),
         (["set", "records", "yesterday"], 2, "TIME"),
     ],

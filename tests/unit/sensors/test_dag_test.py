@@ -1,5 +1,6 @@
 """The form sensor in ``dag.test()``, which loses what a deferral passes on (apache/airflow #69942)."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ SCRIPT = """
 import json, os
 from datetime import UTC, datetime
 
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.sdk import dag, task_group
 from airflow.utils.db import initdb
 
@@ -37,7 +39,10 @@ def sensors():
 made = sensors()
 if __name__ == "__main__":
     with FakeFieldService(engineer=Engineer(after=3.0)) as service:
-        os.environ["AIRFLOW_CONN_FSM_DEFAULT"] = json.dumps(service.connection())
+        connection = service.connection()
+        if not AIRFLOW_V_3_3_PLUS:
+            connection["extra"]["state_conn_id"] = "ledger"
+        os.environ["AIRFLOW_CONN_FSM_DEFAULT"] = json.dumps(connection)
         run = made.test()
         tasks = {(ti.task_id, ti.map_index): ti for ti in run.get_task_instances()}
         for map_index, form in enumerate(sorted(service.forms, key=lambda form: int(form["propertyID"]))):
@@ -58,6 +63,7 @@ def test_each_mode_waits_for_the_forms_of_its_job_in_a_mapped_task_group(tmp_pat
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW_CONN_LEDGER": json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/ledger.db"}),
         "AIRFLOW__CORE__DAGS_FOLDER": str(script.parent),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",

@@ -265,9 +265,13 @@ def test_a_form_that_came_since_the_triggers_last_poll_is_returned_at_the_timeou
 def test_a_timeout_after_a_poll_that_fails_names_the_failure(service, fault):
     service.fail("GET", "/forms", fault, every=True)
 
+    task_instance = TaskInstance()
     with pytest.raises(AirflowSensorTimeout, match="no poll has succeeded; the last poll failed: "):
-        resume()
+        resume(context={"ti": task_instance}, form_names=["Gas"])
     assert len(service.requests) == 1
+    missing = task_instance.pushed["missing"]
+    assert missing.pop("text").startswith("no poll has succeeded; the last poll failed: ")
+    assert missing == {"form_names": ["Gas"], "found": []}
 
 
 # --- failures ---
