@@ -235,18 +235,18 @@ def plain_type(annotation: Any) -> str:
 
 
 def add_types(_: Sphinx, what: str, __: str, thing: Any, ___: Any, lines: list[str]) -> None:
-    """Add each parameter's type to a docstring, and to a class's the parameters of its bases."""
+    """Add each parameter's type to a docstring, and to a class's what its bases say of its parameters."""
     if what not in ("class", "function", "method") or (
         inspect.isclass(thing) and issubclass(thing, BaseModel)
     ):
         return
     known = set(re.findall(r"^:param (\w+):", "\n".join(lines), re.MULTILINE))
     typed: set[str] = set()
+    try:
+        signature = inspect.signature(thing.__init__ if inspect.isclass(thing) else thing)
+    except (TypeError, ValueError):
+        signature = inspect.Signature()
     for owner in thing.__mro__ if inspect.isclass(thing) else [thing]:
-        try:
-            signature = inspect.signature(owner.__init__ if inspect.isclass(owner) else owner)
-        except (TypeError, ValueError):
-            continue
         is_ours = owner is not thing and owner.__module__.startswith("fsm_provider")
         described = dict(parameters_for(inspect.getdoc(owner) or "")) if is_ours else {}
         for name, parameter in signature.parameters.items():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
     from fsm_provider.api.job_rows import jobs_from_rows
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Webhook
-    from fsm_provider.api.payloads import JobCreate, WebhookCreate
+    from fsm_provider.api.payloads import JobCreate, JobFields, WebhookCreate
     from fsm_provider.api.settings import Settings
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "FsmUnprocessableEntityError",
     "Job",
     "JobCreate",
+    "JobFields",
     "Settings",
     "Webhook",
     "WebhookCreate",
@@ -81,6 +82,7 @@ __all__ = [
 _MODULES = {
     "FsmClient": "client",
     "JobCreate": "payloads",
+    "JobFields": "payloads",
     "Settings": "settings",
     "WebhookCreate": "payloads",
     "jobs_from_rows": "job_rows",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from json import dumps
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -124,6 +124,25 @@ class JobCreate(_Payload):
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
         sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
         return {**sent, **self.extra_fields}
+
+
+class JobFields(TypedDict, total=False):
+    """The fields of a :class:`JobCreate` under the service's names, to annotate a dictionary with."""
+
+    customerContactID: int | str
+    siteContactID: int | str
+    settingsJobDescriptionID: int | str
+    notes: str
+    serviceReminderInstance1ID: int | str
+    serviceReminderInstance2ID: int | str
+    serviceReminderInstance3ID: int | str
+    skills: Any
+    customerReference: int | str
+    quotedAmount: Decimal | int | str
+    priority: str
+    businessUnitID: int | str
+    userGroupID: int | str
+    extra_fields: dict[str, Any]
 
 
 def _as_path_parameter(value: Any) -> Any:

@@ -94,10 +94,8 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    for argument, text in (("name", name), ("fsm_conn_id", fsm_conn_id)):
-        if not isinstance(text, str):
-            raise FsmInputError(f"{argument}: should be text, not {type(text).__name__}")
-        parse_text(argument, text)
+    parse_text("name", name)
+    parse_text("fsm_conn_id", fsm_conn_id)
     wanted = FormFilter(
         form_category=form_category,
         form_name_id=form_name_id,
@@ -147,28 +145,20 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
-        payload = (event.extra or {}).get("payload")
-        forms = payload.get("forms") if isinstance(payload, dict) else None
-        if not isinstance(forms, list) or not all(map(_is_reference, forms)):
-            continue  # another asset's
-        service: dict[str, Any] = {}
-        match payload:
-            case {"asset_name": str(name), "question": {"fsm_conn_id": str(conn_id)} as question}:
-                service = {"fsm_conn_id": conn_id}
+        match (event.extra or {}).get("payload"):
+            case {
+                "asset_name": str(name),
+                "question": {"fsm_conn_id": str(conn_id)} as question,
+                "forms": list(forms),
+            }:
                 _check_question(name, question)
+            case _:
+                continue  # another asset's
         for reference in forms:
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
             version = updated or json.dumps(reference, sort_keys=True)
-            references[*service.values(), reference["id"], version] = reference | service
+            references[conn_id, reference["id"], version] = {**reference, "fsm_conn_id": conn_id}
     return list(references.values())
-
-
-def _is_reference(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("id"), int | str)
-        and "lastUpdatedOnDateTime" in value
-    )
 
 
 def _check_question(asset_name: str, polled: dict[str, Any]) -> None:
@@ -212,15 +202,12 @@ def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
     if given is None:
         return None
-    params: dict[str, Any] = {}
-    for name, value in parse_params("query_params", given).items():
-        try:
-            params |= json.loads(json.dumps({name: value}, allow_nan=False))
-        except (TypeError, ValueError, RecursionError):
-            raise FsmInputError(
-                f"query_params: {name}: should be text, a number, a boolean or a list of these, not "
-                f"{type(value).__name__}: convert it, a time by isoformat()"
-            ) from None
+    try:
+        params: dict[str, Any] = json.loads(json.dumps(parse_params("query_params", given), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise FsmInputError(
+            f"query_params: {error}: give text, numbers, booleans or lists of these"
+        ) from None
     return params
 
 

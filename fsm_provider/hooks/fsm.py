@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
-    from fsm_provider.storage.atomic_files import StoredFile
 
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -148,8 +147,8 @@ class FsmHook(BaseHook):
 
     def download_form_pdf(
         self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]
-    ) -> StoredFile:
-        """Store the PDF of a form atomically; an older file is replaced.
+    ) -> int:
+        """Store the PDF of a form atomically, and return its size in bytes; an older file is replaced.
 
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.

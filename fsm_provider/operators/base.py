@@ -2,92 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import (
-    close_names,
-    parse_choice,
-    parse_path,
-    refuse_none,
-)
+from fsm_provider.api.validation import refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
-    from fsm_provider.api.forms import FormsXCom
     from fsm_provider.hooks.fsm import FsmHook
 
 MAX_SHOWN_FAILURES = 20
 ALL_FILTERS = (*FORM_FILTERS, "form_names")
 
 
-class FsmBaseOperator(BaseOperator):
-    """Base of the operators.
-
-    :param fsm_conn_id: the Airflow connection.
-    """
-
-    ui_color = "#e8f4ea"
-
-    def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
-        try:
-            super().__init__(**kwargs)
-        except (TypeError, AirflowException):
-            if unknown := _unknown_arguments(type(self), kwargs):
-                raise FsmArgumentError(unknown) from None
-            raise
-        self.fsm_conn_id = fsm_conn_id
-
-    def render_template(
-        self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
-    ) -> Any:
-        """Render a template; text without one stays as it is, which a native environment would parse."""
-        if isinstance(content, str) and is_known(content):
-            return content
-        return super().render_template(content, context, jinja_env, seen_oids)
-
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        return None
-
-    @cached_property
-    def hook(self) -> FsmHook:
-        """The hook, imported only when a task runs."""
-        from fsm_provider.hooks.fsm import FsmHook
-
-        return FsmHook(self.fsm_conn_id)
-
-
-def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
-    constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
-    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
-    problems = []
-    for name in sorted(set(given) - known):
-        hint = ""
-        if place := operator.argument_with(name):
-            hint = f": it belongs in {place}"
-        elif close := close_names(name, known):
-            hint = f": did you mean {close}?"
-        problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
-    return "; ".join(problems)
-
-
 OptionParsers = dict[str, Callable[[str, Any], Any]]
 
 
-class FsmOptionsOperator(FsmBaseOperator):
-    """Base of operators with options that are checked, as they may be templates."""
+class FsmBaseOperator(BaseOperator):
+    """Base of the operators.
 
+    :param fsm_conn_id: the Airflow connection (templated).
+    """
+
+    ui_color = "#e8f4ea"
     option_parsers: ClassVar[OptionParsers] = {}
-    """A parser for each option: takes its name and value, returns the parsed value or raises."""
+    """A parser for each option, called with its name and its value, which may have been a template."""
+
+    def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.fsm_conn_id = fsm_conn_id
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
         """Parse the options.
@@ -102,11 +51,26 @@ class FsmOptionsOperator(FsmBaseOperator):
             if is_known(value) or not only_known
         }
 
+    def render_template(
+        self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Render a template; text without one stays as it is, which a native environment would parse."""
+        if isinstance(content, str) and is_known(content):
+            return content
+        return super().render_template(content, context, jinja_env, seen_oids)
 
-class FsmFormFilterOperator(FsmBaseOperator):
+    @cached_property
+    def hook(self) -> FsmHook:
+        """The hook, imported only when a task runs."""
+        from fsm_provider.hooks.fsm import FsmHook
+
+        return FsmHook(self.fsm_conn_id)
+
+
+class FormFilterArguments:
     """Base of operators that list completed forms. Each form is also checked here against the filters.
 
-    :param property_id: forms of one property.
+    :param property_id: forms of one property (templated, as all of these).
     :param job_id: forms of one job.
     :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a zone.
     :param updated_since: last updated at or after this time, as for ``created_since``.
@@ -118,39 +82,16 @@ class FsmFormFilterOperator(FsmBaseOperator):
     :param query_params: query parameters that the specification does not show.
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", *ALL_FILTERS, "query_params")
     narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
     """The arguments that narrow the set of matching forms."""
 
-    def __init__(
-        self,
-        *,
-        property_id: int | str | None = None,
-        job_id: int | str | None = None,
-        created_since: datetime | str | None = None,
-        updated_since: datetime | str | None = None,
-        form_category: str | None = None,
-        form_name_id: int | str | None = None,
-        created_by_type: str | None = None,
-        created_by_id: int | str | None = None,
-        form_names: str | list[str] | None = None,
-        query_params: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.property_id = property_id
-        self.job_id = job_id
-        self.created_since = created_since
-        self.updated_since = updated_since
-        self.form_category = form_category
-        self.form_name_id = form_name_id
-        self.created_by_type = created_by_type
-        self.created_by_id = created_by_id
-        self.form_names = form_names
-        self.query_params = query_params
-        self._given = {name for name in ALL_FILTERS if getattr(self, name) is not None}
-        with bad_arguments_are_refused():
-            self.form_filter(only_known=True)
+    def check_filters(self) -> None:
+        """Check the filters when the DAG is parsed, and note which are given.
+
+        :raises FsmInputError: naming the argument that has the wrong type.
+        """
+        self._given = {name for name in self.narrowing if getattr(self, name) is not None}
+        self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
         """Return the filter that the arguments describe.
@@ -160,7 +101,7 @@ class FsmFormFilterOperator(FsmBaseOperator):
         """
         if not only_known:
             self._refuse_none()
-        given = {name: getattr(self, name) for name in ALL_FILTERS}
+        given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
         return FormFilter(
             **{name: value for name, value in given.items() if not only_known or is_known(value)}
         )
@@ -173,20 +114,6 @@ class FsmFormFilterOperator(FsmBaseOperator):
         mapped = arguments_for_mapped_task(self).intersection(self.narrowing)
         for name in sorted(self._given | mapped):
             refuse_none(name, getattr(self, name))
-
-
-class FsmFormResultOperator(FsmFormFilterOperator):
-    """Base of operators that pass completed forms to other tasks; see :class:`FsmFormFilterOperator`.
-
-    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
-        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
-    """
-
-    def __init__(self, *, xcom: FormsXCom = "references", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.xcom = xcom
-        with bad_arguments_are_refused():
-            parse_choice("xcom", xcom, ("references", "ids", "full"))
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):
@@ -245,12 +172,3 @@ def is_known(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_known, value))
     return not hasattr(value, "resolve")
-
-
-def check_path_if_known(path: Any) -> None:
-    """Check a path, unless it holds a template.
-
-    :raises FsmInputError: if it would lead elsewhere, or contains a query.
-    """
-    if is_known(path):
-        parse_path(path)

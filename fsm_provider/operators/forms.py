@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
-from fsm_provider.operators.base import FsmFormResultOperator, permanent_errors_fail_the_task
+from fsm_provider.api.validation import parse_choice
+from fsm_provider.operators.base import (
+    ALL_FILTERS,
+    FormFilterArguments,
+    FsmBaseOperator,
+    bad_arguments_are_refused,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+XCOM = ("references", "ids", "full")
 
-class FsmListFormsOperator(FsmFormResultOperator):
+
+class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
     """List completed forms.
 
-    Takes the arguments of :class:`~fsm_provider.operators.base.FsmFormResultOperator`.
-
+    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
+        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
     :return: the forms in the representation that ``xcom`` selects, in the service's order.
     """
+
+    template_fields: tuple[str, ...] = ("fsm_conn_id", *ALL_FILTERS, "query_params")
+
+    def __init__(
+        self,
+        *,
+        property_id: int | str | None = None,
+        job_id: int | str | None = None,
+        created_since: datetime | str | None = None,
+        updated_since: datetime | str | None = None,
+        form_category: str | None = None,
+        form_name_id: int | str | None = None,
+        created_by_type: str | None = None,
+        created_by_id: int | str | None = None,
+        form_names: str | list[str] | None = None,
+        query_params: dict[str, Any] | None = None,
+        xcom: Literal["references", "ids", "full"] = "references",
+        fsm_conn_id: str = "fsm_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
+        self.property_id = property_id
+        self.job_id = job_id
+        self.created_since = created_since
+        self.updated_since = updated_since
+        self.form_category = form_category
+        self.form_name_id = form_name_id
+        self.created_by_type = created_by_type
+        self.created_by_id = created_by_id
+        self.form_names = form_names
+        self.query_params = query_params
+        self.xcom = xcom
+        with bad_arguments_are_refused():
+            self.check_filters()
+            parse_choice("xcom", xcom, XCOM)
 
     def execute(self, context: Context) -> list[Any]:
         from fsm_provider.api.forms import for_xcom

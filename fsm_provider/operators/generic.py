@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
 from fsm_provider.operators.base import (
     FsmBaseOperator,
+    OptionParsers,
     bad_arguments_are_refused,
-    check_path_if_known,
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.writes import FsmWriteOperator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.limits import TimeLimit
 
+PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -44,18 +45,25 @@ class FsmRequestOperator(FsmWriteOperator):
         *(*FsmWriteOperator.template_fields, "path", "query_params", "json", "key"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
+    option_parsers: ClassVar[OptionParsers] = {**FsmWriteOperator.option_parsers, **PATH}
 
     def __init__(
         self,
         *,
         path: str,
-        method: str = "GET",
+        method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET",
         query_params: dict[str, Any] | None = None,
         json: Any = None,
+        headers: dict[str, str] | None = None,
         key: str | None = None,
+        once_per: Literal["run", "key"] | str = "run",
+        if_uncertain: Literal["fail", "create"] | str = "fail",
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.path = path
         self.method = method.upper()
         self.query_params = query_params
@@ -66,7 +74,6 @@ class FsmRequestOperator(FsmWriteOperator):
             parse_choice("method", self.method, METHODS)
             if self.method != "GET":
                 self.check_keys({"key": key})
-            check_path_if_known(path)
 
     def execute(self, context: Context) -> Any:
         from fsm_provider.writes.ledger import Write
@@ -108,6 +115,7 @@ class FsmListOperator(FsmBaseOperator):
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params")
+    option_parsers: ClassVar[OptionParsers] = PATH
 
     def __init__(
         self,
@@ -115,14 +123,15 @@ class FsmListOperator(FsmBaseOperator):
         path: str,
         query_params: dict[str, Any] | None = None,
         max_pages: int = 10_000,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.query_params = query_params
         self.max_pages = max_pages
         with bad_arguments_are_refused():
-            check_path_if_known(path)
+            self.options(only_known=True)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.limits import TimeLimit
-    from fsm_provider.api.payloads import JobCreate, JobRequest
+    from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.writes.ledger import Row, Write
     from fsm_provider.writes.runner import Pending, Runner
@@ -143,11 +143,23 @@ class FsmCreateJobOperator(FsmJobOperator):
         self,
         *,
         property_id: int | str,
-        job: JobCreate | dict[str, Any],
+        job: JobCreate | JobFields | dict[str, Any],
         key: str | None = None,
+        once_per: Literal["run", "key"] | str = "run",
+        if_uncertain: Literal["fail", "create"] | str = "fail",
+        find_existing: FindExisting | None = None,
+        headers: dict[str, str] | None = None,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            once_per=once_per,
+            if_uncertain=if_uncertain,
+            find_existing=find_existing,
+            headers=headers,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
+        )
         self.property_id = property_id
         self.job = job
         self.key = key
@@ -157,13 +169,6 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.options(only_known=True)
             self.check_keys({"key": key})
             check(JobRequest, _known_part(self._request()), "")
-
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        from fsm_provider.api.payloads import JobRequest
-        from fsm_provider.api.validation import place_inside
-
-        return place_inside(JobRequest, (name,))
 
     def execute(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check
@@ -236,10 +241,22 @@ class FsmCreateJobsOperator(FsmJobOperator):
         max_concurrency: int | str = 4,
         max_jobs: int | str | None = None,
         dry_run: bool | str = False,
-        fail_on: str = "any",
+        fail_on: Literal["any", "uncertain", "all", "none"] | str = "any",
+        once_per: Literal["run", "key"] | str = "run",
+        if_uncertain: Literal["fail", "create"] | str = "fail",
+        find_existing: FindExisting | None = None,
+        headers: dict[str, str] | None = None,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            once_per=once_per,
+            if_uncertain=if_uncertain,
+            find_existing=find_existing,
+            headers=headers,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
+        )
         self.jobs = jobs
         self.max_concurrency = max_concurrency
         self.max_jobs = max_jobs

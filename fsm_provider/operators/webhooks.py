@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
@@ -63,9 +63,12 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         event_types: str | list[str],
         target_url: str | None = None,
         description: str | None = None,
+        if_uncertain: Literal["fail", "create"] | str = "fail",
+        headers: dict[str, str] | None = None,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs)
         self.object = object
         self.event_types = event_types
         self.target_url = target_url

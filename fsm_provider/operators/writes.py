@@ -12,7 +12,7 @@ from uuid import uuid4
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
 from fsm_provider.compat import never_expire, task_state_store
-from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers, is_known
+from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -38,7 +38,7 @@ For several workers:
 Install it with: pip install 'airflow-provider-fsm[sql]'"""
 
 
-class FsmWriteOperator(FsmOptionsOperator):
+class FsmWriteOperator(FsmBaseOperator):
     """Base of the operators that write to the service, each write once.
 
     Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow

@@ -129,7 +129,7 @@ class Source:
 
     :ivar service: base URL and account.
     :ivar filters: those that a form's reference does not show, as JSON text with sorted keys.
-    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FsmFormFilterOperator`.
+    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FormFilterArguments`.
     :ivar interval: seconds between two polls of changes.
     """
 

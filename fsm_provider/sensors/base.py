@@ -34,7 +34,6 @@ MISSING = "missing"
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     """Base of the sensors.
 
-    :param poke_interval: seconds between two polls, at least 1.
     :param failure_tolerance: how long polls may fail with transient errors (the service is unreachable,
         busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
         reschedule mode a poll that fails fails the task, and Airflow's retries apply. An error that is not
@@ -42,8 +41,9 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     :param log_interval: seconds, or a ``timedelta``, between two lines of the log that say how the wait goes,
         at least 1; None: none.
 
-    A timeout says what is missing, in its message and as the XCom ``missing``. A ``timeout`` of more than ten
-    years counts as ten years where a wait is deferred, and in the log.
+    A ``poke_interval`` is at least 1 s. A timeout says what is missing, in its message and as the XCom
+    ``missing``. A ``timeout`` of more than ten years counts as ten years where a wait is deferred, and in the
+    log.
     """
 
     def __init__(
@@ -116,8 +116,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             try:
                 polled = self.poll(context)
             except FsmError as error:
+                now = time.time()
+                self._failing_since = self._failing_since or now
                 self._problem = f"the last poll failed: {error}"
-                if not self._is_tolerated(error):
+                is_over = now - self._failing_since >= self.failure_tolerance
+                if error.permanent or self.reschedule or is_over:
                     raise
                 self.log.warning(
                     "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
@@ -130,14 +133,6 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             self._show_progress(context, began)
             self.defer_if_wanted(context)
         return False
-
-    def _is_tolerated(self, error: FsmError) -> bool:
-        """Record a failed poll, and return whether the wait goes on."""
-        if error.permanent or self.reschedule:
-            return False
-        now = time.time()
-        self._failing_since = self._failing_since or now
-        return now - self._failing_since < self.failure_tolerance
 
     def _begin(self, context: Context) -> float:
         """Begin the wait in this process; log what it is for, unless an earlier process has."""
@@ -162,4 +157,4 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         if self.log_interval is None or waited % self.log_interval >= min(waited, self.poke_interval):
             return
         state = "; ".join(filter(None, [self._missing["text"], self._problem]))
-        self.log.info("%s", progress(self.target(context), began, began + min(self.timeout, MAX_WAIT), state))
+        self.log.info("%s", progress(self.target(context), began, self._deadline, state))

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import FormFilter
-from fsm_provider.api.validation import parse_count, parse_time
+from fsm_provider.api.validation import parse_choice, parse_count, parse_time
 from fsm_provider.compat import (
     arguments_for_mapped_task,
     first_poll_of,
@@ -25,11 +25,12 @@ from fsm_provider.compat import (
     task_state_store,
 )
 from fsm_provider.operators.base import (
-    FsmArgumentError,
-    FsmFormResultOperator,
+    ALL_FILTERS,
+    FormFilterArguments,
     bad_arguments_are_refused,
     is_known,
 )
+from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ SINCE = "fsm_since"
 """Key in the task's state store: the bound of an attempt's first poll in reschedule mode."""
 
 
-class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
+FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
+
+
+class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     """Wait for newly completed forms on a property, a job, or the entire account.
 
     Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. Poke, reschedule
@@ -55,22 +59,22 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
         Default: when the record of ``job`` was created, else the start of the run's data interval, else the
         run's ``run_after``; never all history. It stays what it is at the first poll (templated).
-    :param minimum_forms: number of forms, at least 1 (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
+    :param minimum_forms: number of forms, at least 1 (templated).
+    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
+        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
     :param deferrable: wait in the triggerer.
 
-    For the other arguments see :class:`~fsm_provider.operators.base.FsmFormResultOperator`,
-    :class:`~fsm_provider.sensors.base.FsmBaseSensor` and Airflow's ``BaseSensorOperator``; ``created_since``
-    is ``since`` here.
+    For other arguments see Airflow's ``BaseSensorOperator``.
 
     :return: the forms that count, in the form that ``xcom`` selects.
     """
 
     template_fields: tuple[str, ...] = (
-        *(name for name in FsmFormResultOperator.template_fields if name != "created_since"),
+        *("fsm_conn_id", *FILTERS, "query_params"),
         *("job", "property", "since", "minimum_forms"),
     )
-    narrowing: ClassVar[tuple[str, ...]] = (*FsmFormResultOperator.narrowing, "job", "property", "since")
+    narrowing: ClassVar[tuple[str, ...]] = (*FILTERS, "job", "property", "since")
 
     def __init__(
         self,
@@ -78,24 +82,48 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         job: Any = None,
         property: Any = None,
         since: datetime | str | None = None,
+        form_names: str | list[str] | None = None,
         minimum_forms: int | str = 1,
+        property_id: int | str | None = None,
+        job_id: int | str | None = None,
+        updated_since: datetime | str | None = None,
+        form_category: str | None = None,
+        form_name_id: int | str | None = None,
+        created_by_type: str | None = None,
+        created_by_id: int | str | None = None,
+        query_params: dict[str, Any] | None = None,
+        xcom: Literal["references", "ids", "full"] = "references",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        failure_tolerance: timedelta | float = 600.0,
+        log_interval: timedelta | float | None = 3600.0,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        if "created_since" in kwargs:
-            raise FsmArgumentError("created_since: is not an argument of FsmFormSensor: it is since here")
-        super().__init__(**kwargs)
+        super().__init__(
+            failure_tolerance=failure_tolerance, log_interval=log_interval, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.job = job
         self.property = property
         self.since = since
+        self.form_names = form_names
         self.minimum_forms = minimum_forms
-        self._given |= {name for name in ("job", "property", "since") if getattr(self, name) is not None}
+        self.property_id = property_id
+        self.job_id = job_id
+        self.updated_since = updated_since
+        self.form_category = form_category
+        self.form_name_id = form_name_id
+        self.created_by_type = created_by_type
+        self.created_by_id = created_by_id
+        self.query_params = query_params
+        self.xcom = xcom
         self.deferrable = deferrable
         self._before: Deferral | None = None
         self._is_fixed = self._is_resumed = False
         with bad_arguments_are_refused():
-            for name in ("job", "property"):
-                if getattr(self, name) is not None and getattr(self, f"{name}_id") is not None:
+            self.check_filters()
+            parse_choice("xcom", xcom, XCOM)
+            for name, identifier in (("job", job_id), ("property", property_id)):
+                if getattr(self, name) is not None and identifier is not None:
                     raise FsmInputError(f"{name}: is another way to give {name}_id; give one of them")
             if is_known(minimum_forms):
                 parse_count("minimum_forms", minimum_forms)
@@ -221,12 +249,6 @@ class FsmFormSensor(FsmFormResultOperator, FsmBaseSensor):
         self._is_resumed = True
         self.timeout = max(self._deadline - time.time(), 0.0)
         return self.wait(context)
-
-    def _is_tolerated(self, error: Any) -> bool:
-        if super()._is_tolerated(error):
-            return True
-        # Airflow's own way would hold the worker until a poll succeeds.
-        return bool(self.silent_fail and self.deferrable and not error.permanent)
 
     def _asked(self, context: Context) -> tuple[FormFilter, Criteria]:
         """Return the filter, and when its forms are enough."""

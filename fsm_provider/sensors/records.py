@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
-from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
-from fsm_provider.operators.base import (
-    FsmArgumentError,
-    bad_arguments_are_refused,
-    check_path_if_known,
-    is_known,
-)
+from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params, parse_path
+from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 MAX_SHOWN_FIELDS = 10
+
+
+def _parse_fields(name: str, value: Any) -> tuple[str, ...]:
+    names = parse_names(name, value)
+    if not names:
+        raise FsmInputError(f"{name}: is an empty list: name at least the field that identifies a record")
+    return names
+
+
+def _parse_query(name: str, value: Any) -> dict[str, Any]:
+    """Parse query parameters; one that is missing would have too many records count."""
+    query = parse_params(name, value)
+    for parameter, found in query.items():
+        if found is None or found in NOTHING:
+            raise FsmInputError(f"query_params: {parameter} is {found}: its template has found nothing")
+    return query
 
 
 class FsmRecordSensor(FsmBaseSensor):
@@ -44,13 +56,19 @@ class FsmRecordSensor(FsmBaseSensor):
     :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
 
-    For the other arguments see :class:`~fsm_provider.sensors.base.FsmBaseSensor` and Airflow's
-    ``BaseSensorOperator``.
+    For other arguments see Airflow's ``BaseSensorOperator``.
 
     :return: ``fields`` of each record that counts, as a list of dictionaries.
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
+    option_parsers: ClassVar[OptionParsers] = {
+        "path": lambda _, path: parse_path(path),
+        "query_params": _parse_query,
+        "minimum_records": parse_count,
+        "fields": _parse_fields,
+        "max_pages": parse_count,
+    }
 
     def __init__(
         self,
@@ -62,13 +80,14 @@ class FsmRecordSensor(FsmBaseSensor):
         minimum_records: int | str = 1,
         fields: str | list[str] | tuple[str, ...] = ("id",),
         max_pages: int = 10_000,
+        failure_tolerance: timedelta | float = 600.0,
+        log_interval: timedelta | float | None = 3600.0,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        if kwargs.pop("deferrable", False):
-            raise FsmArgumentError(
-                "deferrable: should be False: a triggerer cannot run the predicate; use mode='reschedule'"
-            )
-        super().__init__(**kwargs)
+        super().__init__(
+            failure_tolerance=failure_tolerance, log_interval=log_interval, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.path = path
         self.predicate = predicate
         self.query_params = query_params
@@ -79,28 +98,29 @@ class FsmRecordSensor(FsmBaseSensor):
         with bad_arguments_are_refused():
             if not callable(predicate):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
-            check_path_if_known(path)
-            parse_count("max_pages", max_pages)
-            if is_known(minimum_records):
-                self._minimum()
-            if is_known(fields):
-                self._names()
-            if is_known(query_params):
-                self._query()
+            minimum = self.options(only_known=True).get("minimum_records", 1)
+            if single and minimum > 1:
+                raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
 
     def target(self, context: Context) -> str:
         """Describe the records."""
-        number = self._minimum()
+        number = self.options()["minimum_records"]
         records = "a record" if number == 1 else f"{number} records"
         name = getattr(self.predicate, "__name__", type(self.predicate).__name__)
         return f"{records} of {self.path} that {name} accepts"
 
     def poll(self, context: Context) -> PokeReturnValue:
         """List the records once."""
-        minimum, names = self._minimum(), self._names()
+        options = self.options()
+        minimum, names, query = options["minimum_records"], options["fields"], options["query_params"]
+        records = (
+            iter([self.hook.request("GET", self.path, query)])
+            if self.single
+            else self.hook.paginate(self.path, query, max_pages=self.max_pages)
+        )
         seen: set[str] = set()
         counted: dict[str, dict[str, Any]] = {}
-        for index, record in enumerate(self._records()):
+        for index, record in enumerate(records):
             identifier = self._identifier(record, names[0], index)
             key = str(identifier)  # the service has numbers as text too
             seen.add(key)
@@ -113,12 +133,6 @@ class FsmRecordSensor(FsmBaseSensor):
         text = f"{len(counted)} of {minimum} records, of {len(seen)} at {self.path}"
         self._missing = {"text": text, "found": list(counted.values())}
         return PokeReturnValue(is_done=False)
-
-    def _records(self) -> Iterator[Any]:
-        query = self._query()
-        if not self.single:
-            return self.hook.paginate(self.path, query, max_pages=self.max_pages)
-        return iter([self.hook.request("GET", self.path, query)])
 
     def _identifier(self, record: Any, field: str, index: int) -> int | str:
         where = f"index {index} of GET {self.path}"
@@ -150,23 +164,3 @@ class FsmRecordSensor(FsmBaseSensor):
             hint = f" of {kind.__module__}: put bool() around it" if kind.__name__.startswith("bool") else ""
             raise FsmInputError(f"{where} returned {kind.__name__}, not True or False{hint}")
         return accepted
-
-    def _minimum(self) -> int:
-        minimum = parse_count("minimum_records", self.minimum_records)
-        if self.single and minimum > 1:
-            raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
-        return minimum
-
-    def _names(self) -> tuple[str, ...]:
-        names = parse_names("fields", self.fields)
-        if not names:
-            raise FsmInputError("fields: is an empty list: name at least the field that identifies a record")
-        return names
-
-    def _query(self) -> dict[str, Any]:
-        """Return the query parameters; one that is missing would have too many records count."""
-        query = parse_params("query_params", self.query_params)
-        for name, value in query.items():
-            if value is None or value in NOTHING:
-                raise FsmInputError(f"query_params: {name} is {value}: its template has found nothing")
-        return query

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
-from io import RawIOBase
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 from uuid import uuid4
 
 from fsm_provider.state.task import Task, digest_for
@@ -28,41 +26,8 @@ BLOCK_SIZE = 5 * 2**20
 """Bytes of a file buffered in memory during such an upload: the smallest part that S3 accepts."""
 
 
-class StoredFile(NamedTuple):
-    """A stored file.
-
-    :param sha256: in hexadecimal digits.
-    :param size: in bytes.
-    """
-
-    sha256: str
-    size: int
-
-
 Target = tuple[BinaryIO, Callable[[], None], Callable[[], None]]
 """An open file, a function that gives it its name, and one that removes it."""
-
-
-class OpenedFile(RawIOBase):
-    """A file that is being written; it counts and hashes what is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self._file.write(content)
-        self._sha256.update(content)
-        self._size += len(content)
-        return len(content)
-
-    @property
-    def stored(self) -> StoredFile:
-        return StoredFile(self._sha256.hexdigest(), self._size)
 
 
 class AtomicFiles:
@@ -94,16 +59,16 @@ class AtomicFiles:
     ) -> None:
         self._clear()
 
-    def store(self, name: str, chunks: Iterable[bytes]) -> StoredFile:
-        """Write a file from chunks; see :meth:`open`."""
+    def store(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write a file from chunks, as :meth:`open` does; return its size in bytes."""
         with self.open(name) as file:
             for chunk in chunks:
                 file.write(chunk)
-        return file.stored
+            return file.tell()
 
     # Opened by its file system: a path would report the temporary name to lineage.
     @contextmanager
-    def open(self, name: str) -> Iterator[OpenedFile]:
+    def open(self, name: str) -> Iterator[BinaryIO]:
         """Write a file that appears, or replaces an older one, at the end of a block that raises nothing.
 
         :param name: its path in the folder.
@@ -112,7 +77,7 @@ class AtomicFiles:
         file, commit, discard = self._target(path)
         try:
             with file:
-                yield OpenedFile(file)
+                yield file
             commit()
         except BaseException:
             discard()

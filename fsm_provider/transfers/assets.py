@@ -10,7 +10,7 @@ from fsm_provider.operators.base import bad_arguments_are_refused, permanent_err
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.transfers.base import ExportResult
 
@@ -27,8 +27,23 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     records = "asset_dynamic_fields"
     template_fields: tuple[str, ...] = (*FsmExportOperator.template_fields, "query_params")
 
-    def __init__(self, *, query_params: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        destination: ObjectStoragePath | str,
+        object_storage_conn_id: str | None = None,
+        quote_formulas: bool | str = False,
+        query_params: dict[str, Any] | None = None,
+        fsm_conn_id: str = "fsm_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            destination=destination,
+            object_storage_conn_id=object_storage_conn_id,
+            quote_formulas=quote_formulas,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
+        )
         self.query_params = query_params
         with bad_arguments_are_refused():
             self.options(only_known=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_flag, parse_text
-from fsm_provider.operators.base import FsmOptionsOperator, OptionParsers
+from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
@@ -52,10 +52,9 @@ def _parse_file(name: str, value: Any) -> Any:
     return value
 
 
-class FsmObjectStorageOperator(FsmOptionsOperator):
+class FsmObjectStorageOperator(FsmBaseOperator):
     """Base of operators that write files to any storage that Airflow reaches.
 
-    :param destination: where to, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
     :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not
         name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
     """
@@ -125,8 +124,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
     do not have their column's type; the column is then null. In CSV (RFC 4180, UTF-8), null and empty text
     are both empty.
 
-    :param destination: the file, whose name ends in ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the
-        extra ``parquet``); see :class:`FsmObjectStorageOperator`, also for ``object_storage_conn_id``.
+    :param destination: the file, e.g. ``s3://bucket/forms.csv``, or an ``ObjectStoragePath``; it ends in
+        ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the extra ``parquet``) (templated).
     :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a formula: text
         that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return (templated).
     :return: the file's path, and how many rows and bytes.
@@ -165,7 +164,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
             files.open(path.name) as file,
         ):
             format.write(file, buffer.chunks())
+            size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
-        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=file.stored.size)
+        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)
         self.log.info("Exported %(rows)s rows, %(bytes)s bytes: %(path)s", exported)
         return exported

@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
-from io import BytesIO, RawIOBase
+from io import BytesIO
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic_core import to_json
 
@@ -62,7 +62,7 @@ def entries_for_forms(
     for form in forms:
         row = schema.row(form)
         created, updated = (str(row[column] or "") for column in columns)
-        yield Entry(_checked(form.id), created, updated, 1, encode(row))
+        yield Entry(form.id, created, updated, 1, encode(row))
 
 
 def entries_for_asset_fields(
@@ -71,13 +71,7 @@ def entries_for_asset_fields(
     """Yield an entry for each field, with a row for each value in each use, in the service's order."""
     for field in fields:
         rows = [schema.row(one) for one in one_of_each(field, "values", "used_by")]
-        yield Entry(_checked(field.dynamic_field_id), "", "", len(rows), b"".join(map(encode, rows)))
-
-
-def _checked(identifier: int) -> int:
-    if identifier.bit_length() > 63:
-        raise FsmResponseError(f"{identifier} is not exported: it has more than the 64 bits of an identifier")
-    return identifier
+        yield Entry(field.dynamic_field_id, "", "", len(rows), b"".join(map(encode, rows)))
 
 
 class SortBuffer:
@@ -169,7 +163,7 @@ class Format(NamedTuple):
     """How a row is encoded, and how a file of encoded rows is written; a chunk never splits a row."""
 
     encode: Callable[[Row], bytes]
-    write: Callable[[RawIOBase, Iterable[bytes]], None]
+    write: Callable[[BinaryIO, Iterable[bytes]], None]
 
 
 def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
@@ -222,12 +216,12 @@ def _csv_encoder(quote_formulas: bool) -> Callable[[Row], bytes]:
     return encode_quoted if quote_formulas else encode
 
 
-def _write_chunks(file: RawIOBase, chunks: Iterable[bytes]) -> None:
+def _write_chunks(file: BinaryIO, chunks: Iterable[bytes]) -> None:
     for chunk in chunks:
         file.write(chunk)
 
 
-def _write_parquet(file: RawIOBase, schema: Schema, chunks: Iterable[bytes]) -> None:
+def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[bytes]) -> None:
     """Write a row group for each chunk of JSON lines."""
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import json, parquet

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.api.validation import (
     MAX_PDF_BYTES,
     MAX_PDF_SECONDS,
@@ -21,7 +20,8 @@ from fsm_provider.api.validation import (
     parse_time,
 )
 from fsm_provider.operators.base import (
-    FsmFormFilterOperator,
+    ALL_FILTERS,
+    FormFilterArguments,
     OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
@@ -32,7 +32,7 @@ from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectS
 from fsm_provider.transfers.pdf_paths import PathTemplate
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
@@ -60,8 +60,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
     :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
         bare ids, as a list, the output of another task, or a template that gives JSON (templated).
-    :param destination: the folder; see :class:`~fsm_provider.transfers.base.FsmObjectStorageOperator`,
-        also for ``object_storage_conn_id``.
+    :param destination: the folder, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
     :param path_template: path of a PDF in the folder (templated), with ``{form_id}`` and ``{version}``
         (required), ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is
         ``lastUpdatedOnDateTime``.
@@ -98,14 +97,22 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         self,
         *,
         forms: Any,
+        destination: ObjectStoragePath | str,
+        object_storage_conn_id: str | None = None,
         path_template: str = PDF_PATHS,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
         max_seconds: int | str = MAX_PDF_SECONDS,
         allow_private_addresses: bool | str = False,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            destination=destination,
+            object_storage_conn_id=object_storage_conn_id,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
+        )
         self.forms = forms
         self.path_template = path_template
         self.max_concurrency = max_concurrency
@@ -161,13 +168,12 @@ def _parse_bound(name: str, value: Any) -> datetime | None:
     return None if value is None else parse_time(name, value)
 
 
-class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
+class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """Export completed forms, one row each.
 
     :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. It is sorted by
     ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that was updated
-    last is written. The filters are those of :class:`~fsm_provider.operators.base.FsmFormFilterOperator`,
-    and two more, which are applied here rather than by the service:
+    last is written. Two filters are applied here rather than by the service:
 
     :param created_before: created before this time: ISO 8601 text or a ``datetime``, UTC if without a zone
         (templated).
@@ -180,7 +186,7 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
-        *FORM_FILTERS,
+        *ALL_FILTERS,
         *("query_params", "created_before", "updated_before", "include_pdf_url"),
     )
     option_parsers: ClassVar[OptionParsers] = {
@@ -193,16 +199,47 @@ class FsmFormsToObjectStorageOperator(FsmExportOperator, FsmFormFilterOperator):
     def __init__(
         self,
         *,
+        destination: ObjectStoragePath | str,
+        object_storage_conn_id: str | None = None,
+        property_id: int | str | None = None,
+        job_id: int | str | None = None,
+        created_since: datetime | str | None = None,
         created_before: datetime | str | None = None,
+        updated_since: datetime | str | None = None,
         updated_before: datetime | str | None = None,
+        form_category: str | None = None,
+        form_name_id: int | str | None = None,
+        created_by_type: str | None = None,
+        created_by_id: int | str | None = None,
+        form_names: str | list[str] | None = None,
+        query_params: dict[str, Any] | None = None,
         include_pdf_url: bool | str = False,
+        quote_formulas: bool | str = False,
+        fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            destination=destination,
+            object_storage_conn_id=object_storage_conn_id,
+            quote_formulas=quote_formulas,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
+        )
+        self.property_id = property_id
+        self.job_id = job_id
+        self.created_since = created_since
+        self.updated_since = updated_since
+        self.form_category = form_category
+        self.form_name_id = form_name_id
+        self.created_by_type = created_by_type
+        self.created_by_id = created_by_id
+        self.form_names = form_names
+        self.query_params = query_params
         self.created_before = created_before
         self.updated_before = updated_before
         self.include_pdf_url = include_pdf_url
         with bad_arguments_are_refused():
+            self.check_filters()
             self._check_windows(only_known=True)
 
     def execute(self, context: Context) -> ExportResult:

@@ -222,17 +222,13 @@ class PdfTransfer:
             reason = f"form {item.form.id}: {name}: {type(error).__name__}: {error}"
             for one in same:
                 one.fail(FsmStorageError(reason))
-        except BaseException:
-            self.interrupt()
-            raise
         if not item.needs_lookup:
             self._log(item)
 
     def _fetch(self, name: str, form: Form) -> int:
-        stored = self._hook.client.download_pdf(
+        return self._hook.client.download_pdf(
             form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
         )
-        return stored.size
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:

@@ -118,12 +118,10 @@ def test_properties_and_jobs_may_be_lists_in_any_spelling(arguments, places):
         ({"form_names": ["Gas \ud83d"]}, "form_names"),
         ({"name": "Gas \ud83d"}, "name"),
         ({"name": None}, "name"),
-        ({"name": 5}, "name"),
         ({"fsm_conn_id": None}, "fsm_conn_id"),
-        ({"fsm_conn_id": 5}, "fsm_conn_id"),
-        ({"query_params": {"since": AT}}, "query_params: since"),
-        ({"query_params": {"limit": float("nan")}}, "query_params: limit"),
-        ({"query_params": {("a", "b"): "c"}}, "query_params: \\('a', 'b'\\)"),
+        ({"query_params": {"since": AT}}, "query_params"),
+        ({"query_params": {"limit": float("nan")}}, "query_params"),
+        ({"query_params": {("a", "b"): "c"}}, "query_params"),
         ({"query_params": ["since"]}, "query_params"),
     ],
 )
@@ -163,11 +161,12 @@ def test_a_uri_without_a_connection_or_a_path_is_refused(uri):
 
 
 def reference(identifier, updated="2026-01-31T08:00:00Z", **fields):
-    return {"id": identifier, "lastUpdatedOnDateTime": updated, **fields}
+    return {"id": identifier, "lastUpdatedOnDateTime": updated, "fsm_conn_id": "fsm_default", **fields}
 
 
 def event(*references, minute=0):
-    extra = {"from_trigger": True, "payload": {"forms": list(references)}}
+    payload = {"asset_name": "any", "question": {"fsm_conn_id": "fsm_default"}, "forms": list(references)}
+    extra = {"from_trigger": True, "payload": payload}
     return SimpleNamespace(timestamp=AT + timedelta(minutes=minute), extra=extra)
 
 

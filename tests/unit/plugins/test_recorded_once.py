@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from fsm_provider.plugins.webhooks import events
 from fsm_provider.plugins.webhooks.events import record_delivery
 from fsm_provider.plugins.webhooks.signature import DeliveryIdentity
 from fsm_provider.storage.lineage import uri_for_records
@@ -65,6 +66,15 @@ def test_a_delivery_in_several_threads_at_once_is_accepted_once():
     for number in range(10):
         found = sorted(outcome for sent, outcome in outcomes if sent == number)
         assert found == ["accepted"] + ["repeated"] * 7
+
+
+def test_a_delivery_that_another_process_has_recorded_is_a_repeat(monkeypatch):
+    assert record(1) == "accepted"
+    with monkeypatch.context() as other_process:
+        other_process.setattr(events, "_read", {})
+        assert [record(1), record(2)] == ["repeated", "accepted"]
+
+    assert [record(1), record(2)] == ["repeated"] * 2
 
 
 def test_assets_have_deliveries_of_their_own(asset):

@@ -498,7 +498,6 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         ({"poke_interval": 0.5}, "poke_interval"),
         ({"failure_tolerance": -1}, "failure_tolerance"),
         ({"log_interval": 0.5}, "log_interval"),
-        ({"created_since": "2026-03-01"}, "created_since"),
         ({"since": "yesterday"}, "since"),
         ({"since": "0001-01-01T00:00:00+01:00"}, "since"),
         ({"minimum_forms": 0}, "minimum_forms"),

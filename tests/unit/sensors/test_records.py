@@ -202,7 +202,6 @@ def test_mapped_tasks_have_the_predicate(service):
         ({"failure_tolerance": -1}, "failure_tolerance"),
         ({"failure_tolerance": float("nan")}, "failure_tolerance"),
         ({"log_interval": float("nan")}, "log_interval"),
-        ({"deferrable": True}, "deferrable"),
         ({"path": "forms"}, "path"),
         ({"path": "/forms?jobID=7"}, "path"),
         ({"path": None}, "path"),
@@ -230,7 +229,6 @@ def test_deferrable_as_a_default_of_the_dag_is_for_others(service):
 
     assert waiting.failure_tolerance == 5
     assert len(waiting.execute({})) == 1
-    assert sensor(deferrable=False).poke_interval == 60
 
 
 BOOL_OF_NUMPY = f"returned {numpy.bool_.__name__}, not True or False of numpy: put bool() around it"

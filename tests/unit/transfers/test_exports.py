@@ -278,14 +278,6 @@ def test_a_listing_that_fails_leaves_the_export_before_it(service, connect, stor
     assert contents(storage) == before
 
 
-def test_an_identifier_that_no_column_can_hold_is_an_error(service, connect, tmp_path):
-    service.add_form(id=2**63)
-    connect(service)
-
-    with pytest.raises(FsmError, match=f"{2**63} is not exported"):
-        export(tmp_path)
-
-
 def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tmp_path):
     uses = [
         {"scope": "standard", "fieldKey": "make", "fieldDescription": "Make"},

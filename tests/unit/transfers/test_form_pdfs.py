@@ -1,6 +1,5 @@
 """PDFs of forms in a storage: which are fetched, under which names, and one outcome for each."""
 
-import hashlib
 import json
 import logging
 import os
@@ -475,9 +474,8 @@ def test_values_lead_to_no_other_folder(service, on_disk):
         ("path_template", "{form_name}{form_id}-{version}.pdf", "should be separated"),
         ("path_template", "{form_id}{version}.pdf", "should be separated"),
         ("path_template", "{form_name}1{form_id}-{version}.pdf", "should be separated"),
-        ("path_template", "{form_name}-{form_id}-{property_id}-{version}.pdf", "on one side only"),
         ("path_template", "{form}/{form_id}/{version}", "form is none of property_id, job_id"),
-        ("path_template", "{form_id}/{version:.4}", "without : or !"),
+        ("path_template", "{form_id}/{version:.4}", "version:.4 is none of"),
         ("path_template", "{form_id.__class__}/{version}", "form_id.__class__ is none of"),
         ("path_template", "{form_id}/{}/{version}", "an empty field is none of"),
         ("path_template", "{form_id}/{version", "path_template: "),
@@ -524,10 +522,10 @@ def test_the_hook_stores_one_file(service, stored):
     form = service.add_form()
     content = service.pdf(form["id"])
 
-    file = FsmHook().download_form_pdf(form, stored.folder / "deep" / "a.pdf")
+    size = FsmHook().download_form_pdf(form, stored.folder / "deep" / "a.pdf")
 
     assert stored.files == {"deep/a.pdf": content}
-    assert file == (hashlib.sha256(content).hexdigest(), len(content))
+    assert size == len(content)
 
 
 def test_the_hook_takes_a_record_with_a_value_of_another_type(service, stored):

@@ -47,18 +47,3 @@ def test_values_that_begin_alike_have_paths_of_their_own():
     for name in names:
         unquote(name.partition("!")[0], errors="strict" if "x" in name else "replace")
         assert "%" not in name.partition("!")[0][-2:]
-
-
-def test_a_name_of_many_values_fits_a_storage_and_keeps_its_suffix():
-    text = "\u5bb6\u5bb6/{form_name}-{form_name}-{property_id}-{form_id}-{version}.pdf"
-    long = {"propertyID": "p" * 99, "jobDetails": {"jobID": 7}, "links": None}
-
-    paths = [path_for(text, formName="n" * 90 + end, **long) for end in ("a", "b")]
-
-    assert len(set(paths)) == 2
-    for path in paths:
-        folder, name = path.split("/")
-        assert folder == "\u5bb6\u5bb6"
-        assert len(name) <= 255
-        assert name.endswith(".pdf")
-        assert "!" in name
