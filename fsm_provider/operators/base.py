@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import refuse_none
+from fsm_provider.api.validation import close_names, refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ class FsmBaseOperator(BaseOperator):
     """A parser for each option, called with its name and its value, which may have been a template."""
 
     def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        try:
+            super().__init__(**kwargs)
+        except (TypeError, AirflowException):
+            if unknown := _unknown_arguments(type(self), kwargs):
+                raise FsmArgumentError(unknown) from None
+            raise
         self.fsm_conn_id = fsm_conn_id
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
@@ -59,12 +65,31 @@ class FsmBaseOperator(BaseOperator):
             return content
         return super().render_template(content, context, jinja_env, seen_oids)
 
+    @classmethod
+    def argument_with(cls, name: str) -> str | None:
+        """Return the argument that a field belongs in, such as a job's."""
+        return None
+
     @cached_property
     def hook(self) -> FsmHook:
         """The hook, imported only when a task runs."""
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
+
+
+def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
+    constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
+    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
+    problems = []
+    for name in sorted(set(given) - known):
+        hint = ""
+        if place := operator.argument_with(name):
+            hint = f": it belongs in {place}"
+        elif close := close_names(name, known):
+            hint = f": did you mean {close}?"
+        problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
+    return "; ".join(problems)
 
 
 class FormFilterArguments:

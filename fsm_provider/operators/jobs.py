@@ -170,6 +170,13 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.check_keys({"key": key})
             check(JobRequest, _known_part(self._request()), "")
 
+    @classmethod
+    def argument_with(cls, name: str) -> str | None:
+        from fsm_provider.api.payloads import JobRequest
+        from fsm_provider.api.validation import place_inside
+
+        return place_inside(JobRequest, (name,))
+
     def execute(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check
 

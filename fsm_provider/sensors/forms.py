@@ -130,6 +130,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if since is not None and is_known(since):
                 parse_time("since", since)
 
+    @classmethod
+    def argument_with(cls, name: str) -> str | None:
+        """Return the argument that stands for another operator's."""
+        return "since" if name == "created_since" else None
+
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, *args: Any, **kwargs: Any
     ) -> None:

@@ -177,7 +177,7 @@ FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerR
     ),
     Mistake(
         "unknown_argument",
-        ("Invalid arguments were passed to FsmFormSensor", "form_name"),
+        ("form_name: is not an argument of FsmFormSensor", "did you mean form_names"),
         tasks="""FsmFormSensor(task_id="wait", form_name="Gas Safety Record")""",
         breaks_import=True,
     ),

@@ -1,0 +1,58 @@
+"""Arguments that an operator does not have."""
+
+import pickle
+
+import pytest
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.operators.jobs import FsmCreateJobOperator
+from fsm_provider.sensors.forms import FsmFormSensor
+
+
+@pytest.mark.parametrize(
+    ("typed", "close"),
+    [
+        ("form_name", "form_names or form_name_id"),
+        ("poll_interval", "poke_interval or log_interval"),
+        ("jobid", "job_id or job"),
+        ("retry_dellay", "retry_delay or max_retry_delay"),
+    ],
+)
+def test_an_argument_that_does_not_exist_is_named_with_those_that_are_close(typed, close):
+    with pytest.raises(FsmInputError) as refused:
+        FsmFormSensor(task_id="task", **{typed: 1})
+
+    assert str(refused.value) == f"{typed}: is not an argument of FsmFormSensor: did you mean {close}?"
+    assert refused.value.__suppress_context__
+
+
+def test_each_argument_that_does_not_exist_is_named():
+    with pytest.raises(FsmInputError) as refused:
+        FsmCreateJobOperator(
+            task_id="task", property_id=7, job={}, notes="canary", keys="canary", customerReference=5, x=1
+        )
+
+    assert str(refused.value) == (
+        "customerReference: is not an argument of FsmCreateJobOperator: it belongs in job; "
+        "keys: is not an argument of FsmCreateJobOperator: did you mean key?; "
+        "notes: is not an argument of FsmCreateJobOperator: it belongs in job; "
+        "x: is not an argument of FsmCreateJobOperator"
+    )
+
+
+def test_the_error_comes_back_from_another_process():
+    with pytest.raises(FsmInputError) as refused:
+        FsmFormSensor(task_id="task", form_name=1)
+
+    back = pickle.loads(pickle.dumps(refused.value))
+
+    assert type(back) is type(refused.value)
+    assert str(back) == str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"retries": "many"}, {"trigger_rule": "never"}])
+def test_an_argument_of_airflows_that_is_wrong_is_airflows_error(wrong):
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - another one in each version
+        FsmFormSensor(task_id="task", **wrong)
+
+    assert "is not an argument" not in str(refused.value)
