@@ -14,7 +14,7 @@ from tests.newcomer.mistakes import MISTAKES, Mistake
 from tests.system.airflow_api import wait_until
 
 RUN_SECONDS = 240.0
-MAX_LENGTH = 400
+MAX_LENGTH = 600
 """Characters of a line that is a message."""
 TRACEBACK = "Traceback (most recent call last)"
 
