@@ -157,6 +157,9 @@ class Transport:
     def _body_of(self, response: requests.Response, succeeded: bool) -> bytes:
         """Return the decoded body of a response; of an error's, the beginning if it is large."""
         most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
+        length = response.headers.get("Content-Length", "")
+        if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
+            return bytes(response.raw.read())
         body = bytearray()
         while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
             body += chunk
