@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks``: measure, print one table, write JSON and a plot.
+"""``python -m tests.benchmarks``: measure, print one table, write JSON.
 
 A goal that is missed is reported; work that was not done as asked fails the command.
 """
@@ -12,40 +12,32 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from tests.benchmarks import plot, report
-from tests.benchmarks.case import QUICK, Case, Extent
-from tests.benchmarks.rounds import BenchmarkError, run_rounds
+from tests.benchmarks import report
+from tests.benchmarks.case import QUICK, BenchmarkError, Extent
+from tests.benchmarks.rounds import run_rounds
 from tests.benchmarks.server import running_service
-from tests.benchmarks.source import fingerprint
 from tests.processes import end_on_signals
 
-USUAL_CASES = ("listing", "jobs", "safety", "latency", "imports", "memory", "counts")
-CASES = (*USUAL_CASES, "bulk", "pdfs", "exports", "waiting", "triggerer_cpu", "detection")
-"""The last six take minutes a round: they are measured only where ``--only`` names them."""
+USUAL_CASES = ("listing", "jobs", "imports", "memory", "walk")
+CASES = (*USUAL_CASES, "bulk", "ledger", "pdfs", "exports", "waiting")
+"""The last five take minutes a round: they are measured only where ``--only`` names them."""
 
 
 def main() -> int:
     """Run what the command line asks for."""
     options = _options()
     end_on_signals()
-    if options.results:
-        outcome = report.merged([json.loads(file.read_text()) for file in options.results])
-    else:
-        try:
+    try:
+        if options.results:
+            outcome = report.merged([json.loads(file.read_text()) for file in options.results])
+        else:
             outcome = _measure(options)
-        except BenchmarkError as error:
-            print(error, file=sys.stderr)
-            return 1
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 1
     report.print_table(outcome)
-    written = [] if options.results else [options.json]
-    if outcome["costs"]:
-        picture = options.json.with_suffix(".png")
-        plot.draw(outcome["costs"], picture)
-        written.append(picture)
     if options.docs:
         report.write_results(outcome, options.docs)
-        written.append(options.docs)
-    print("written:", ", ".join(map(str, written)))
     return 0
 
 
@@ -53,30 +45,27 @@ def _measure(options: argparse.Namespace) -> report.Report:
     extent = QUICK if options.quick else Extent()
     rounds = options.rounds or (1 if options.quick else 5)
     chance = random.Random(options.seed)
-    run = report.describe_run(rounds, options.seed)
-    outcome = report.surroundings() | {"runs": [run], "rows": [], "costs": []}
+    source = report.fingerprint()
+    outcome = report.surroundings() | {"runs": [report.describe_run(rounds, options.seed)], "rows": []}
     print(f"seed {options.seed}", flush=True)
-    sizes = (*extent.sizes, extent.latency_pages, *(extent.exports if "exports" in options.only else ()))
-    jobs = extent.rows if "bulk" in options.only else extent.jobs
-    with running_service(max(sizes), jobs) as service:
+    pages = max(extent.exports) if "exports" in options.only else max(extent.sizes)
+    with running_service(pages, max(extent.jobs, extent.rows)) as service:
         for name in options.only:
-            case: Case = import_module(f"tests.benchmarks.{name}").CASE
+            case = import_module(f"tests.benchmarks.{name}")
             measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)
             outcome["rows"] += [row.as_json() for row in case.rows(extent, measured)]
-            outcome["costs"] += case.costs(extent, measured)
-            # What was measured is kept if a later benchmark fails.
+            # What was measured is kept if a later case fails.
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(outcome, indent=1) + "\n")
-            if fingerprint() != outcome["source"]:
-                raise BenchmarkError(
-                    f"{name}: fsm_provider or the benchmarks changed while they were measured"
-                )
+            if report.fingerprint() != source:
+                raise BenchmarkError(f"{name}: the source changed while it was measured")
+    print("written:", options.json)
     return outcome
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, help="rounds of each benchmark (default: 5; with --quick 1)")
+    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5; with --quick 1)")
     parser.add_argument(
         "--only",
         type=_names,
@@ -89,9 +78,7 @@ def _options() -> argparse.Namespace:
         "--seed", type=int, default=random.randrange(10**6), help="seed for the order of the processes"
     )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
-    parser.add_argument(
-        "--docs", type=Path, metavar="FILE", help="write the results into this page too, docs/tested.md"
-    )
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
     parser.add_argument(
         "--results",
         type=Path,

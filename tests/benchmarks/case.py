@@ -1,68 +1,88 @@
-"""The parts of a benchmark, and its parameters."""
+"""What a case is made of: what it measures, and the rows that the rounds come to.
+
+A case is a module with three functions: ``tasks(extent, port)`` names what one round measures, and gives the
+arguments; ``measure`` does one of them in a process of its own; ``rows(extent, rounds)`` gives the results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
 
-from tests.benchmarks.results import Round, Row
-from tests.benchmarks.rounds import Task
+Tasks = dict[str, dict[str, Any]]
+"""The arguments of ``measure``, by key."""
+Round = dict[str, Any]
+"""What each task of one round has measured, by the task's key."""
+
+
+class BenchmarkError(Exception):
+    """A measured process failed, or did not do the work that it was to be measured at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much work the benchmarks do.
+    """How much work the cases do.
 
     :param sizes: pages of the listings, ascending.
-    :param jobs: how many are created.
+    :param jobs: how many are created, and how many PDFs are stored.
     :param rows: of a large ledger.
-    :param latency_pages: pages of the listing with latency.
-    :param modes: whether forms are streamed, or collected in a list.
-    :param modules_per_folder: how many are imported; None: all.
     :param waits: how many triggers wait at once, ascending.
-    :param simulated: how many waits the simulated polls are for, ascending.
     :param wait_seconds: how long the waiting is measured.
-    :param sensors: how many wait on a real Airflow.
     :param exports: pages of the listings that are exported, ascending.
     """
 
     sizes: tuple[int, ...] = (10, 200, 1000)
     jobs: int = 1000
     rows: int = 10_000
-    latency_pages: int = 40
-    modes: tuple[str, ...] = ("stream", "collect")
-    modules_per_folder: int | None = None
     waits: tuple[int, ...] = (1000, 10_000)
-    simulated: tuple[int, ...] = (10_000, 100_000)
     wait_seconds: float = 8.0
-    sensors: int = 20
     exports: tuple[int, ...] = (1000, 10_000)
 
 
-QUICK = Extent(
-    sizes=(5, 40),
-    jobs=100,
-    rows=1000,
-    latency_pages=8,
-    modes=("stream",),
-    modules_per_folder=1,
-    waits=(20,),
-    simulated=(1000,),
-    wait_seconds=3.0,
-    sensors=3,
-    exports=(5, 40),
-)
+QUICK = Extent(sizes=(5, 40), jobs=100, rows=1000, waits=(20,), wait_seconds=3.0, exports=(5, 40))
 
 
-class Case(NamedTuple):
-    """A benchmark.
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the median of the rounds is held against, or each round."""
 
-    :param tasks: what one round measures, given the service's port.
-    :param rows: what the rounds come to.
-    :param costs: what single variants cost, for the plot.
-    """
+    at_most: float | None = None
+    at_least: float | None = None
+    never_above: float | None = None
 
-    tasks: Callable[[Extent, int], list[Task]]
-    rows: Callable[[Extent, Sequence[Round]], list[Row]]
-    costs: Callable[[Extent, Sequence[Round]], list[dict[str, Any]]] = lambda extent, rounds: []
+    def is_met_by(self, values: Sequence[float]) -> bool:
+        return (
+            (self.at_most is None or median(values) <= self.at_most)
+            and (self.at_least is None or median(values) >= self.at_least)
+            and (self.never_above is None or max(values) <= self.never_above)
+        )
+
+    def __str__(self) -> str:
+        if self.at_least is not None:
+            return f">= {self.at_least:g}"
+        if self.never_above is not None:
+            return f"max <= {self.never_above:g}"
+        return f"<= {self.at_most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a value of each round. The unit of a ratio is ``x``."""
+
+    section: str
+    what: str
+    unit: str
+    values: list[float]
+    goal: Goal | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "min": min(self.values),
+            "median": median(self.values),
+            "max": max(self.values),
+            "goal": str(self.goal) if self.goal else None,
+            "met": self.goal.is_met_by(self.values) if self.goal else None,
+        }

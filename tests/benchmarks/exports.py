@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import gzip
+import json
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from tests.benchmarks.case import Case, Extent
+from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.clients import connect, hide_simplejson, list_by_session
+from tests.benchmarks.memory import peak_mib, reset_peak, resident_mib
 from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
-from tests.benchmarks.resident import peak_mib, reset_peak, resident_mib
-from tests.benchmarks.results import Goal, Round, Row, ratios
-from tests.benchmarks.rounds import BenchmarkError, Task
-from tests.benchmarks.server import Service
+from tests.benchmarks.server import TOKEN, Service
+
+Export = Callable[[str, Path, str], Any]
+"""Given the base URL, a folder and the format."""
 
 _FORMATS = ("jsonl", "csv", "parquet")
-_OURS, _SCRIPT = "ours", "pandas"
-_LABELS = {
-    _OURS: "FsmFormsToObjectStorageOperator",
-    "dlt": "dlt, rest_api to filesystem",
-    _SCRIPT: "requests and pandas",
-}
+_OURS, _DLT, _SCRIPT = "FsmFormsToObjectStorageOperator", "dlt, rest_api to filesystem", "requests and pandas"
+_GOALS = {_DLT: Goal(at_most=0.4), _SCRIPT: Goal(at_most=1.0)}
 _MOST_OF_OTHERS = 1000
 """Pages, up to which all are measured in both orders: with more, a round would take half an hour."""
 
 
-def measure(port: int, variant: str, pages: int, format: str, shuffled: bool) -> dict[str, float]:
+def tasks(extent: Extent, port: int) -> Tasks:
+    runs = [
+        (exporter, pages, format, shuffled)
+        for pages in extent.exports
+        for shuffled in (False, True)
+        for exporter in _exporters(pages, shuffled)
+        for format in _FORMATS
+    ]
+    return {_key(*run): {"port": port, "run": run} for run in runs}
+
+
+def _exporters(pages: int, shuffled: bool) -> list[str]:
+    if pages <= _MOST_OF_OTHERS:
+        return [_OURS, _DLT, _SCRIPT]
+    return [_OURS] if shuffled else [_OURS, _SCRIPT]
+
+
+def _key(exporter: str, pages: int, format: str, shuffled: bool) -> str:
+    return f"{exporter}, {pages} pages{' in no order' if shuffled else ''} to {format}"
+
+
+def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
     """Export so many pages; give CPU seconds, and the peak above what was resident after importing."""
-    from tests.benchmarks.clients import exports
-
-    export, service = getattr(exports, variant)(), Service(port)
-    base_url = service.shuffled(pages) if shuffled else service.listing(0, pages)
-    with TemporaryDirectory(prefix="fsm-bench-") as name:
-        folder = Path(name)
+    exporter, pages, format, shuffled = run
+    export, service = _EXPORTERS[exporter](), Service(port)
+    base_url = service.url(0, pages, kind="shuffled" if shuffled else "pages")
+    with TemporaryDirectory(prefix="fsm-bench-") as folder:
         gc.collect()
-        floor, before = resident_mib(), _cpu()
+        floor, before = resident_mib(), sum(os.times()[:4])
         reset_peak()
-        began = time.perf_counter()
-        export(base_url, folder, format)
-        measured = {
-            "cpu": _cpu() - before,
-            "wall": time.perf_counter() - began,
-            "mib": peak_mib() - floor,
-        }
-        _check(folder, format, pages)
+        export(base_url, Path(folder), format)
+        measured = {"cpu": sum(os.times()[:4]) - before, "mib": peak_mib() - floor}
+        _check(Path(folder), format, pages)
     return measured
-
-
-def _cpu() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def _check(folder: Path, format: str, pages: int) -> None:
@@ -63,82 +72,107 @@ def _check(folder: Path, format: str, pages: int) -> None:
 
 
 def _identifiers(file: Path, format: str) -> list[int]:
-    from pyarrow import csv, json, parquet
+    from pyarrow import parquet
 
     if format == "parquet":
         return parquet.read_table(file, columns=["id"])["id"].to_pylist()
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
         if format == "jsonl":
-            table = json.read_json(content, json.ReadOptions(block_size=2**24))
-        else:
-            table = csv.read_csv(content, convert_options=csv.ConvertOptions(include_columns=["id"]))
-    return table["id"].to_pylist()
+            return [json.loads(line)["id"] for line in lines]
+        return [int(row["id"]) for row in csv.DictReader(lines)]
 
 
-def _variants(pages: int, shuffled: bool) -> list[str]:
-    if pages <= _MOST_OF_OTHERS:
-        return list(_LABELS)
-    return [_OURS] if shuffled else [_OURS, _SCRIPT]
+def _ours() -> Export:
+    import airflow.sdk  # noqa: F401
 
+    from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
+    from tests.unit.state_store import TaskInstance
 
-def _key(variant: str, pages: int, format: str, shuffled: bool) -> str:
-    return f"{variant} {pages} {format} {shuffled}"
-
-
-def _tasks(extent: Extent, port: int) -> list[Task]:
-    return [
-        Task(
-            _key(variant, pages, format, shuffled),
-            "exports:measure",
-            {"port": port, "variant": variant, "pages": pages, "format": format, "shuffled": shuffled},
+    def export(base_url: str, folder: Path, format: str) -> None:
+        connect("fsm", base_url)
+        operator = FsmFormsToObjectStorageOperator(
+            task_id="export", fsm_conn_id="bench", destination=f"{folder}/forms.{format}"
         )
-        for pages in extent.exports
-        for shuffled in (False, True)
-        for variant in _variants(pages, shuffled)
-        for format in _FORMATS
-    ]
+        operator.execute({"ti": TaskInstance()})
+
+    return export
 
 
-def _rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
+def _dlt() -> Export:
+    import dlt
+    from dlt.destinations import filesystem
+    from dlt.sources.rest_api import rest_api_source
+
+    def export(base_url: str, folder: Path, format: str) -> None:
+        paginator = {"type": "cursor", "cursor_path": "pagination.nextCursor", "cursor_param": "cursor"}
+        authorisation = {"type": "bearer", "token": TOKEN}
+        source = rest_api_source(
+            {
+                "client": {"base_url": base_url, "auth": authorisation, "paginator": paginator},
+                "resources": [{"name": "forms", "endpoint": {"path": "forms", "data_selector": "data"}}],
+            }
+        )
+        pipeline = dlt.pipeline(
+            "bench",
+            destination=filesystem(bucket_url=folder.as_uri()),
+            dataset_name="bench",
+            pipelines_dir=str(folder / "_dlt_pipelines"),
+        )
+        pipeline.run(source, loader_file_format=format)
+
+    return export
+
+
+def _pandas() -> Export:
+    """Make the script's export: every form in a list, the list in a frame, the frame in a file."""
+    hide_simplejson()
+    import pandas
+    import requests  # noqa: F401
+
+    def export(base_url: str, folder: Path, format: str) -> None:
+        frame = pandas.json_normalize(list(list_by_session(base_url)), sep="_")
+        for column in ("createdOnDateTime", "lastUpdatedOnDateTime"):
+            frame[column] = pandas.to_datetime(frame[column])
+        file = folder / f"forms.{format}"
+        if format == "jsonl":
+            frame.to_json(file, orient="records", lines=True, date_format="iso")
+        elif format == "csv":
+            frame.to_csv(file, index=False)
+        else:
+            frame.to_parquet(file, compression="zstd")
+
+    return export
+
+
+_EXPORTERS = {_OURS: _ours, _DLT: _dlt, _SCRIPT: _pandas}
+"""Importing what an export needs is apart from exporting, since memory is measured from there."""
+
+
+def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     return [
         row
         for pages in extent.exports
         for format in _FORMATS
         for shuffled in (False, True)
-        for row in _rows_for(rounds, pages, format, shuffled)
+        for row in _rows_of(rounds, pages, format, shuffled)
     ]
 
 
-def _rows_for(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
+def _rows_of(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
     forms = pages * FORMS_PER_PAGE
     section = f"{forms:,} forms{' in no order' if shuffled else ''} to {format}"
-    ours = _key(_OURS, pages, format, shuffled)
-    rows = []
-    for variant in _variants(pages, shuffled):
-        label = _LABELS[variant]
-        measured = [one[_key(variant, pages, format, shuffled)] for one in rounds]
-        held = Goal(at_most=200) if variant == _OURS else None
-        rows += [
-            Row(section, f"{label}, CPU a form", "us", [one["cpu"] / forms * 1e6 for one in measured]),
-            Row(section, f"{label}, wall", "s", [one["wall"] for one in measured]),
-            Row(
-                section, f"{label}, peak memory above imports", "MiB", [one["mib"] for one in measured], held
-            ),
+
+    def values(exporter: str, name: str) -> list[float]:
+        return [one[_key(exporter, pages, format, shuffled)][name] for one in rounds]
+
+    found = []
+    for exporter in _exporters(pages, shuffled):
+        cpu = values(exporter, "cpu")
+        found += [
+            Row(section, f"{exporter}, CPU a form", "us", [one / forms * 1e6 for one in cpu]),
+            Row(section, f"{exporter}, peak memory above imports", "MiB", values(exporter, "mib")),
         ]
-
-    def over(key: str) -> list[float]:
-        return ratios(rounds, ours, key, lambda task: task["cpu"])
-
-    for variant in _variants(pages, shuffled):
-        if variant != _OURS:
-            values = over(_key(variant, pages, format, shuffled))
-            rows.append(
-                Row(section, f"{_LABELS[_OURS]} / {_LABELS[variant]}, CPU", "x", values, Goal(at_most=1))
-            )
-    if shuffled:
-        values = over(_key(_OURS, pages, format, False))
-        rows.append(Row(section, f"{_LABELS[_OURS]}, in no order / in order, CPU", "x", values))
-    return rows
-
-
-CASE = Case(_tasks, _rows)
+        if exporter != _OURS:
+            ratios = [ours / other for ours, other in zip(values(_OURS, "cpu"), cpu, strict=True)]
+            found.append(Row(section, f"{_OURS} / {exporter}, CPU", "x", ratios, _GOALS[exporter]))
+    return found

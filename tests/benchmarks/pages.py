@@ -7,18 +7,19 @@ import random
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
+
+from fsm_provider.testing.wire import form_record, job_record, timestamp
 
 FORMS_PER_PAGE = 100
 _FIRST_FORM_ID = 1_000_000
 _FIRST_JOB_ID = 5_000_000
 _STRIDE = 7_368_787
 """Prime, so that its multiples reach each form once."""
+_URL = "https://api.example.com/v1"
 _EPOCH = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
 _STREETS = ("Station Road", "Victoria Terrace", "Mill Lane", "Orchard Close", "Queen's Drive", "Quay Street")
 _TOWNS = ("Sheffield", "Leicester", "Gateshead", "Kilmarnock", "Aberystwyth", "Lisburn")
-_PROVINCES = ("South Yorkshire", "Leicestershire", "Tyne and Wear", "East Ayrshire", "Ceredigion", "Antrim")
 _PEOPLE = ("Aisha Khan", "Tomasz Nowak", "Siân Hughes", "George Okafor", "Niamh O'Neill", "Priya Patel")
 _FORM_NAMES = ("Gas Safety Record", "Job Sign-off", "Warning Notice", "Boiler Service Checklist")
 _WORK = ("Annual boiler service", "No hot water, tenant at home after 15:00", "Replace thermocouple", "Leak")
@@ -26,12 +27,8 @@ _WORK = ("Annual boiler service", "No hot water, tenant at home after 15:00", "R
 
 def sum_of_form_ids(first_page: int, stop_page: int) -> int:
     """Give the sum of the identifiers on the pages from ``first_page`` up to ``stop_page``."""
-    return sum(
-        range(
-            _FIRST_FORM_ID + first_page * FORMS_PER_PAGE,
-            _FIRST_FORM_ID + stop_page * FORMS_PER_PAGE,
-        )
-    )
+    numbers = range(first_page * FORMS_PER_PAGE, stop_page * FORMS_PER_PAGE)
+    return sum(numbers) + len(numbers) * _FIRST_FORM_ID
 
 
 def forms_of_page(page: int) -> list[bytes]:
@@ -46,11 +43,15 @@ def numbers_of_page(page: int, stop_page: int, *, shuffled: bool = False) -> Ite
     return [number * _STRIDE % (stop_page * FORMS_PER_PAGE) for number in numbers] if shuffled else numbers
 
 
-def forms_by_now(start: int, every: int, numbers: Iterable[int] | None) -> list[bytes]:
-    """Render the completed forms of those jobs, or of all: job n at ``start`` + n x ``every`` ms."""
+def forms_by_now(start: int, every: int) -> list[bytes]:
+    """Render the forms that are completed: form n at ``start`` + n x ``every`` ms."""
     ended = max(0, int(time.time() * 1000) - start) // every
-    asked = range(1, ended + 1) if numbers is None else numbers
-    return [_completed(number, start + number * every) for number in asked if 0 < number <= ended]
+    forms = []
+    for number in range(1, ended + 1):
+        form = _form(number, random.Random(number))
+        at = timestamp(datetime.fromtimestamp((start + number * every) / 1000, UTC))
+        forms.append(_render(form | {"createdOnDateTime": at, "lastUpdatedOnDateTime": at}))
+    return forms
 
 
 def response(page: int, stop_page: int, forms: Iterable[bytes]) -> bytes:
@@ -59,7 +60,7 @@ def response(page: int, stop_page: int, forms: Iterable[bytes]) -> bytes:
     opening = {
         "meta": {
             "totalRecords": str(stop_page * FORMS_PER_PAGE),
-            "serverTime": _time(_EPOCH + timedelta(days=60, milliseconds=page)),
+            "serverTime": timestamp(_EPOCH + timedelta(days=60, milliseconds=page)),
         },
         "pagination": {
             "hasMore": "true" if more else "false",
@@ -89,112 +90,41 @@ def job_payload(property_id: int) -> dict[str, Any]:
 
 def job(property_id: int) -> bytes:
     """Render the job that is created on a property."""
-    chance = random.Random(property_id)
-    at = _EPOCH + timedelta(minutes=property_id)
-    contact = {"fullName": chance.choice(_PEOPLE), "mobile": f"07{chance.randrange(10**9):09}"}
-    contact |= {"telephone": f"01142{chance.randrange(10**6):06}", "email": f"c{property_id}@example.org"}
-    reminders: dict[str, Any] = {f"serviceReminderInstance{n}ID": chance.randrange(10**5) for n in (1, 2, 3)}
-    reminders |= {f"serviceReminderInstance{n}Name": f"Service {n}" for n in (1, 2, 3)}
-    dates = ("jobReportedDateTime", "expectedOnsiteDateTime", "expectedCompletionDateTime")
-    record = {
-        "id": job_id(property_id),
-        "createdOnDateTime": _time(at),
-        "createdByType": "user",
-        "createdByUserID": 17,
-        "createdByUser": chance.choice(_PEOPLE),
-        "lastUpdatedOnDateTime": _time(at),
-        "propertyID": property_id,
-        "customerContactID": str(chance.randrange(10**5)),
-        "customerContact": {"contactID": chance.randrange(10**5), **contact},
-        "siteContactID": str(chance.randrange(10**5)),
-        "siteContact": {"siteContactID": chance.randrange(10**5), **contact},
-        "description": chance.choice(_WORK),
-        "settingsJobDescriptionID": "42",
-        "jobType": 1,
-        **reminders,
-        "skills": [{"id": 1, "skill": "Gas"}, {"id": 2, "skill": "Oil"}],
-        "pipelineID": 2,
-        "pipelineName": "Reactive",
-        "stageID": 7,
-        "stageName": "To be scheduled",
-        "usersCurrentlyAssignedToJob": [{"id": 31, "fullName": chance.choice(_PEOPLE)}],
-        "contractID": chance.randrange(10**4),
-        "hasRelatedRecall": False,
-        "recallOfParentJobID": None,
-        "blameUserID": None,
-        "blameUser": None,
-        **{name: _time(at + timedelta(days=days)) for days, name in enumerate(dates)},
-        "tags": ["landlord", f"batch-{property_id % 7}"],
-        **job_payload(property_id),
-        "businessUnit": "Heating North",
-        "userGroup": "Gas engineers",
-        "status": "Open",
-        "completed": dict.fromkeys(
-            ("completedByID", "completedByUser", "completedByType", "completedOnDateTime")
-        ),
-        "closed": dict.fromkeys(
-            ("closedByID", "closedByUser", "closedByType", "closedOnDateTime", "closedOutcome", "focReason")
-        ),
-        "isJobOnHold": False,
-        "onHoldReasonID": None,
-        "onHoldReasonDescription": None,
-        "afterSalesCareFeedback": None,
-        "afterSalesCareComments": None,
-        "hasSLA": True,
-        "SLAType": "24 hours",
-        "SLAStatus": "Within",
-        "links": {
-            "self": f"https://api.example.com/v1/jobs/{job_id(property_id)}",
-            "property": f"https://api.example.com/v1/properties/{property_id}",
-            "appointments": f"https://api.example.com/v1/jobs/{job_id(property_id)}/appointments",
-        },
-    }
-    return _render(record)
-
-
-@cache
-def _completed(number: int, time_ms: int) -> bytes:
-    form = _form(number, random.Random(number))
-    at = _time(datetime.fromtimestamp(time_ms / 1000, UTC))
-    form["jobDetails"]["jobID"] = number
-    return _render(form | {"createdOnDateTime": at, "lastUpdatedOnDateTime": at})
+    record = job_record(
+        job_id(property_id),
+        property_id,
+        job_payload(property_id),
+        base_url=_URL,
+        now=_EPOCH + timedelta(minutes=property_id),
+    )
+    skills = [{"id": 1, "skill": "Gas"}, {"id": 2, "skill": "Oil"}]
+    return _render(record | {"skills": skills, "tags": ["landlord", f"batch-{property_id % 7}"]})
 
 
 def _form(number: int, chance: random.Random) -> dict[str, Any]:
     created = _EPOCH + timedelta(seconds=97 * number, milliseconds=chance.randrange(1000))
-    updated = created + timedelta(seconds=chance.randrange(90_000))
-    property_id, job_number = chance.randrange(10**4, 10**6), chance.randrange(10**5, 10**7)
-    place = chance.randrange(len(_TOWNS))
-    form_id = _FIRST_FORM_ID + number
-    return {
-        "id": form_id,
-        "createdOnDateTime": _time(created),
-        "lastUpdatedOnDateTime": _time(updated),
-        "createdByType": chance.choice(("user", "customer")),
-        "createdByID": str(chance.randrange(1, 5000)),
-        "createdByUser": chance.choice(_PEOPLE),
-        "propertyID": str(property_id),
-        "jobDetails": {
-            "jobID": job_number,
-            "jobDescription": f"{chance.choice(_WORK)}; order {chance.getrandbits(48):x}, ring tenant first",
-            "jobAddressLine1": f"{chance.randrange(1, 300)} {chance.choice(_STREETS)}",
-            "jobAddressLine2": f"Flat {chance.randrange(1, 60)}",
-            "jobAddressLine3": f"Block {chance.randrange(1, 20)}",
-            "jobTown": _TOWNS[place],
-            "jobProvince": _PROVINCES[place],
-            "jobPostcode": f"S{chance.randrange(1, 75)} {chance.randrange(1, 9)}QB",
-        },
-        "formName": chance.choice(_FORM_NAMES),
-        "formPDFURL": f"https://files.example.com/forms/{form_id}.pdf?signature={chance.getrandbits(256):064x}",
-        "links": {
-            "property": f"https://api.example.com/v1/properties/{property_id}",
-            "job": f"https://api.example.com/v1/jobs/{job_number}",
-        },
+    form = form_record(
+        _FIRST_FORM_ID + number,
+        job_id=chance.randrange(10**5, 10**7),
+        property_id=chance.randrange(10**4, 10**6),
+        form_name=chance.choice(_FORM_NAMES),
+        created=created,
+        updated=created + timedelta(seconds=chance.randrange(90_000)),
+        base_url=_URL,
+    )
+    form["createdByID"] = str(chance.randrange(1, 5000))
+    form["createdByUser"] = chance.choice(_PEOPLE)
+    form["formPDFURL"] += f"?signature={chance.getrandbits(256):064x}"
+    form["jobDetails"] |= {
+        "jobDescription": f"{chance.choice(_WORK)}; order {chance.getrandbits(48):x}, ring tenant first",
+        "jobAddressLine1": f"{chance.randrange(1, 300)} {chance.choice(_STREETS)}",
+        "jobAddressLine2": f"Flat {chance.randrange(1, 60)}",
+        "jobAddressLine3": f"Block {chance.randrange(1, 20)}",
+        "jobTown": chance.choice(_TOWNS),
+        "jobProvince": f"Province {chance.randrange(1, 20)}",
+        "jobPostcode": f"S{chance.randrange(1, 75)} {chance.randrange(1, 9)}QB",
     }
-
-
-def _time(time: datetime) -> str:
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return form
 
 
 def _render(value: Any) -> bytes:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from tests.benchmarks.source import fingerprint
-
 Report = dict[str, Any]
+
+_ROOT = Path(__file__).parents[2]
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PACKAGES = (
     "airflow-provider-fsm",
@@ -31,6 +31,15 @@ _PACKAGES = (
 )
 
 
+def fingerprint() -> str:
+    """Give a digest of what is measured: a run in which it changes measures two things as one."""
+    digest = hashlib.sha256()
+    for folder in ("fsm_provider", "tests/benchmarks"):
+        for file in sorted((_ROOT / folder).rglob("*.py")):
+            digest.update(str(file.relative_to(_ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def describe_run(rounds: int, seed: int) -> str:
     """Describe a run, so that it can be repeated."""
     command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
@@ -40,18 +49,17 @@ def describe_run(rounds: int, seed: int) -> str:
 def surroundings() -> Report:
     """Describe the machine and the versions."""
     return {
-        "source": fingerprint(),
         "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: version(name) for name in _PACKAGES},
     }
 
 
 def merged(reports: list[Report]) -> Report:
     """Put the results of several runs together; each keeps its date, command, rounds and seed."""
-    versions = {name: number for one in reports for name, number in one["versions"].items()}
-    together = {name: [item for one in reports for item in one[name]] for name in ("rows", "costs", "runs")}
-    return reports[0] | {"versions": versions} | together
+    rows = [row for one in reports for row in one["rows"]]
+    runs = [run for one in reports for run in one["runs"]]
+    return reports[0] | {"rows": rows, "runs": runs}
 
 
 def print_table(report: Report) -> None:
@@ -62,9 +70,9 @@ def print_table(report: Report) -> None:
         print(section)
         for row in rows:
             numbers = " ".join(f"{row[name]:8.2f}" for name in ("min", "median", "max"))
-            print(f"{row['what']:{width}}  {numbers} {row['unit']:7}  {_verdict(row)}".rstrip())
-    print(f"\n{report['machine']}, Python {report['python']}; {_versions(report)}")
-    print("\n".join([*report["runs"], _summary(report)]))
+            verdict = {True: "met", False: "MISSED", None: ""}[row["met"]]
+            print(f"{row['what']:{width}}  {numbers} {row['unit']:7}  {row['goal'] or ''} {verdict}".rstrip())
+    print("\n".join(["", _surroundings(report), *report["runs"], _summary(report)]))
 
 
 def write_results(report: Report, document: Path) -> None:
@@ -76,41 +84,23 @@ def write_results(report: Report, document: Path) -> None:
     tail = rest.partition(_END)[2]
     lines = "\n".join(_markdown(report))
     document.write_text(f"{head}{_BEGIN}\n{lines}\n{_END}{tail}")
+    print("written:", document)
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield f"{report['machine']}, Python {report['python']}; {_versions(report)}.  "
+    yield f"{_surroundings(report)}.  "
     for run in report["runs"]:
         yield f"{run.partition(', seed')[0]}.  "
-    yield f"{_summary(report).capitalize()}."
-    if report["costs"]:
-        yield from _costs(report["costs"])
+    yield f"{_summary(report)}."
     if missed := [row for row in report["rows"] if row["met"] is False]:
-        yield "\n| goal that is missed | median | goal |\n|---|---|---|"
+        yield "\n| goal that is missed | median | min to max | goal |\n|---|---|---|---|"
         yield from map(_line, missed)
 
 
 def _line(row: Report) -> str:
     unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
-    return f"| {row['section']}: {row['what']} | {row['median']:.2f}{unit} | {row['goal']} |"
-
-
-def _costs(costs: list[Report]) -> Iterator[str]:
-    sizes = sorted({cost["pages"] for cost in costs})
-    size = sizes[len(sizes) // 2]
-    yield f"\n| streaming {size} pages | CPU against requests.Session | forms per CPU second | connections |"
-    yield "|---|---|---|---|"
-    for cost in sorted(costs, key=lambda cost: median(cost["ratio"])):
-        if cost["pages"] == size:
-            per_second = 1000 / median(cost["us_per_form"])
-            ratio = f"{median(cost['ratio']):.2f}"
-            yield f"| {cost['label']} | {ratio} | {per_second:.0f}k | {cost['connections']:.0f} |"
-
-
-def _verdict(row: Report) -> str:
-    if row["goal"] is None:
-        return ""
-    return f"{row['goal']} {'met' if row['met'] else 'MISSED'}"
+    what, span = f"{row['section']}: {row['what']}", f"{row['min']:.2f} to {row['max']:.2f}"
+    return f"| {what} | {row['median']:.2f}{unit} | {span} | {row['goal'] or ''} |"
 
 
 def _summary(report: Report) -> str:
@@ -118,20 +108,11 @@ def _summary(report: Report) -> str:
     return f"{sum(held)} of {len(held)} goals met"
 
 
-def _versions(report: Report) -> str:
-    return ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+def _surroundings(report: Report) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    return f"{report['machine']}, Python {report['python']}; {versions}"
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU")

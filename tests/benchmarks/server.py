@@ -1,12 +1,10 @@
 """A service in a process of its own that does next to nothing but send bytes rendered beforehand.
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``, and
-``/shuffled/0/<stop>/...`` the same forms in no order;
-``.../forms/<id>/pdf`` is a PDF; ``.../properties/<id>/jobs`` takes jobs; ``/counts`` returns what came,
-without counting itself.
-``/growing/<start in ms>/<every ms>/<latency in ms>/forms`` lists, in one page, what is completed by now: the
-form of job n at start + n x every, n from 1. It takes ``jobID``; ``.../forms/<n>`` is 404 until then. A start
-of 0 is the one that ``/start/<ms>`` set last.
+``/shuffled/0/<stop>/0/forms`` the same forms in no order; ``.../forms/<id>/pdf`` is a PDF;
+``.../properties/<id>/jobs`` takes jobs; ``/counts`` returns what came, without counting itself.
+``/growing/<start in ms>/<every ms>/0/forms`` lists, in one page, what is completed by now: form n at
+start + n x every, n from 1; with ``jobID``, nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +21,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tests.benchmarks import pages
 
 TOKEN = "a-token-of-the-usual-length-0123456789"
+AUTHORISATION = {"Authorization": f"Bearer {TOKEN}"}
 _CURSOR = re.compile(rb"[?&]cursor=(\d+)")
-_JOB = re.compile(rb"[?&]jobID=(\d+)")
-_PDF = b"%PDF-1.4\n".ljust(20_000)
+_PDF = b"%PDF-1.4\n".ljust(20_000) + b"\n%%EOF\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-
-
-class Counts(NamedTuple):
-    """What a service has seen."""
-
-    connections: int
-    requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +37,17 @@ class Service:
 
     port: int
 
-    def listing(self, first: int, stop: int, latency_ms: int = 0) -> str:
-        """Give the base URL under which the forms of those pages are listed."""
-        return f"http://127.0.0.1:{self.port}/pages/{first}/{stop}/{latency_ms}"
+    def url(self, first: int, stop: int, latency_ms: int = 0, kind: str = "pages") -> str:
+        """Give the base URL of a listing."""
+        return f"http://127.0.0.1:{self.port}/{kind}/{first}/{stop}/{latency_ms}"
 
-    def shuffled(self, stop: int) -> str:
-        """Give the base URL under which the forms of the first pages are listed in no order."""
-        return f"http://127.0.0.1:{self.port}/shuffled/0/{stop}/0"
-
-    def growing(self, start: float, every: float, latency_ms: int = 0) -> str:
-        """Give the base URL under which job n has a form ``every`` x n seconds after ``start``.
-
-        A ``start`` of 0 is set later, by :meth:`start`.
-        """
-        return f"http://127.0.0.1:{self.port}/growing/{start * 1000:.0f}/{every * 1000:.0f}/{latency_ms}"
-
-    def start(self, start: float | None) -> None:
-        """Set the start of what grows; None: not yet."""
-        self._ask(f"/start/{2**53 if start is None else start * 1000:.0f}")
-
-    def counts(self) -> Counts:
-        """Return what has come so far."""
-        return Counts(*self._ask("/counts"))
-
-    def _ask(self, path: str) -> list[int]:
+    def counts(self) -> dict[str, int]:
+        """Return how many connections and requests have come so far."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request("GET", path)
-        response: list[int] = json.loads(connection.getresponse().read())
+        connection.request("GET", "/counts")
+        counts: dict[str, int] = json.loads(connection.getresponse().read())
         connection.close()
-        return response
+        return counts
 
 
 @contextmanager
@@ -102,7 +74,6 @@ class _Server(socketserver.ThreadingTCPServer):
         self.jobs = [pages.job(property_id) for property_id in range(job_count)]
         self.connections = 0
         self.requests = 0
-        self.start_ms = 2**53
 
 
 class _Connection(socketserver.BaseRequestHandler):
@@ -111,17 +82,17 @@ class _Connection(socketserver.BaseRequestHandler):
     def setup(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
-        self._is_counted = False
+        self._is_first = True
 
     def handle(self) -> None:
         while target := self._next_target():
             if target == b"/counts":
-                self._respond(200, json.dumps([self.server.connections, self.server.requests]).encode())
-            elif target.startswith(b"/start/"):
-                self.server.start_ms = int(target.rpartition(b"/")[2])
-                self._respond(200, b"[]")
+                counts = {"connections": self.server.connections, "requests": self.server.requests}
+                self._respond(200, json.dumps(counts).encode())
             else:
-                self._count()
+                self.server.requests += 1
+                self.server.connections += self._is_first
+                self._is_first = False
                 self._serve(target)
 
     def _next_target(self) -> bytes | None:
@@ -150,11 +121,8 @@ class _Connection(socketserver.BaseRequestHandler):
         _, kind, first, stop, latency_ms, *rest = path.split("/")
         time.sleep(int(latency_ms) / 1000)
         if kind == "growing":
-            job = _JOB.search(target)
-            numbers = [int(rest[1])] if rest[1:] else [int(job[1])] if job else None
-            forms = pages.forms_by_now(int(first) or self.server.start_ms, int(stop), numbers)
-            found = 404 if rest[1:] and not forms else 200
-            self._respond(found, pages.response(0, 1, forms))
+            forms = [] if b"jobID=" in target else pages.forms_by_now(int(first), int(stop))
+            self._respond(200, pages.response(0, 1, forms))
         elif rest[-1] == "pdf":
             self._respond(200, _PDF)
         elif rest[0] == "forms":
@@ -165,12 +133,6 @@ class _Connection(socketserver.BaseRequestHandler):
             self._respond(200, pages.response(page, int(stop), forms))
         else:
             self._respond(201, self.server.jobs[int(rest[1])])
-
-    def _count(self) -> None:
-        self.server.requests += 1
-        if not self._is_counted:
-            self._is_counted = True
-            self.server.connections += 1
 
     def _respond(self, status: int, body: bytes) -> None:
         head = (

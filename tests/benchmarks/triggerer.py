@@ -1,19 +1,28 @@
-"""Airflow's own runner of triggers in this process: its loop and its shared streams, but no supervisor."""
+"""Airflow's own runner of triggers in this process: with its loop, but no supervisor and no database."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import structlog
 from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models import Connection
+from airflow.providers.http.triggers.http import HttpEventTrigger
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tests.benchmarks.rounds import BenchmarkError
+from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.polling.waits import Deferral
+from fsm_provider.triggers.forms import FsmFormTrigger
+from tests.benchmarks.case import BenchmarkError
+from tests.benchmarks.server import AUTHORISATION
+from tests.benchmarks.waiting import HTTP, INTERVAL, NOTHING
 
 _PROBE_SECONDS = 0.005
 
@@ -22,14 +31,13 @@ class Runner(TriggerRunner):
     """Runs triggers that are given to it here rather than by Airflow's database."""
 
     async def init_comms(self) -> None:
-        """Run without a supervisor."""
         forever = asyncio.create_task(asyncio.Event().wait())
         self.comms_decoder: Any = SimpleNamespace(_reader_task=forever)
 
     async def sync_state_to_supervisor(self, finished_ids: list[int]) -> None:
-        """Do nothing."""
+        pass
 
-    def add(self, number: int, trigger: Any) -> None:
+    def add(self, number: int, trigger: BaseTrigger) -> None:
         """Start a trigger as ``create_triggers`` does."""
         self.triggers[number] = {
             "task": asyncio.create_task(self.run_trigger(number, trigger), name=f"wait {number}"),
@@ -39,13 +47,19 @@ class Runner(TriggerRunner):
         }
 
     def check(self, count: int) -> None:
-        """Check that so many wait, and none has fired or failed.
-
-        :raises BenchmarkError: otherwise.
-        """
+        """Raise where another number waits: a trigger has fired or failed."""
         waiting = [one for one in self.triggers.values() if not one["task"].done() and not one["events"]]
         if len(waiting) != count:
             raise BenchmarkError(f"{len(waiting)} of {count} triggers wait")
+
+
+class _Nothing(BaseTrigger):
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}._Nothing", {}
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        await asyncio.Event().wait()
+        yield TriggerEvent(None)
 
 
 @asynccontextmanager
@@ -59,22 +73,52 @@ async def running() -> AsyncIterator[Runner]:
     try:
         yield runner
     finally:
-        tasks = [one["task"] for one in runner.triggers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        waits = [one["task"] for one in runner.triggers.values()]
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
         runner.stop = True
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
 
 
-async def start(runner: Runner, make: Callable[[int], Any], numbers: range, within: float) -> None:
-    """Start triggers, spread over so many seconds."""
+async def start(runner: Runner, trigger: str, jobs: range) -> None:
+    """Start the waits at once; those that poll by themselves, spread over an interval."""
     began = time.monotonic()
-    for done, number in enumerate(numbers):
-        runner.add(number, make(number))
-        if (early := began + within * done / len(numbers) - time.monotonic()) > 0:
-            await asyncio.sleep(early)
+    for done, job in enumerate(jobs):
+        runner.add(job, _trigger(trigger, job))
+        due = began + INTERVAL * done / len(jobs)
+        if trigger == HTTP and due > time.monotonic():
+            await asyncio.sleep(due - time.monotonic())
+
+
+def _trigger(trigger: str, job: int) -> BaseTrigger:
+    """Make a trigger that waits for the form of a job, as a sensor that has just found nothing."""
+    if trigger == NOTHING:
+        return _Nothing()
+    if trigger == HTTP:
+        return HttpEventTrigger(
+            response_check_path="tests.benchmarks.checks.has_form",
+            http_conn_id="bench",
+            endpoint="forms",
+            headers=AUTHORISATION,
+            data={"jobID": str(job)},
+            poll_interval=INTERVAL,
+        )
+    now = time.time()
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    service = settings_from(Connection.get_connection_from_secrets("bench")).service
+    return FsmFormTrigger(
+        fsm_conn_id="bench",
+        filters={"job_id": str(job), "created_since": today.isoformat()},
+        minimum_forms=1,
+        form_names=[],
+        query_params=None,
+        poll_interval=INTERVAL,
+        failure_tolerance=600.0,
+        log_interval=3600.0,
+        wait=Deferral(service, now, now + 86_400.0, None, now, []).as_dict(),
+    )
 
 
 async def lags(seconds: float) -> list[float]:

@@ -1,65 +1,102 @@
-"""Count the files and functions of the package that one job passes on its way to the wire and back.
+"""Files and functions of the package that one job, one poke of a sensor, and one PDF pass.
 
-``python -m tests.benchmarks.walk`` runs ``FsmCreateJobOperator.execute`` against the fake service, once to
-import everything, and then traced.
+``python -m tests.benchmarks.walk`` lists them.
 """
 
-import json
+from __future__ import annotations
+
 import os
 import sys
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parents[2] / "fsm_provider"
+from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
+
+_PACKAGE = Path(__file__).parents[2] / "fsm_provider"
+_GOALS = {"job": (18, 100), "poke": (16, 100), "PDF": (18, 120)}
 
 
-def traced(call: Any) -> dict[str, set[str]]:
-    """Return the functions of the package that a call runs, in all threads, by file."""
+def tasks(extent: Extent, port: int) -> Tasks:
+    return {what: {"what": what} for what in _GOALS}
+
+
+def measure(what: str) -> dict[str, int]:
+    passed = _walk(what)
+    return {"files": len(passed), "functions": sum(map(len, passed.values()))}
+
+
+def _walk(what: str) -> dict[str, set[str]]:
+    """Execute the operator twice, against the fake service: to import everything, and then traced."""
+    from fsm_provider.operators.jobs import FsmCreateJobOperator
+    from fsm_provider.sensors.forms import FsmFormSensor
+    from fsm_provider.testing import FakeFieldService
+    from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+    from tests.unit.state_store import MemoryStateStore, context_for
+
+    with FakeFieldService() as service, tempfile.TemporaryDirectory() as folder:
+        os.environ["AIRFLOW_CONN_FSM_DEFAULT"] = service.connection_json()
+        passed: dict[str, set[str]] = {}
+        for run_id in ("first", "second"):
+            form = service.add_form(job_id=7)
+            operators: dict[str, Any] = {
+                "job": FsmCreateJobOperator(task_id="task", property_id=7, job={"notes": run_id}),
+                "poke": FsmFormSensor(task_id="task", job_id=7, since=datetime.now(UTC) - timedelta(hours=1)),
+                "PDF": FsmFormPdfsToObjectStorageOperator(task_id="task", forms=[form], destination=folder),
+            }
+            context = context_for(MemoryStateStore(), run_id=run_id)
+            passed = _traced(operators[what].execute, context)
+    return passed
+
+
+def _traced(call: Callable[[Any], Any], argument: Any) -> dict[str, set[str]]:
+    """Give the functions of the package that a call runs, in all threads, by file."""
     passed: dict[str, set[str]] = defaultdict(set)
 
     def trace(frame: Any, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(str(PACKAGE)) and "/testing/" not in file:
+        if event == "call" and file.startswith(str(_PACKAGE)) and "/testing/" not in file:
             name = frame.f_code.co_qualname
             if not name.endswith(">"):  # a comprehension, a lambda, or a module
-                passed[str(Path(file).relative_to(PACKAGE))].add(name)
+                passed[str(Path(file).relative_to(_PACKAGE))].add(name)
 
     threading.setprofile(trace)
     sys.setprofile(trace)
     try:
-        call()
+        call(argument)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
     return passed
 
 
-def main() -> None:
-    """Print the walk of a job in Airflow's store and in SQLite."""
+def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
+    return [
+        Row(
+            f"what a {what} passes",
+            name,
+            "",
+            [measured[what][name] for measured in rounds],
+            Goal(at_most=goal),
+        )
+        for what, goals in _GOALS.items()
+        for name, goal in zip(("files", "functions"), goals, strict=True)
+    ]
+
+
+def _main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ["AIRFLOW_HOME"] = home
-        os.environ["AIRFLOW_CONN_LEDGER"] = json.dumps({"conn_type": "sqlite", "host": f"{home}/ledger.db"})
-        from fsm_provider.operators.jobs import FsmCreateJobOperator
-        from fsm_provider.testing import FakeFieldService
-        from tests.unit.state_store import MemoryStateStore, context_for
-
-        with FakeFieldService() as service:
-            for extra in ({}, {"state_conn_id": "ledger"}):
-                connection = service.connection()
-                connection["extra"] |= extra
-                os.environ["AIRFLOW_CONN_FSM_DEFAULT"] = json.dumps(connection)
-                for run_id in ("first", "second"):
-                    operator = FsmCreateJobOperator(task_id="create", property_id=7, job={"notes": run_id})
-                    context = context_for(MemoryStateStore(), run_id=run_id)
-                    passed = traced(lambda o=operator, c=context: o.execute(c))
-                functions = sum(map(len, passed.values()))
-                print(f"{extra or 'in Airflow'}: {len(passed)} files, {functions} functions")
-                for file, names in sorted(passed.items()):
-                    print(f"  {file}: {', '.join(sorted(names))}")
+        for what in _GOALS:
+            passed = _walk(what)
+            print(f"{what}: {len(passed)} files, {sum(map(len, passed.values()))} functions")
+            for file, names in sorted(passed.items()):
+                print(f"  {file}: {', '.join(sorted(names))}")
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -1,0 +1,264 @@
+"""The clients that are compared: each lists forms, creates jobs, or both, as a user would with it.
+
+A listing takes a base URL and gives the forms; a creation takes a base URL and (property, payload) pairs and
+gives the identifiers of the jobs. What they need is imported where they run, before what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from tests.benchmarks.server import AUTHORISATION, TOKEN
+
+Payloads = Iterable[tuple[int, dict[str, Any]]]
+
+OURS = "FsmClient"
+REFERENCE = "requests.Session, untyped"
+DLT = "dlt RESTClient, untyped"
+
+
+def connect(conn_type: str, base_url: str, **extra: str) -> None:
+    """Point the Airflow connection ``bench`` at a service."""
+    connection = {"conn_type": conn_type, "host": base_url, "password": TOKEN, "extra": extra}
+    os.environ["AIRFLOW_CONN_BENCH"] = json.dumps(connection)
+
+
+def hide_simplejson() -> None:
+    """Hide what dlt brings along: requests would parse with it instead of ``json``."""
+    sys.modules["simplejson"] = None  # type: ignore[assignment]
+
+
+def list_by_ours(base_url: str) -> Iterator[Any]:
+    from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.settings import Settings
+
+    with FsmClient(Settings(base_url=base_url, token=SecretStr(TOKEN))) as client:
+        yield from client.list_forms()
+
+
+def create_by_ours(base_url: str, payloads: Payloads) -> Iterator[int]:
+    from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.settings import Settings
+
+    with FsmClient(Settings(base_url=base_url, token=SecretStr(TOKEN))) as client:
+        for property_id, payload in payloads:
+            yield client.create_job(property_id, payload).id
+
+
+def list_by_session(base_url: str) -> Iterator[dict[str, Any]]:
+    import requests
+
+    params: dict[str, str] = {}
+    with requests.Session() as session:
+        session.headers.update(AUTHORISATION)
+        while True:
+            response = session.get(f"{base_url}/forms", params=params, timeout=30)
+            response.raise_for_status()
+            page = response.json()
+            yield from page["data"]
+            if page["pagination"]["hasMore"] != "true":
+                return
+            params = {"cursor": page["pagination"]["nextCursor"]}
+
+
+def create_by_session(base_url: str, payloads: Payloads) -> Iterator[int]:
+    import requests
+
+    with requests.Session() as session:
+        session.headers.update(AUTHORISATION | {"X-API-VERSION": "2.0"})
+        for property_id, payload in payloads:
+            response = session.post(f"{base_url}/properties/{property_id}/jobs", json=payload, timeout=30)
+            response.raise_for_status()
+            yield response.json()["id"]
+
+
+def list_by_hook(base_url: str) -> Iterator[dict[str, Any]]:
+    """List with one ``HttpHook``, whose adapter keeps the connection alive."""
+    from airflow.providers.http.hooks.http import HttpHook
+
+    connect("http", base_url)
+    hook = HttpHook(method="GET", http_conn_id="bench")
+    params: dict[str, str] = {}
+    while True:
+        page = hook.run("forms", data=params, headers=AUTHORISATION).json()
+        yield from page["data"]
+        if page["pagination"]["hasMore"] != "true":
+            return
+        params = {"cursor": page["pagination"]["nextCursor"]}
+
+
+def create_by_hook(base_url: str, payloads: Payloads) -> Iterator[int]:
+    from airflow.providers.http.hooks.http import HttpHook
+
+    connect("http", base_url)
+    hook = HttpHook(method="POST", http_conn_id="bench")
+    headers = AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
+    for property_id, payload in payloads:
+        response = hook.run(f"properties/{property_id}/jobs", data=json.dumps(payload), headers=headers)
+        yield response.json()["id"]
+
+
+def list_by_operator(base_url: str) -> list[dict[str, Any]]:
+    return _execute_operator(base_url, lambda pages: [form for page in pages for form in page.json()["data"]])
+
+
+def list_by_typed_operator(base_url: str) -> list[Form]:
+    return _execute_operator(
+        base_url,
+        lambda pages: [form for page in pages for form in Page.model_validate_json(page.content).data],
+    )
+
+
+def _execute_operator(base_url: str, forms_of_pages: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """List with ``HttpOperator``, which keeps every response and returns one value: it cannot stream.
+
+    ``execute_sync`` is what its ``execute`` runs; the latter refuses to run outside of a task.
+    """
+    from airflow.providers.http.operators.http import HttpOperator
+
+    def next_page(response: Any) -> dict[str, Any] | None:
+        pagination = response.json()["pagination"]
+        if pagination["hasMore"] != "true":
+            return None
+        return {"data": {"cursor": pagination["nextCursor"]}}
+
+    connect("http", base_url)
+    operator = HttpOperator(
+        task_id="list",
+        http_conn_id="bench",
+        method="GET",
+        endpoint="forms",
+        headers=AUTHORISATION,
+        pagination_function=next_page,
+        response_filter=forms_of_pages,
+    )
+    return operator.execute_sync({})
+
+
+def create_by_operator(base_url: str, payloads: Payloads) -> Iterator[int]:
+    """Create the jobs with one operator, which is kinder than the one per job of a DAG."""
+    from airflow.providers.http.operators.http import HttpOperator
+
+    connect("http", base_url)
+    operator = HttpOperator(
+        task_id="create",
+        http_conn_id="bench",
+        method="POST",
+        headers=AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"},
+        response_filter=lambda response: response.json()["id"],
+    )
+    for property_id, payload in payloads:
+        operator.endpoint, operator.data = f"properties/{property_id}/jobs", json.dumps(payload)
+        yield operator.execute_sync({})
+
+
+def list_by_dlt(base_url: str) -> Iterator[dict[str, Any]]:
+    from dlt.sources.helpers.rest_client.auth import BearerTokenAuth
+    from dlt.sources.helpers.rest_client.client import RESTClient
+    from dlt.sources.helpers.rest_client.paginators import JSONResponseCursorPaginator
+
+    client = RESTClient(
+        base_url=base_url,
+        auth=BearerTokenAuth(TOKEN),
+        paginator=JSONResponseCursorPaginator(cursor_path="pagination.nextCursor", cursor_param="cursor"),
+        data_selector="data",
+    )
+    for page in client.paginate("/forms"):
+        yield from page
+
+
+def list_by_limit(base_url: str) -> Iterator[Any]:
+    """List with ``http.client`` and msgspec, with no retry, no check and no set-up of TLS."""
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    decoder = _msgspec_decoder()
+    parts = urlsplit(base_url)
+    connection = HTTPConnection(parts.netloc)
+    query = ""
+    while True:
+        connection.request("GET", f"{parts.path}/forms{query}", headers=AUTHORISATION)
+        decoded = decoder.decode(connection.getresponse().read())
+        yield from decoded.data
+        if decoded.pagination.hasMore != "true":
+            break
+        query = f"?cursor={decoded.pagination.nextCursor}"
+    connection.close()
+
+
+@cache
+def _msgspec_decoder() -> Any:
+    """Make structs of the same fields as the models."""
+    import msgspec
+
+    def struct(model: type[BaseModel], **nested: Any) -> Any:
+        fields = {name: field.annotation for name, field in model.model_fields.items()} | nested
+        return msgspec.defstruct(model.__name__, list(fields.items()))
+
+    form = struct(Form, jobDetails=struct(JobDetails), links=struct(FormLinks))
+    return msgspec.json.Decoder(struct(Page, pagination=struct(Pagination), data=list[form]))  # type: ignore[valid-type]
+
+
+LISTINGS: dict[str, Callable[[str], Iterable[Any]]] = {
+    OURS: list_by_ours,
+    REFERENCE: list_by_session,
+    "HttpHook, untyped": list_by_hook,
+    "HttpOperator, untyped": list_by_operator,
+    "HttpOperator, typed": list_by_typed_operator,
+    DLT: list_by_dlt,
+    "http.client and msgspec, typed (the limit)": list_by_limit,
+}
+CREATIONS: dict[str, Callable[[str, Payloads], Iterable[int]]] = {
+    OURS: create_by_ours,
+    "requests.Session": create_by_session,
+    "HttpHook, one instance": create_by_hook,
+    "HttpOperator": create_by_operator,
+}
+
+
+class JobDetails(BaseModel):
+    jobID: int
+    jobDescription: str
+    jobAddressLine1: str
+    jobAddressLine2: str
+    jobAddressLine3: str
+    jobTown: str
+    jobProvince: str
+    jobPostcode: str
+
+
+class FormLinks(BaseModel):
+    property: str
+    job: str
+
+
+class Form(BaseModel):
+    id: int
+    createdOnDateTime: datetime
+    lastUpdatedOnDateTime: datetime
+    createdByType: str
+    createdByID: str
+    createdByUser: str
+    propertyID: str
+    jobDetails: JobDetails
+    formName: str
+    formPDFURL: str
+    links: FormLinks
+
+
+class Pagination(BaseModel):
+    hasMore: str
+    nextCursor: str
+
+
+class Page(BaseModel):
+    pagination: Pagination
+    data: list[Form]

@@ -1,0 +1,90 @@
+"""What a ledger of many rows costs where responses come at once, and to find a job in it, without Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+from tests.benchmarks import pages
+from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.clients import connect
+from tests.benchmarks.server import Service
+
+_AT_ONCE = 16
+_FACTOR = 10
+"""A job is looked up among so many times the rows."""
+_LOOK_UPS = 100
+
+
+def tasks(extent: Extent, port: int) -> Tasks:
+    return {"rows": {"port": port, "count": extent.rows}}
+
+
+def measure(port: int, count: int) -> dict[str, float]:
+    """Create so many jobs with a ledger in SQLite, ask again, and look jobs up; give the seconds."""
+    with TemporaryDirectory(prefix="fsm-bench-") as folder:
+        ledger = {"conn_type": "sqlite", "host": f"{folder}/ledger.db"}
+        os.environ["AIRFLOW_CONN_LEDGER"] = json.dumps(ledger)
+        connect("fsm", Service(port).url(0, 0), state_conn_id="ledger")
+        return {
+            "sent": _seconds_to_create(count, "created"),
+            "again": _seconds_to_create(count, "existing"),
+            "found": _seconds_to_find(count * _FACTOR),
+        }
+
+
+def _seconds_to_create(count: int, expected: str) -> float:
+    from fsm_provider.operators.jobs import FsmCreateJobsOperator
+    from tests.unit.state_store import TaskInstance
+
+    jobs = [{"property_id": number, "job": pages.job_payload(number)} for number in range(count)]
+    operator = FsmCreateJobsOperator(
+        task_id="create", fsm_conn_id="bench", jobs=jobs, max_concurrency=_AT_ONCE
+    )
+    start = time.perf_counter()
+    outcomes = operator.execute({"ti": TaskInstance()})
+    taken = time.perf_counter() - start
+    if [(one["jobID"], one["outcome"]) for one in outcomes] != [
+        (pages.job_id(number), expected) for number in range(count)
+    ]:
+        raise BenchmarkError(f"not all jobs are {expected}")
+    return taken
+
+
+def _seconds_to_find(count: int) -> float:
+    """Give the longest of some look-ups of a job by its id, each in a transaction of its own."""
+    from fsm_provider.state.database import open_database
+    from fsm_provider.state.task import Task
+    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.sql_ledger import SqlLedger
+
+    ledger, task = SqlLedger(open_database("ledger"), "https://many.example", ""), Task("dag", "run", "task")
+    writes = [Write(method="POST", path="/", content=n, key=f"PO-{n}", kind="job") for n in range(count)]
+    ledger.plan([replace(one.planned(task), state="done", result={"id": one.content}) for one in writes])
+    taken = []
+    for number in random.Random(count).sample(range(count), _LOOK_UPS):
+        start = time.perf_counter()
+        key = ledger.holder_of(number)
+        taken.append(time.perf_counter() - start)
+        if key != f"PO-{number}":
+            raise BenchmarkError(f"job {number} is that of {key}")
+    ledger.close()
+    return max(taken)
+
+
+def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
+    measured = [one["rows"] for one in rounds]
+    section = f"{extent.rows:,} jobs, {_AT_ONCE} at once, responses at once, ledger in SQLite"
+    section_found = f"{extent.rows * _FACTOR:,} rows in SQLite"
+    what_found = f"a job by its id: the slowest of {_LOOK_UPS}"
+    milliseconds = [one["found"] * 1000 for one in measured]
+    return [
+        Row(section, "wall", "s", [one["sent"] for one in measured], Goal(at_most=15)),
+        Row(section, "asked again: wall", "s", [one["again"] for one in measured], Goal(at_most=3)),
+        Row(section_found, what_found, "ms", milliseconds, Goal(at_most=5)),
+    ]
