@@ -124,13 +124,17 @@ class Adapter(HTTPAdapter):
         finally:
             _sent.reset(token)
 
+    def close(self) -> None:
+        self._latest = None, None
+        super().close()
+
     def get_connection_with_tls_context(
         self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
     ) -> Any:
         """Return the pool for a request; looking it up for each would take a tenth of a POST's time."""
         key = (str(request.url).split("/", 3)[:3], verify, proxies, cert)
         latest, pool = self._latest
-        if pool is None or pool.pool is None or key != latest:
+        if pool is None or key != latest:
             pool = super().get_connection_with_tls_context(request, verify, proxies, cert)
             self._latest = key, pool
         return pool
