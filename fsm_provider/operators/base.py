@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import close_names, refuse_none
+from fsm_provider.api.validation import close_names, parse_path, refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ ALL_FILTERS = (*FORM_FILTERS, "form_names")
 
 
 OptionParsers = dict[str, Callable[[str, Any], Any]]
+PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 
 
 class FsmBaseOperator(BaseOperator):

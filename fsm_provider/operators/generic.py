@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
 from fsm_provider.operators.base import (
+    PATH,
     FsmBaseOperator,
     OptionParsers,
     bad_arguments_are_refused,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.limits import TimeLimit
 
-PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 

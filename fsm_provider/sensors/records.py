@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
-from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params, parse_path
-from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused
+from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
+from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_are_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class FsmRecordSensor(FsmBaseSensor):
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
     option_parsers: ClassVar[OptionParsers] = {
-        "path": lambda _, path: parse_path(path),
+        **PATH,
         "query_params": _parse_query,
         "minimum_records": parse_count,
         "fields": _parse_fields,
@@ -98,9 +98,14 @@ class FsmRecordSensor(FsmBaseSensor):
         with bad_arguments_are_refused():
             if not callable(predicate):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
-            minimum = self.options(only_known=True).get("minimum_records", 1)
-            if single and minimum > 1:
-                raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
+            self.options(only_known=True)
+
+    def options(self, *, only_known: bool = False) -> dict[str, Any]:
+        """Parse the options, which have to agree with ``single``."""
+        options = super().options(only_known=only_known)
+        if self.single and (minimum := options.get("minimum_records", 1)) > 1:
+            raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
+        return options
 
     def target(self, context: Context) -> str:
         """Describe the records."""
