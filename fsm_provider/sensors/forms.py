@@ -268,9 +268,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if given is not None:
                 found[f"{name}_id"] = _identified(name, given)[0]
         if self.since is not None:
-            found["created_since"] = since = parse_time("since", self.since)
-            if since > datetime.now(UTC) and self._began is None:
-                self.log.warning("since: %s is in the future; no form counts before", since.isoformat())
+            found["created_since"] = parse_time("since", self.since)
         return replace(wanted, **found), criteria
 
     def _fix_since(self, context: Context) -> None:
@@ -280,6 +278,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self._refuse_none()
         self._set_default_of_since(context)
         self._is_fixed = True
+        if self.since is not None and (bound := parse_time("since", self.since)) > datetime.now(UTC):
+            self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
         if not self.reschedule or self.deferrable or self.since is None:
             return
         began, store = first_poll_of(context), task_state_store(context)

@@ -71,6 +71,17 @@ def test_what_it_waits_for(run, logged, arguments, target):
     assert {line.partition("; polling")[0] for line in logged("Waiting for ")} == {f"Waiting for {target}"}
 
 
+def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
+    since = datetime.now(UTC) + timedelta(days=1)
+
+    with pytest.raises(AirflowSensorTimeout):
+        run(job_id=11, since=since, timeout=2)
+
+    warnings = logged("since: ")
+    assert set(warnings) == {f"since: {since.isoformat()} is in the future; no form counts before"}
+    assert len(warnings) == 1 or run.mode == "reschedule"  # each of its polls has a process of its own
+
+
 def test_each_poll_says_what_is_missing_and_what_there_is(service, run, soon, logged, others):
     soon(record, service, polls=3)
 
