@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from fsm_provider.api.forms import FormsXCom
 from fsm_provider.api.validation import parse_choice
 from fsm_provider.operators.base import (
     ALL_FILTERS,
@@ -17,7 +18,7 @@ from fsm_provider.operators.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-XCOM = ("references", "ids", "full")
+XCOM: tuple[str, ...] = get_args(FormsXCom)
 
 
 class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):

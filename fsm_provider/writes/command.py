@@ -139,10 +139,10 @@ def _forget(entries: list[Entry], options: argparse.Namespace) -> int:
     who = _who(options, "forgotten")
     after = change(forgotten(row, who))
     if who not in (after.note or ""):
-        until = f"a request may be on its way until {_time(after.lease_until)} UTC"
-        raise RefusedError(
-            f"'{row.key}' was not forgotten: {until if after.state == 'done' else _why_not(after)}"
-        )
+        why_not = _why_not(after)
+        if after.state == "done":
+            why_not = f"a request may be on its way until {_time(after.lease_until)} UTC"
+        raise RefusedError(f"'{row.key}' was not forgotten: {why_not}")
     print(printable(f"'{row.key}' is forgotten: it may be sent again"))
     return 0
 

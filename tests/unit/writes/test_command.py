@@ -279,6 +279,7 @@ class TestForget:
 
         code, _, error = run("forget", "PM-7", *WHY)
         assert (code, error.startswith("'PM-7' was not forgotten: ")) == (1, True)
+        assert "a request may be on its way until 20" in error
         let_leases_end(store)
         assert run("forget", "PM-7", *WHY) == (0, "'PM-7' is forgotten: it may be sent again\n", "")
 
