@@ -54,7 +54,7 @@ def measure(port: int, count: int) -> dict[str, float]:
 def _seconds(airflow: LocalAirflow, dag_id: str, at_once: int, first: int, count: int) -> float:
     conf = {"first": first, "count": count, "at_once": at_once}
     run_id = airflow.trigger(dag_id, conf)
-    if airflow.wait_for_run(dag_id, run_id, timeout=600) != "success":
+    if airflow.wait_for_run(dag_id, run_id) != "success":
         raise BenchmarkError(f"{dag_id} {conf}: {airflow.task_states(dag_id, run_id)}")
     return float(airflow.xcom(dag_id, run_id, "create", key="seconds"))
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
+from tests.system.airflow_api import PATIENCE
 from tests.system.form_events import (
     WAITS_ID,
     Waits,
@@ -74,7 +75,7 @@ def _listings_by_triggerer(
 ) -> dict[str, list[RecordedRequest]]:
     """Wait for some polls of the sensors, and give their listings by who asked."""
     start = len(service.requests)
-    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * POLLS, timeout=120)
+    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * POLLS, PATIENCE)
     by_triggerer = defaultdict(list)
     for listing in listings(service, start):
         by_triggerer[_sender(airflow, listing)].append(listing)
@@ -108,7 +109,7 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
         airflow.kill(victim)
         killed_at = datetime.now(UTC)
         safe += add(watched, chance.randint(1, 5))
-        watched.wait_for(lambda since=killed_at: polls(watched)[-1].at > since, timeout=240)
+        watched.wait_for(lambda since=killed_at: polls(watched)[-1].at > since, PATIENCE)
         gaps.append((polls(watched)[-1].at - killed_at).total_seconds())
         safe += add(watched)
         until_emitted(airflow, [*at_risk, *safe])

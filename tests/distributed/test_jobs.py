@@ -14,7 +14,7 @@ import pytest
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
-from tests.system.airflow_api import wait_until
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.form_events import add, times_emitted, until_emitted
 from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
 
@@ -45,7 +45,7 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
     orphans = airflow.age_messages()
     airflow.start_again(worker)
-    wait_until(lambda: all(map(airflow.times_handled, orphans)), 300, "the messages came again")
+    wait_until(lambda: all(map(airflow.times_handled, orphans)), "the messages came again")
 
     tally = Tally.from_reports(reports)
     record_property(
@@ -76,7 +76,7 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
 ) -> None:
     before, requests = stage.killer.seen.total(), chance.randint(1, JOBS // 2)
     runs = _start(stage)
-    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, timeout=240)
+    stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, PATIENCE)
     forms = add(watched, 3)
     time.sleep(chance.uniform(0.0, 3.0))
     airflow.kill(scheduler)
@@ -116,4 +116,4 @@ def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Sta
         except (ValueError, psutil.NoSuchProcess):  # it has just ended
             return False
 
-    stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), timeout=240)
+    stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), PATIENCE)

@@ -67,9 +67,9 @@ class StandaloneApi(AirflowApi):
             token.raise_for_status()
             self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
 
-    def wait_for_dag(self, dag_id: str, timeout: float = START_SECONDS) -> None:
+    def wait_for_dag(self, dag_id: str) -> None:
         # Others do fail to import here.
-        wait_until(lambda: self._has_dag(dag_id), timeout, f"Airflow lists {dag_id}")
+        wait_until(lambda: self._has_dag(dag_id), f"Airflow lists {dag_id}")
 
 
 @dataclass

@@ -13,7 +13,6 @@ from tests.newcomer.conftest import OWN_TOKEN, Newcomer
 from tests.newcomer.mistakes import MISTAKES, Mistake
 from tests.system.airflow_api import wait_until
 
-RUN_SECONDS = 240.0
 MAX_LENGTH = 600
 """Characters of a line that is a message."""
 TRACEBACK = "Traceback (most recent call last)"
@@ -30,16 +29,14 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
     run_id = api.first_run("first_job")
     api.wait_for_tasks("first_job", run_id, lambda states: states.get("wait_for_its_form") == "deferred")
     say("step 5", "the sensor is deferred")
-    assert api.wait_for_run("first_job", run_id, RUN_SECONDS) == "success"
+    assert api.wait_for_run("first_job", run_id) == "success"
     (form,) = api.xcom("first_job", run_id, "wait_for_its_form")
     job = api.xcom("first_job", run_id, "create_job")
     assert (form["formName"], form["jobID"]) == ("Gas Safety Record", job["id"])
     say("step 5", "it has its form")
     api.clear("first_job", run_id, ["create_job"])
-    wait_until(
-        lambda: api.task_states("first_job", run_id)["create_job"] != "success", 60, "the task is cleared"
-    )
-    assert api.wait_for_run("first_job", run_id, RUN_SECONDS) == "success"
+    wait_until(lambda: api.task_states("first_job", run_id)["create_job"] != "success", "the task is cleared")
+    assert api.wait_for_run("first_job", run_id) == "success"
     assert api.xcom("first_job", run_id, "create_job")["id"] == job["id"]
     say("step 5", "cleared, the task creates nothing")
 
@@ -47,14 +44,14 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
     newcomer.terminals[2].run(newcomer.steps[6][0])
     wait_until(lambda: len(api.runs(planned)) == 2, 60, "there are two runs")
     run_ids = [run["dag_run_id"] for run in api.runs(planned)]
-    assert [api.wait_for_run(planned, one, RUN_SECONDS) for one in run_ids] == ["success"] * 2
+    assert [api.wait_for_run(planned, one) for one in run_ids] == ["success"] * 2
     reports = [Counter(api.xcom(planned, one, "report")) for one in run_ids]
     assert sum(reports, Counter()) == {"created": 5, "existing": 5}
     say("step 6", "two runs have created each job once")
     for one in run_ids:
         api.api("DELETE", f"/dags/{planned}/dagRuns/{one}")
     third = api.trigger(planned)
-    assert api.wait_for_run(planned, third, RUN_SECONDS) == "success"
+    assert api.wait_for_run(planned, third) == "success"
     assert api.xcom(planned, third, "report") == {"existing": 5}
     say("step 6", "a third, after both were deleted, creates nothing")
 
@@ -78,14 +75,14 @@ def runs(own: Newcomer) -> dict[str, str]:
 def begin(newcomer: Newcomer, dag_id: str) -> str:
     """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
     run_id = newcomer.api.trigger(dag_id)
-    wait_until(lambda: newcomer.api.run_state(dag_id, run_id) != "queued", RUN_SECONDS, f"{dag_id} has begun")
+    wait_until(lambda: newcomer.api.run_state(dag_id, run_id) != "queued", f"{dag_id} has begun")
     return run_id
 
 
 def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]) -> None:
     dag_id = "annual_gas_check"
 
-    assert own.api.wait_for_run(dag_id, runs[dag_id], RUN_SECONDS) == "success"
+    assert own.api.wait_for_run(dag_id, runs[dag_id]) == "success"
 
     result = own.api.xcom(dag_id, runs[dag_id], "store_pdfs")
     assert (result["stored"], result["failed"]) == (1, 0)
@@ -93,7 +90,7 @@ def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]
     assert pdf.read_bytes().startswith(b"%PDF-")
     own.say("first DAG", f"{dag_id} has stored the form's PDF")
     # Somebody has completed a form.
-    assert own.api.wait_for_run("first_form", runs["first_form"], RUN_SECONDS) == "success"
+    assert own.api.wait_for_run("first_form", runs["first_form"]) == "success"
     own.say("first DAG", "first_form has seen it, too")
 
 
@@ -113,14 +110,14 @@ def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> N
         errors = own.api.import_errors()
         return next((text for file, text in errors.items() if file.endswith(f"{mistake.name}.py")), "")
 
-    text = wait_until(found, 120, f"{mistake.name} has an import error")
+    text = wait_until(found, f"{mistake.name} has an import error")
 
     judge(own, mistake, text.splitlines(), text)
 
 
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.is_run], ids=str)
 def test_the_log_of_a_task_names_the_mistake(own: Newcomer, runs: dict[str, str], mistake: Mistake) -> None:
-    assert own.api.wait_for_run(mistake.name, runs[mistake.name], RUN_SECONDS) == "failed"
+    assert own.api.wait_for_run(mistake.name, runs[mistake.name]) == "failed"
 
     judge_log(own, mistake, runs[mistake.name])
 

@@ -24,6 +24,8 @@ BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 0.5
 DATABASE_ATTEMPTS = 20
+PATIENCE = 600.0
+"""Seconds after which what a test waits for is taken for never: longer than the slowest machine needs."""
 
 T = TypeVar("T")
 
@@ -32,16 +34,16 @@ class LocalAirflowError(Exception):
     """Airflow did not do what was asked of it; the text says which part of it and why."""
 
 
-def wait_until(find: Callable[[], T], timeout: float, what: str) -> T:
+def wait_until(find: Callable[[], T], what: str) -> T:
     """Return what ``find`` returns as soon as that is true.
 
     :param what: in words, for the error of the deadline.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE
     while not (found := find()):
         if time.monotonic() > deadline:
-            raise LocalAirflowError(f"not so after {timeout:.0f} s: {what}")
-        time.sleep(0.5)
+            raise LocalAirflowError(f"not so after {PATIENCE:.0f} s: {what}")
+        time.sleep(POLL_SECONDS)
     return found
 
 
@@ -89,14 +91,14 @@ class AirflowApi:
         errors = self.api("GET", "/importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in errors}
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 60.0) -> None:
+    def wait_for_dag(self, dag_id: str) -> None:
         """Return once the DAG is parsed; raise as soon as any file fails to import."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         while not self._has_dag(dag_id):
             if errors := self.import_errors():
                 raise LocalAirflowError("\n".join(f"{file}:\n{errors[file]}" for file in errors))
             if time.monotonic() > deadline:
-                raise LocalAirflowError(f"no DAG {dag_id} after {timeout:.0f} s")
+                raise LocalAirflowError(f"no DAG {dag_id} after {PATIENCE:.0f} s")
             time.sleep(POLL_SECONDS)
 
     def _has_dag(self, dag_id: str) -> bool:
@@ -124,10 +126,10 @@ class AirflowApi:
         """Return all runs of a DAG, the first one first."""
         return self._all(f"/dags/{dag_id}/dagRuns", "dag_runs")
 
-    def first_run(self, dag_id: str, timeout: float = 120.0) -> str:
+    def first_run(self, dag_id: str) -> str:
         """Wait until Airflow has started a run of a DAG by itself, and return its id."""
         self.wait_for_dag(dag_id)
-        return str(wait_until(lambda: self.runs(dag_id), timeout, f"{dag_id} has a run")[0]["dag_run_id"])
+        return str(wait_until(lambda: self.runs(dag_id), f"{dag_id} has a run")[0]["dag_run_id"])
 
     def _all(self, path: str, kind: str) -> list[dict[str, Any]]:
         """Read every page of a listing; it has at most 100, whatever is asked for."""
@@ -147,11 +149,9 @@ class AirflowApi:
         tasks = self._all(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances")
         return {_task_name(task): task["state"] for task in tasks}
 
-    def follow(
-        self, dag_id: str, run_id: str, timeout: float = 120.0
-    ) -> Iterator[tuple[str, dict[str, str | None]]]:
+    def follow(self, dag_id: str, run_id: str) -> Iterator[tuple[str, dict[str, str | None]]]:
         """Yield the state of the run and of its tasks, again and again until the run is over."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         while True:
             # The run first: a run that is over has no task left to change.
             run_state = self.run_state(dag_id, run_id)
@@ -160,32 +160,24 @@ class AirflowApi:
             if run_state in FINISHED:
                 return
             if time.monotonic() > deadline:
-                raise LocalAirflowError(f"{run_id} is {run_state} after {timeout:.0f} s: {states}")
+                raise LocalAirflowError(f"{run_id} is {run_state} after {PATIENCE:.0f} s: {states}")
             time.sleep(POLL_SECONDS)
 
     def wait_for_tasks(
-        self,
-        dag_id: str,
-        run_id: str,
-        are_there: Callable[[dict[str, str | None]], bool],
-        timeout: float = 120.0,
+        self, dag_id: str, run_id: str, are_there: Callable[[dict[str, str | None]], bool]
     ) -> None:
         """Return once ``are_there`` says so of the states of the tasks; raise where the run ends without."""
-        for _, states in self.follow(dag_id, run_id, timeout):
+        for _, states in self.follow(dag_id, run_id):
             if are_there(states):
                 return
         raise LocalAirflowError(f"{run_id} is over, and its tasks never were as expected: {states}")
 
     def wait_for_run(
-        self,
-        dag_id: str,
-        run_id: str,
-        timeout: float = 120.0,
-        on_change: Callable[[str, str | None], None] | None = None,
+        self, dag_id: str, run_id: str, on_change: Callable[[str, str | None], None] | None = None
     ) -> str:
         """Return the run's final state; ``on_change(task_id, state)`` hears of each step."""
         seen: dict[str, str | None] = {}
-        for _, states in self.follow(dag_id, run_id, timeout):
+        for _, states in self.follow(dag_id, run_id):
             for task_id, state in states.items():
                 if on_change and state != seen.get(task_id):
                     on_change(task_id, state)

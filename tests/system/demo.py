@@ -22,7 +22,6 @@ EXAMPLES = Path(__file__).parents[2] / "example_dags"
 ENGINEER = Engineer(after=8.0, every=2.0, form_names=("Gas Safety Record", "Job Sign-off"))
 ENDS = frozenset({"success", "failed", "upstream_failed", "skipped"})
 STEPS = ENDS | {"running", "deferred", "up_for_retry", "up_for_reschedule"}
-RUN_SECONDS = 180.0
 
 
 class Narrator:
@@ -73,7 +72,7 @@ class Stage:
         """
         seen: dict[str, str | None] = {}
         try:
-            for _, states in self.airflow.follow(dag_id, run_id, RUN_SECONDS):
+            for _, states in self.airflow.follow(dag_id, run_id):
                 on_poll()
                 for task_id, state in states.items():
                     if state in shown and state != seen.get(task_id):
@@ -155,7 +154,7 @@ def delivered_job(stage: Stage) -> None:
     """The webhook of the job that the work order created, and the run that it started."""
     for attempt in stage.service.deliveries:
         stage.narrator.say("fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}")
-    run_id = stage.airflow.first_run("jobs_from_webhooks", RUN_SECONDS)
+    run_id = stage.airflow.first_run("jobs_from_webhooks")
     stage.follow("jobs_from_webhooks", run_id, lambda task_id, value: "", shown=ENDS)
     found = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
     stage.narrator.show(
@@ -181,7 +180,7 @@ def planned_maintenance(stage: Stage) -> None:
 
     stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: the run of the day starts")
-    first = stage.airflow.first_run(dag_id, RUN_SECONDS)
+    first = stage.airflow.first_run(dag_id)
     stage.follow(dag_id, first, result, shown=ENDS)
     second = stage.airflow.trigger(dag_id)
     stage.narrator.say("DAG", f"{dag_id} triggered again")
@@ -210,11 +209,11 @@ def unasked_form(stage: Stage) -> None:
 
     stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
-    until_polled(stage.service, timeout=RUN_SECONDS)
+    until_polled(stage.service)
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
     completed = stage.narrator.seconds
     stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")
-    run_id = stage.airflow.first_run(dag_id, RUN_SECONDS)
+    run_id = stage.airflow.first_run(dag_id)
     stage.narrator.say("DAG", f"{dag_id} started by its asset")
     stage.follow(dag_id, run_id, result, shown=ENDS)
     stage.narrator.show(

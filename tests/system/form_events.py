@@ -18,7 +18,6 @@ from tests.system.local_airflow import LocalAirflow
 DAG_ID = "watched_records"
 WAITS_ID = "many_waits"
 FIRST_JOBS_EVERY = 1000
-EMIT_SECONDS = 300.0
 job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 
@@ -41,7 +40,6 @@ def times_emitted(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG
 def until_emitted(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
     wait_until(
         lambda: all(times_emitted(airflow, forms, dag_id).values()),
-        EMIT_SECONDS,
         f"{dag_id} has a run with each of {forms}",
     )
 
@@ -102,7 +100,7 @@ class Waits:
     def until_deferred(self, found: int = 0) -> None:
         """Wait until the first ``found`` sensors have succeeded and all others are deferred."""
         expected = ["success"] * found + ["deferred"] * (self.jobs - found)
-        wait_until(lambda: self.states() == expected, 900, f"{found} sensors are done, the others deferred")
+        wait_until(lambda: self.states() == expected, f"{found} sensors are done, the others deferred")
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""
@@ -116,7 +114,7 @@ class Waits:
             assert "failed" not in states
             return {number for number, state in enumerate(states) if state == "success"}
 
-        wait_until(lambda: forms.keys() <= found(), EMIT_SECONDS, f"the sensors {[*forms]} have succeeded")
+        wait_until(lambda: forms.keys() <= found(), f"the sensors {[*forms]} have succeeded")
         for number, form in forms.items():
             (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
             assert reference["id"] == form

@@ -47,7 +47,6 @@ BULK_RUNS = 20
 BULK_JOBS = 200
 CONCURRENCY = 8
 LATENCY = 0.03
-RUN_SECONDS = 480.0
 NOTICED_AFTER = {
     # A worker that is gone is noticed by its silence. Airflow's own defaults are 300, 10 and 5 s.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
@@ -296,7 +295,7 @@ class Stage:
         return reports
 
     def _finish(self, run: Run) -> Report:
-        self.airflow.wait_for_run(run.dag_id, run.run_id, RUN_SECONDS)
+        self.airflow.wait_for_run(run.dag_id, run.run_id)
         task = self.task(run)
         try:
             result = self.airflow.xcom(run.dag_id, run.run_id, TASK_ID)

@@ -13,6 +13,7 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from tests.seeds import SEED
+from tests.system.airflow_api import PATIENCE
 from tests.system.dags.watched import POKE_INTERVAL
 from tests.system.form_events import (
     FIRST_JOBS_EVERY,
@@ -72,7 +73,7 @@ def test_forms_that_exist_as_soon_as_a_sensor_defers_are_found(airflow: LocalAir
 
 def test_deferred_sensors_share_one_listing_a_poll(watched: FakeFieldService, waits: Waits) -> None:
     start = len(watched.requests)
-    watched.wait_for(lambda: len(listings(watched, start)) >= 10, timeout=120)
+    watched.wait_for(lambda: len(listings(watched, start)) >= 10, PATIENCE)
 
     found = listings(watched, start)
     took = (found[-1].at - found[0].at).total_seconds()
@@ -108,7 +109,7 @@ def test_a_storm_of_429_loses_nothing_and_is_not_hammered(
 ) -> None:
     start = len(watched.requests)
     storm = watched.fail("GET", "/forms", faults.Status(429, retry_after=retry_after), every=True)
-    watched.wait_for(lambda: storm.hits >= 2, timeout=60)
+    watched.wait_for(lambda: storm.hits >= 2, PATIENCE)
     added = add(watched, 3)
     forms = waits.complete(share(1 if retry_after else 2))
     time.sleep(STORM_SECONDS)

@@ -57,13 +57,12 @@ def disputed(
         (dags_folder / f"{dag_id}.py").write_text(text)
         if dag_id == dag_ids[0]:
             airflow.wait_for_dag(dag_id)
-            wait_until(lambda: has(airflow, dispute, "fsm_forms/configuration"), 120, f"{dag_id} is watched")
+            wait_until(lambda: has(airflow, dispute, "fsm_forms/configuration"), f"{dag_id} is watched")
     for dag_id in dag_ids:
         airflow.wait_for_dag(dag_id)
     # What is there at the first poll is history.
     wait_until(
         lambda: has(airflow, dispute, "%watermark"),
-        120,
         f"disputed_{dispute} has been polled for the first time",
     )
     yield dag_ids[0]

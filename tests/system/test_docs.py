@@ -150,7 +150,7 @@ def test_the_quickstart_leads_to_a_deferred_sensor_that_has_its_form(shell: Shel
 
     def until(dag_id: str, task_id: str, state: str) -> None:
         run_id = shell.api.first_run(dag_id)
-        shell.api.wait_for_tasks(dag_id, run_id, lambda states: states.get(task_id) == state, 240)
+        shell.api.wait_for_tasks(dag_id, run_id, lambda states: states.get(task_id) == state)
 
     until("first_job", "wait_for_its_form", "success")
     shell.api.trigger("first_form")
@@ -177,7 +177,7 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
 
         run_id = airflow.trigger("howto", {"folder": tmp_path.as_uri()})
 
-        assert airflow.wait_for_run("howto", run_id, timeout=180) == "success"
+        assert airflow.wait_for_run("howto", run_id) == "success"
         assert airflow.xcom("howto", run_id, "users") == users["data"]
         assert airflow.xcom("howto", run_id, "put_on_hold") == {"isJobOnHold": True}
         assert airflow.xcom("howto", run_id, "wait_for_completion") == [{"id": 4711, "status": "Done"}]
@@ -192,7 +192,7 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
 def test_the_recipes_run_without_a_logical_date(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    properties = [9701, 9702]
+    properties = [9741, 9742]
     with closing(sqlite3.connect(tmp_path / "planning.db")) as planning, planning:
         planning.execute("CREATE TABLE planned_visits (reference, property_id, due)")
         rows = [("R-1", 9703, "2026-01-01"), ("R-2", 9704, "2026-01-01"), ("R-3", 9705, "9999-01-01")]
@@ -219,14 +219,13 @@ def test_the_recipes_run_without_a_logical_date(
             lambda at_property=at_property: next(
                 (job for job in service.jobs if at_property <= job.items()), None
             ),
-            180,
             f"a job at property {property_id}",
         )
         service.add_form(job_id=job["id"], form_name="Smoke Alarm Test")
 
     assert len(runs) == 4
     for dag_id, run_id in runs.items():
-        assert airflow.wait_for_run(dag_id, run_id, 240) == "success", dag_id
+        assert airflow.wait_for_run(dag_id, run_id) == "success", dag_id
     outcomes = airflow.xcom("planned_visits", runs["planned_visits"], "create")
     assert [(one["key"], one["outcome"]) for one in outcomes] == [("R-1", "created"), ("R-2", "created")]
     assert list((tmp_path / "forms").glob("window_start=*/forms.parquet"))

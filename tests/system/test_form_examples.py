@@ -49,7 +49,7 @@ def run_started_by(airflow: LocalAirflow, form: int) -> str:
                     return str(run["dag_run_id"])
         return None
 
-    return wait_until(run_id, 120, f"a run of {EVENTS} with form {form}")
+    return wait_until(run_id, f"a run of {EVENTS} with form {form}")
 
 
 def test_completed_forms_start_a_run_and_go_where_their_names_send_them(

@@ -8,7 +8,7 @@ import pytest
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.state import RecordedRequest
-from tests.system.airflow_api import wait_until
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.dags.watched import LATE_BY, LEAVE, WATCHED_PROPERTY
 from tests.system.form_events import (
     DAG_ID,
@@ -33,7 +33,7 @@ def until_reconciled(service: FakeFieldService) -> None:
         return sum(goes_back(request) for request in service.requests)
 
     enough = seen() + 2
-    service.wait_for(lambda: seen() >= enough, timeout=120)
+    service.wait_for(lambda: seen() >= enough, timeout=PATIENCE)
 
 
 def goes_back(request: RecordedRequest) -> bool:
@@ -86,7 +86,7 @@ def test_a_killed_triggerer_loses_no_form(
         before = len(airflow.runs(DAG_ID))
         (form,) = add(watched)
         if killed == "after its event":
-            wait_until(lambda: len(airflow.runs(DAG_ID)) > before, 60, f"{DAG_ID} has another run")
+            wait_until(lambda: len(airflow.runs(DAG_ID)) > before, f"{DAG_ID} has another run")
         else:
             until_polled(watched, 1)
         airflow.kill("triggerer")
@@ -137,7 +137,7 @@ def test_where_the_account_wide_listing_is_refused_those_of_a_property_or_job_go
 
 def until_silent(service: FakeFieldService) -> None:
     """Wait until the watcher is gone, because every DAG of its asset is paused."""
-    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), 300, "no request")
+    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), "no request")
 
 
 def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
@@ -153,7 +153,7 @@ def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
 
     def held(run: int) -> tuple[set[int], set[int]]:
         """The forms of a run's events, and those that it has read since its watermark."""
-        wait_until(lambda: len(airflow.runs(HELD_ID)) >= run, 300, f"{HELD_ID} has {run} runs")
+        wait_until(lambda: len(airflow.runs(HELD_ID)) >= run, f"{HELD_ID} has {run} runs")
         run_id = airflow.runs(HELD_ID)[run - 1]["dag_run_id"]
         airflow.wait_for_tasks(
             HELD_ID, run_id, lambda states: states["read"] == states["read_since_watermark"] == "success", 300
@@ -171,9 +171,7 @@ def test_events_that_come_while_a_dag_cannot_start_are_in_its_runs(
         from_events_second, read_second = held(2)
         last = set(add_emitted())
         from_events_third, _ = held(3)
-        wait_until(
-            lambda: len(emitted(airflow, HELD_ID)) == 3, 300, f"three runs of {HELD_ID} have succeeded"
-        )
+        wait_until(lambda: len(emitted(airflow, HELD_ID)) == 3, f"three runs of {HELD_ID} have succeeded")
     finally:
         airflow.pause(HELD_ID, True)
 
@@ -199,7 +197,7 @@ def test_a_watermark_that_is_set_back_emits_the_forms_since_then_again(
     runs = len(emitted(airflow))
 
     watermark(airflow, "set", ASSET, (now - timedelta(hours=29)).isoformat())
-    wait_until(lambda: len(emitted(airflow)) > runs, 120, "the forms are emitted again")
+    wait_until(lambda: len(emitted(airflow)) > runs, "the forms are emitted again")
     (new,) = add(watched)
     until_emitted(airflow, [new])
 

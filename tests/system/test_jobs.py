@@ -16,11 +16,11 @@ def test_jobs_are_created_and_waited_for(
 
     run_id = airflow.trigger(dag_id)
 
-    assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
+    assert airflow.wait_for_run(dag_id, run_id) == "success"
     assert len(jobs_for(service, prefix)) == 2
 
     airflow.clear(dag_id, run_id, ["create"])
-    assert airflow.wait_for_run(dag_id, run_id, 180) == "success"
+    assert airflow.wait_for_run(dag_id, run_id) == "success"
     assert len(jobs_for(service, prefix)) == 2
 
 

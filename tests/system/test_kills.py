@@ -15,6 +15,7 @@ import pytest
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.seeds import SEED
 from tests.system import kill_stores
+from tests.system.airflow_api import PATIENCE
 from tests.system.kills import (
     BULK_JOBS,
     BULK_RUNS,
@@ -219,5 +220,5 @@ def _run_in_the_middle(stage: Stage, fsm_conn_id: str) -> tuple[Run, psutil.Proc
     # Under way together, they leave Airflow's API alone for a while: see Stage.quiet.
     stage.service.settings.latency = 2.0
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
-    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
+    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, PATIENCE)
     return run, psutil.Process(stage.task(run)["pid"])

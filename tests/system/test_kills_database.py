@@ -17,6 +17,7 @@ import pytest
 
 from tests.seeds import SEED
 from tests.system import kill_stores
+from tests.system.airflow_api import PATIENCE
 from tests.system.kills import (
     BULK_JOBS,
     CONCURRENCY,
@@ -183,7 +184,7 @@ def test_a_database_that_is_restarted_meanwhile_delays_the_task(
         pytest.skip("SQLite has no server")
     stage.service.settings.latency = SLOW
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
-    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
+    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, PATIENCE)
 
     stage.ledgers.postgresql.stop(how)
     stage.service.settings.latency = LATENCY
@@ -205,7 +206,7 @@ def test_on_a_full_disk_nothing_is_sent_without_a_stored_intent(
         pytest.skip("a small disk can be mounted only as root")
     stage.service.settings.latency = SLOW
     [run] = stage.start_bulk("kills_not_retried", None, "fsm_full")
-    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, timeout=60)
+    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, PATIENCE)
     filler = disk / "filler"
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], capture_output=True)  # until it is full
     [first] = stage.finish([run])

@@ -27,7 +27,7 @@ def measured(airflow: LocalAirflow, service: FakeFieldService) -> None:
     service.fail("POST", jobs["refused"], faults.Status(422))
     service.fail("POST", jobs["uncertain"], faults.Reset())
     run_id = airflow.trigger("measured")
-    assert airflow.wait_for_run("measured", run_id, 180) == "success"
+    assert airflow.wait_for_run("measured", run_id) == "success"
 
 
 @pytest.mark.usefixtures("measured")
@@ -61,11 +61,11 @@ def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService,
     forms = add(watched, 2)
     until_emitted(airflow, forms)
     watched.fail("GET", "/forms", faults.Status(503), every=True)
-    wait_until(lambda: max(metrics.values("fsm.watcher.failures", **ASSET)) >= 2, 90, "polls fail")
+    wait_until(lambda: max(metrics.values("fsm.watcher.failures", **ASSET)) >= 2, "polls fail")
     watched.clear_faults()
 
     wait_until(
-        lambda: metrics.count("fsm.watcher.forms", **ASSET) == emitted_before + 2, 30, "the forms are counted"
+        lambda: metrics.count("fsm.watcher.forms", **ASSET) == emitted_before + 2, "the forms are counted"
     )
     assert metrics.count("fsm.watcher.polls", result="complete", **ASSET) > 3
     assert metrics.count("fsm.watcher.polls", result="failed", **ASSET) >= 2
@@ -77,7 +77,7 @@ def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService,
 def test_a_delivery_that_is_refused_is_counted(airflow: LocalAirflow, metrics: Metrics) -> None:
     requests.post(f"{airflow.base_url}/fsm/webhooks/nobody/jobs/x", json={}, timeout=30)
 
-    wait_until(lambda: metrics.count("fsm.webhooks.refused", connection="-"), 30, "it is counted")
+    wait_until(lambda: metrics.count("fsm.webhooks.refused", connection="-"), "it is counted")
 
 
 def test_the_page_has_all_metrics(metrics: Metrics) -> None:

@@ -40,7 +40,7 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
 
     service.fail("GET", "/forms", NothingAtFirst(), every=True)
     run_id = airflow.trigger(dag_id, {"purchase_order": f"PO-{mode}"})
-    state = airflow.wait_for_run(dag_id, run_id, 180, lambda *step: seen.add(step))
+    state = airflow.wait_for_run(dag_id, run_id, lambda *step: seen.add(step))
     service.clear_faults()
 
     assert state == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.airflow_api import wait_until
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.dags.sensors import MODES
 from tests.system.local_airflow import LocalAirflow
 
@@ -56,7 +56,7 @@ def test_a_cancelled_sensor_stops_polling_and_a_cleared_one_starts_again(
 
     airflow.clear(dag_id, run_id, ["wait"])
     before = polls()
-    service.wait_for(lambda: polls() > before, timeout=60)
+    service.wait_for(lambda: polls() > before, PATIENCE)
     form = service.add_form(job_id=job_id)
 
     assert airflow.wait_for_run(dag_id, run_id) == "success"
@@ -72,4 +72,4 @@ def wait_until_quiet(polls: Callable[[], int], seconds: float) -> None:
         time.sleep(seconds)
         return polls() == before
 
-    wait_until(is_quiet, 60 + 2 * seconds, "the sensor that was marked as failed stops polling")
+    wait_until(is_quiet, "the sensor that was marked as failed stops polling")

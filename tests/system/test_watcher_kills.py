@@ -26,7 +26,7 @@ from fsm_provider.testing import FakeFieldService
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.distributed.backends import postgresql
 from tests.seeds import SEED
-from tests.system.airflow_api import wait_until
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import watermark
@@ -67,7 +67,6 @@ MAX_LATE = 600.0
 RANDOM_KILLS = 6
 INTERRUPTIONS = 3
 POINTS = ("a poll has found a form", "an event is stored", "a watermark is stored", "another one has begun")
-EMIT_SECONDS = 180.0
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Stage:
 
     def until_polled(self, times: int = 3) -> None:
         before = self.polls()
-        wait_until(lambda: self.polls() >= before + times, EMIT_SECONDS, "the watcher polls")
+        wait_until(lambda: self.polls() >= before + times, "the watcher polls")
 
     def until_silent(self) -> None:
         """Wait until the watcher is gone."""
@@ -112,7 +111,7 @@ class Stage:
         def is_silent() -> bool:
             return datetime.now(UTC) - self.service.requests[-1].at > timedelta(seconds=6)
 
-        wait_until(is_silent, EMIT_SECONDS, "the watcher polls no more")
+        wait_until(is_silent, "the watcher polls no more")
 
     def write_dag(self, schedule: str = ASSET.format(arguments=DEFAULTS), dag_id: str = DAG_ID) -> None:
         file = self.dags / f"{dag_id}.py"
@@ -159,7 +158,7 @@ class Stage:
             return expected - self.emitted()
 
         try:
-            wait_until(lambda: not missing(), EMIT_SECONDS, "every form is emitted")
+            wait_until(lambda: not missing(), "every form is emitted")
         finally:
             seen: set[int] = set()
             repeating = 0
@@ -202,7 +201,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def until(reached: Callable[[], bool]) -> None:
     """Wait for a point in the life of an event, as precisely as possible."""
-    deadline = time.monotonic() + EMIT_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -246,7 +245,7 @@ def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
         runs = [run for run in stage.airflow.runs(DAG_ID) if run["state"] == "success"]
         return any(form in stage.airflow.xcom(DAG_ID, run["dag_run_id"], "read") for run in runs[-3:])
 
-    wait_until(is_read, EMIT_SECONDS, "a run has read the form")
+    wait_until(is_read, "a run has read the form")
     stage.check_emitted("not killed")
 
 
@@ -315,7 +314,7 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
             process.suspend()
         stage.interruptions += 1
         try:
-            wait_until(lambda: not stage.triggerers() & first, EMIT_SECONDS, "another one takes over")
+            wait_until(lambda: not stage.triggerers() & first, "another one takes over")
             stage.until_polled(10)
         finally:
             for process in suspended:
@@ -324,7 +323,7 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
         time.sleep(15)
         stage.airflow.kill("triggerer-2")
         stage.interruptions += 1
-        wait_until(lambda: stage.triggerers() == first, EMIT_SECONDS, "the first one has it again")
+        wait_until(lambda: stage.triggerers() == first, "the first one has it again")
         stage.until_polled(10)
 
     stage.check_emitted("moved to another triggerer and back")
@@ -333,7 +332,7 @@ def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage
 def test_a_watermark_that_is_set_back_is_so_though_the_triggerer_is_killed(stage: Stage) -> None:
     """The last one: forms that are late by more are history from then on."""
     forms = [stage.add(late) for late in (500, 400, 300, 200)]
-    wait_until(lambda: set(forms) <= stage.emitted(), EMIT_SECONDS, "every form is emitted")
+    wait_until(lambda: set(forms) <= stage.emitted(), "every form is emitted")
     stage.until_polled(10)
     before, since = len(stage.events()), datetime.now(UTC) - timedelta(seconds=350)
     wanted = {
@@ -346,9 +345,9 @@ def test_a_watermark_that_is_set_back_is_so_though_the_triggerer_is_killed(stage
     for _ in range(2):
         stage.until_polled(8)
         stage.kill()
-    wait_until(lambda: wanted <= stage.emitted(before), EMIT_SECONDS, "the forms are emitted again")
+    wait_until(lambda: wanted <= stage.emitted(before), "the forms are emitted again")
     new = stage.add()
-    wait_until(lambda: new in stage.emitted(before), EMIT_SECONDS, "a new form is emitted")
+    wait_until(lambda: new in stage.emitted(before), "a new form is emitted")
 
     print(f"emitted again: {stage.events()[before:]}")
     assert stage.emitted(before) == {*wanted, new}

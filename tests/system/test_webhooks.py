@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.airflow_api import wait_until
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.forger import Forger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import watching
@@ -46,7 +46,7 @@ def test_concurrent_tasks_register_once(airflow: LocalAirflow, service: FakeFiel
 
     dag_id = "webhook_registered_by_many"
     runs = [airflow.trigger(dag_id) for _ in range(3)]
-    assert [airflow.wait_for_run(dag_id, run_id, 180) for run_id in runs] == ["success"] * 3
+    assert [airflow.wait_for_run(dag_id, run_id) for run_id in runs] == ["success"] * 3
     airflow.clear(dag_id, runs[0], ["register_0", "fail_the_first_time"])
     assert airflow.wait_for_run(dag_id, runs[0]) == "success"
 
@@ -85,7 +85,6 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
         wait_for_references(airflow, {job["id"]}, service)
         wait_until(
             lambda: job["id"] in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")},
-            timeout=60,
             what="a run got the form of the job",
         )
 
@@ -168,10 +167,9 @@ def test_nothing_is_accepted_once_the_receiver_is_not_configured(
         # Settings are cached for ten seconds.
         wait_until(
             lambda: forger.post(session, body, forger.headers(body, "0" * 8), token="x" * 43) == 404,
-            timeout=30,
             what="another's token is not found",
         )
-        wait_until(lambda: forger.post(session, b"[]", {}) != 401, 30, "nobody asks for a signature")
+        wait_until(lambda: forger.post(session, b"[]", {}) != 401, "nobody asks for a signature")
         assert forger.post(session, b"[]", {}) == 404
         assert forger.post(session, body, forger.headers(body)) == 404
     assert events_by_job(airflow) == before
@@ -202,28 +200,26 @@ def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], som
     def some_are() -> bool:
         return len({one.job_id for one in service.deliveries if one.status == 200} & jobs) >= some
 
-    service.wait_for(some_are, 240)
+    service.wait_for(some_are, PATIENCE)
 
 
-def wait_until_delivered(service: FakeFieldService, jobs, timeout: float = 240) -> None:
+def wait_until_delivered(service: FakeFieldService, jobs) -> None:
     """Return once each job was delivered, and its duplicate too."""
 
     def all_are() -> bool:
         accepted = Counter(one.job_id for one in service.deliveries if one.status == 200)
         return all(accepted[job_id] >= 2 for job_id in jobs)
 
-    service.wait_for(all_are, timeout)
+    service.wait_for(all_are, PATIENCE)
 
 
-def wait_for_references(
-    airflow: LocalAirflow, jobs: set[int], service: FakeFieldService, timeout: float = 480
-) -> int:
+def wait_for_references(airflow: LocalAirflow, jobs: set[int], service: FakeFieldService) -> int:
     """Return once each of these jobs is among the references that exactly one run was started with.
 
     On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts on: it
     then waits for the next event. That is made after a while; the result says how often.
     """
-    deadline, made, next_job_at = time.monotonic() + timeout, 0, time.monotonic() + 20
+    deadline, made, next_job_at = time.monotonic() + PATIENCE, 0, time.monotonic() + 20
     while True:
         runs = airflow.runs("jobs_from_webhooks")
         references = [

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
-from tests.system.airflow_api import AirflowApi
+from tests.system.airflow_api import PATIENCE, AirflowApi
 from tests.system.local_airflow import LocalAirflow
 
 
@@ -18,13 +18,13 @@ def polls(service: FakeFieldService) -> list[RecordedRequest]:
     return [request for request in requests if others.isdisjoint(dict(request.query))]
 
 
-def until_polled(service: FakeFieldService, times: int = 3, timeout: float = 120.0) -> None:
+def until_polled(service: FakeFieldService, times: int = 3) -> None:
     """Wait until the watcher has polled again.
 
     Forms completed before its first poll are history to it; the third poll is past that.
     """
     seen = len(polls(service))
-    service.wait_for(lambda: len(polls(service)) >= seen + times, timeout)
+    service.wait_for(lambda: len(polls(service)) >= seen + times, PATIENCE)
 
 
 @contextmanager

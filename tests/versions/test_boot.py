@@ -21,7 +21,7 @@ Measured = Callable[..., None]
 
 def run(airflow: LocalAirflow, dag_id: str) -> str:
     run_id = airflow.trigger(dag_id)
-    assert airflow.wait_for_run(dag_id, run_id, 240) == "success"
+    assert airflow.wait_for_run(dag_id, run_id) == "success"
     return run_id
 
 
@@ -63,12 +63,12 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
     for job_id in WAITING_JOBS[:-2]:
         service.add_form(job_id=job_id)
     airflow.restart("triggerer")
-    airflow.wait_for_tasks("waiting", run_id, lambda found: [*found.values()].count("deferred") == 2, 240)
+    airflow.wait_for_tasks("waiting", run_id, lambda found: [*found.values()].count("deferred") == 2)
     polls += polls_in(service, MIN_DEFERRAL)
     for job_id in WAITING_JOBS[-2:]:
         service.add_form(job_id=job_id)
 
-    assert airflow.wait_for_run("waiting", run_id, 240) == "success"
+    assert airflow.wait_for_run("waiting", run_id) == "success"
     assert polls
     measured(
         "shared poll",
@@ -96,7 +96,7 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
 
     airflow: LocalAirflow = request.getfixturevalue("airflow")
     airflow.wait_for_dag("watched")
-    until_polled(service, 4, timeout=60)
+    until_polled(service, 4)
     form = service.add_form(form_name="Watched Record")
     run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
