@@ -73,6 +73,14 @@ class AirflowApi:
             raise LocalAirflowError(f"{method} {path}: {response.status_code} {response.text}")
         return response.json() if response.content else None
 
+    def _ask(self, method: str, path: str, **arguments: Any) -> None:
+        """Ask for what may have been asked for already."""
+        try:
+            self.api(method, path, **arguments)
+        except LocalAirflowError as error:
+            if " 409 " not in str(error):
+                raise
+
     def ui(self, path: str) -> requests.Response:
         """Get what the UI is made of, which is no part of the API."""
         self._log_in()
@@ -110,17 +118,17 @@ class AirflowApi:
         self.wait_for_dag(dag_id)
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
         body = {"dag_run_id": run_id, "conf": dict(conf or {}), **NO_DATE}
-        try:
-            self.api("POST", f"/dags/{dag_id}/dagRuns", json=body)
-        except LocalAirflowError as error:
-            if " 409 " not in str(error):  # asked for again, although it was there
-                raise
+        self._ask("POST", f"/dags/{dag_id}/dagRuns", json=body)
         return run_id
 
     def pause(self, dag_id: str, paused: bool) -> None:
-        """Pause or unpause a DAG, as soon as it is parsed."""
+        """Pause or unpause a DAG, as soon as it is parsed.
+
+        The watchers of its assets begin and end when it is parsed again, so that is asked for.
+        """
         self.wait_for_dag(dag_id)
-        self.api("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
+        dag = self.api("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
+        self._ask("PUT", f"/parseDagFile/{dag['file_token']}")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Return all runs of a DAG, the first one first."""

@@ -263,7 +263,8 @@ def environment(dags_folder: Path, home: Path, port: int) -> dict[str, str]:
             "AIRFLOW__API__SECRET_KEY": "local-airflow-for-tests-only",
             "AIRFLOW__API_AUTH__JWT_SECRET": "local-airflow-for-tests-only-" * 3,
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+            # A file that has changed is parsed at once.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             # No log server runs here; nobody must ask one that another Airflow left on the default.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "1",
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "1",

@@ -156,7 +156,8 @@ def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
 def test_the_tenant_gets_the_record_by_mail(
     airflow: LocalAirflow, service: FakeFieldService, mailbox: Mailbox, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False)
+    soon = {"deferrable=True,": "deferrable=True, poke_interval=2,"}
+    copy(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False, **soon)
 
     params = {"property_id": 9721, "tenant": "a.tenant@example.com", "records": str(tmp_path)}
     run_id, state = run(airflow, MAILED, **params)
