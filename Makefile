@@ -29,7 +29,7 @@ endef
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills \
-	docs docs-links site release constraints clean
+	docs docs-links release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -111,11 +111,6 @@ docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a war
 
 docs-links: build/docs-venv/.installed ## Follow the links that lead out of docs/, which needs the network
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --builder linkcheck docs build/docs/linkcheck
-
-site: build/docs-venv/.installed ## The pages of every release (its tag) and of this checkout, to be served from build/site
-	@$(<D)/bin/python -m tests.site
-	@$(<D)/bin/python -m tests.links build/site
-	@echo "build/site"
 
 # Its tools have an environment of their own, and the wheel another, without any extra.
 release: $(RELEASE)/.installed ## Build into dist, and check: metadata, SBOM, licences, types, known vulnerabilities

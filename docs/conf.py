@@ -61,17 +61,6 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#2f6f3e", "color-brand-content": "#2f6f3e"},
     "dark_css_variables": {"color-brand-primary": "#8fc99c", "color-brand-content": "#8fc99c"},
 }
-# Furo's own, and the switcher.
-html_sidebars = {
-    "**": [
-        *("sidebar/brand.html", "sidebar/switcher.html", "sidebar/search.html", "sidebar/scroll-start.html"),
-        *("sidebar/navigation.html", "sidebar/scroll-end.html"),
-    ]
-}
-templates_path = ["_templates"]
-html_static_path = ["_static"]
-html_css_files = ["switcher.css"]
-html_js_files = [("switcher.js", {"defer": "defer"})]
 html_show_sphinx = False
 html_show_sourcelink = False
 html_copy_source = False

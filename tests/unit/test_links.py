@@ -1,9 +1,8 @@
-"""What ``make docs`` finds of broken links, and what ``make site`` makes of the tags."""
+"""What ``make docs`` finds of broken links."""
 
 import pytest
 
 from tests.links import broken_below
-from tests.site import tags_by_version
 
 
 def test_a_link_is_followed_to_its_anchor(tmp_path):
@@ -41,9 +40,3 @@ def test_a_link_that_leads_nowhere_is_broken(tmp_path, name, text, link):
     (site / name).write_text(text)
 
     assert broken_below(site / name if name.endswith(".md") else site) == [f"{name}: {link}"]
-
-
-def test_releases_are_the_tags_that_are_versions_the_newest_first():
-    tags = tags_by_version(["0.9.0", "nightly", "v0.10.0", "v0.10.0rc1", "before-1.0", "v2"])
-
-    assert list(tags.items()) == [("0.10.0", "v0.10.0"), ("0.10.0rc1", "v0.10.0rc1"), ("0.9.0", "0.9.0")]
