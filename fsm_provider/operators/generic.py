@@ -76,32 +76,27 @@ class FsmRequestOperator(FsmWriteOperator):
                 self.check_keys({"key": key})
 
     def execute(self, context: Context) -> Any:
-        from fsm_provider.writes.ledger import Write
+        from fsm_provider.writes.ledger import Write, planned
 
         with permanent_errors_fail_the_task():
+            path, params, body = parse_path(self.path), self.query_params, self.json
             if self.method == "GET":
-                return self.hook.request("GET", self.path, self.query_params, self.json, headers=self.headers)
+                return self.hook.request("GET", path, params, body, headers=self.headers)
             self.check_keys({"key": self.key})
-            given = None if self.key in (None, "") else str(parse_text("key", self.key))
-            write = Write(
-                method=self.method,
-                path=parse_path(self.path),
-                content={"params": self.query_params, "json": self.json, "headers": self.headers},
-                key=given or self.place_in_run(context),
-                key_is_given=given is not None,
-            )
-            responses: list[Any] = []
+            key = None if self.key in (None, "") else str(parse_text("key", self.key))
+            task, service = self.task_of(context), self.hook.settings.service
+            content = {"params": params, "json": body, "headers": self.headers}
+            row = planned(task, service, f"{self.method} {path}", content, key or task.place)
 
-            def send(_: Write, further: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
+            def send(_: Write, further: Mapping[str, str], limit: TimeLimit) -> Any:
                 headers = {**(self.headers or {}), **further}
-                sent = self.hook.client.request(
-                    self.method, self.path, self.query_params, self.json, headers=headers, limit=limit
-                )
-                responses.append(sent)
-                return sent if isinstance(sent, dict) else {}
+                return self.hook.client.request(self.method, path, params, body, headers=headers, limit=limit)
 
-            (known,) = self.write_once(context, [write], send, existing=lambda row: row.result or None)
-            return responses[0] if responses else known
+            writes = [Write(row, key is not None)]
+            (result,) = self.write_once(
+                context, task, writes, send, existing=lambda one: one.row.result or None
+            )
+            return result
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError, FsmUnauthorisedError
+from fsm_provider.api.errors import FsmInputError, FsmResponseError, FsmUnauthorisedError
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -32,6 +29,7 @@ from fsm_provider.operators.base import (
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
+from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -39,8 +37,9 @@ if TYPE_CHECKING:
     from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.runner import Pending, Runner
+    from fsm_provider.state.task import Task
+    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
@@ -105,6 +104,25 @@ class FsmJobOperator(FsmWriteOperator):
         if isinstance(content, JobCreate | JobRequest) and id(content) not in (seen_oids or ()):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
+
+    def plan(self, task: Task, request: JobRequest, place: str) -> Write:
+        """Return the write that creates a job.
+
+        :param place: its key, if it has none.
+        """
+        from fsm_provider.writes.ledger import Write, planned
+
+        row = planned(
+            task,
+            self.hook.settings.service,
+            f"POST {request.path}",
+            request.job.body(),
+            request.key or place,
+            "job",
+            property_id=spelled(request.property_id),
+            reference=request.job.customer_reference,
+        )
+        return Write(row, request.key is not None, request)
 
     def send_job(self, write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
         return self.hook.client.send_job(write.payload, {**(self.headers or {}), **headers}, limit).as_json()
@@ -183,10 +201,11 @@ class FsmCreateJobOperator(FsmJobOperator):
         with permanent_errors_fail_the_task():
             request = check(JobRequest, self._request(), "")
             self.check_keys({"key": request.key})
-            write = _write_for(request, self.place_in_run(context))
+            task = self.task_of(context)
+            writes = [self.plan(task, request, task.place)]
             find = self.find_job if self.find_existing else None
             job: dict[str, Any]
-            (job,) = self.write_once(context, [write], self.send_job, find=find, existing=_job_of)
+            (job,) = self.write_once(context, task, writes, self.send_job, find=find, existing=_job_of)
             self.log.info("Job %s: %s", job["id"], request)
             if "ti" in context:
                 context["ti"].xcom_push(key="id", value=job["id"])
@@ -216,10 +235,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
     :param max_jobs: maximum jobs that an attempt may create, without those that exist already; more fail the
         task before the first is sent (templated).
-    :param dry_run: check all jobs and log them as a table, with what the ledger knows of each; send nothing
+    :param dry_run: check all jobs; send and record nothing. The outcomes say what the ledger knows
         (templated).
     :param fail_on: which outcomes fail the task at the end: ``any`` other than created and existing; only an
-        ``uncertain`` or unknown one; ``all``, if none is created or existing; or ``none``. First, Airflow's
+        ``uncertain`` one; ``all``, if none is created or existing; or ``none``. First, Airflow's
         retries send what another attempt could create. A task that was stopped fails, and so does one whose
         token is refused, or with twenty lost responses in a row (templated).
     :param fsm_conn_id: the Airflow connection (templated).
@@ -281,85 +300,63 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.state.task import digest_for
 
         with permanent_errors_fail_the_task():
-            options = self.options()
+            options, task = self.options(), self.task_of(context)
             requests = check_job_requests(_parse_jobs(self.jobs))
             refuse_equal_jobs(requests)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            place = self.place_in_run(context)
-            writes = [_write_for(one, digest_for([place, *one.content], 32)) for one in requests]
+            places = [digest_for([task.place, *one.content], 32) for one in requests]
+            inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
+            writes = {one.row.id: one for one in inputs}
             find = self.find_job if self.find_existing else None
             threads = options["max_concurrency"]
-            with self.runner(context, self.send_job, find=find, concurrency=threads) as runner:
-                return self._run(context, runner, writes, options)
-
-    def _run(
-        self, context: Context, runner: Runner, writes: list[Write], options: dict[str, Any]
-    ) -> list[JobOutcome]:
-        """Send what is missing; if that is not all, push the outcomes, however it ends."""
-        from fsm_provider.writes.outcomes import MADE, What, job_outcomes, summary_of
-
-        jobs, is_dry_run = {one.id: one for one in writes}, options["dry_run_only"]
-        web_url = self.hook.settings.web_url
-        unsent: What = "unknown"
-        is_current = True
-        try:
-            runner.load(jobs.values())
-            unsent = "not_created"
-            to_create = sum(one.row.state == "free" for one in runner.pending.values())
-            if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
-                raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}: "
-                    "none was sent"
-                )
-            if is_dry_run:
-                self.log.info("Dry run: nothing was sent\n%s", _table(runner))
-                return job_outcomes(writes, runner, unsent="valid", web_url=web_url)
-            if url := jobs_url(web_url):
-                context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-            runner.ended = partial(self._report, runner, count(1))
-            runner.run()
-        except FsmError as error:
-            runner.stop(str(error))
-            raise
-        except Exception:
-            is_current = runner.ledger.is_shared  # Airflow's store refuses an attempt that was replaced
-            raise
-        finally:
+            with self.runner(
+                context, task, writes.values(), self.send_job, find=find, concurrency=threads
+            ) as runner:
+                if not options["dry_run_only"]:
+                    self._send(context, runner, options["max_jobs"])
+            is_dry_run, web_url = options["dry_run_only"], self.hook.settings.web_url
+            outcomes = [
+                job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
+                for index, one in enumerate(writes[one.row.id] for one in inputs)
+            ]
+            self.log.info("%s%s", "Dry run: " * is_dry_run, summary_of(outcomes, runner.stop_reason))
             if not is_dry_run:
-                outcomes = job_outcomes(writes, runner, unsent=unsent, web_url=web_url)
-                for one in {one["key"]: one["outcome"] for one in outcomes}.values():
-                    self.hook.metrics.incr("writes", outcome=one)
-                if "ti" in context and is_current and any(one["outcome"] not in MADE for one in outcomes):
-                    context["ti"].xcom_push(key="return_value", value=outcomes)
-        self.log.info(summary_of(outcomes, runner.stop_reason))
-        self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
-        return outcomes
+                self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
+            return outcomes
 
-    def _report(self, runner: Runner, ended: Iterator[int], one: Pending) -> None:
-        from fsm_provider.writes.outcomes import error_of, what_became
-
-        error, progress = error_of(one, runner), f"{next(ended)} of {len(runner.pending)}"
-        level, details = (logging.ERROR, error) if error else (logging.INFO, f"job {one.row.result_id}")
-        self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what_became(one), details)
+    def _send(self, context: Context, runner: Runner, max_jobs: int | None) -> None:
+        to_create = sum(one.row.state == "free" for one in runner.writes.values())
+        if max_jobs is not None and to_create > max_jobs:
+            raise FsmInputError(
+                f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}: "
+                "none was sent"
+            )
+        if url := jobs_url(self.hook.settings.web_url):
+            context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
+        runner.run()
 
     def _fail_or_go_on(
         self, context: Context, runner: Runner, outcomes: list[JobOutcome], fail_on: str
     ) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
-        from fsm_provider.writes.outcomes import MADE, fails, summary_of
+        from fsm_provider.writes.ledger import MADE
         from fsm_provider.writes.runner import PASSING
 
         if not (failed := [one for one in outcomes if one["outcome"] not in MADE]):
             return
-        errors = [one.error for one in runner.pending.values() if one.error]
+        if "ti" in context:
+            context["ti"].xcom_push(key="return_value", value=outcomes)
+        errors = [one.error for one in runner.writes.values() if one.error]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
         passing = None if is_refused else next((one for one in errors if not one.permanent), None)
-        retry = passing is not None or runner.stop_reason == STOPPED
+        is_stopped = runner.stop_reason == STOPPED
+        retry = passing is not None or is_stopped
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
+        needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, PASSING))
+        has = {one["outcome"] for one in outcomes}
+        fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}[fail_on]
         summary = summary_of(outcomes, runner.stop_reason)
-        needs_a_person = runner.stop_reason and not isinstance(passing, PASSING)
-        is_stopped = needs_a_person or runner.stop_reason == STOPPED
-        if (retry and not is_last) or is_stopped or fails(outcomes, fail_on):
+        if (retry and not is_last) or needs_a_person or fails:
             fail_in_part(
                 summary,
                 [f"jobs[{one['index']}] ({_name(one)}) {one['outcome']}: {one['error']}" for one in failed],
@@ -380,29 +377,8 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
     return outcome["jobID"]
 
 
-def _write_for(request: JobRequest, place: str) -> Write:
-    """Return the write that creates a job.
-
-    :param place: its key, if it has none.
-    """
-    from fsm_provider.writes.ledger import Write
-
-    return Write(
-        method="POST",
-        path=request.path,
-        content=request.job.body(),
-        key=request.key or place,
-        key_is_given=request.key is not None,
-        kind="job",
-        property_id=spelled(request.property_id),
-        reference=request.job.customer_reference,
-        payload=request,
-    )
-
-
-def _job_of(row: Row) -> dict[str, Any]:
-    from fsm_provider.writes.outcomes import as_number
-
+def _job_of(write: Write) -> dict[str, Any]:
+    row = write.row
     about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
     return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
 
@@ -410,19 +386,6 @@ def _job_of(row: Row) -> dict[str, Any]:
 def _name(outcome: JobOutcome) -> str:
     reference = outcome["customerReference"]
     return f"customerReference {reference}" if reference else f"key {outcome['key']}"
-
-
-def _table(runner: Runner) -> str:
-    from fsm_provider.terminal import aligned
-    from fsm_provider.writes.outcomes import what_became
-
-    rows = [("job", "property", "known", "payload")]
-    for index, one in enumerate(runner.pending.values()):
-        known: str = "new" if one.row.state == "free" else what_became(one)
-        payload = json.dumps(one.write.content, ensure_ascii=False)
-        known = f"job {one.row.result_id}" if known == "existing" else known.replace("not_created", "refused")
-        rows.append((str(index), str(one.write.property_id), known, payload))
-    return "\n".join(aligned(rows))
 
 
 def _known_part(request: Any) -> Any:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -19,7 +20,18 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import unreadable_variable_is_named
 
 try:
-    from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, event, inspect, select
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Integer,
+        MetaData,
+        String,
+        Table,
+        create_engine,
+        event,
+        inspect,
+        select,
+    )
     from sqlalchemy.exc import (
         DBAPIError,
         IntegrityError,
@@ -28,7 +40,6 @@ try:
         SQLAlchemyError,
     )
     from sqlalchemy.ext.compiler import compiles
-    from sqlalchemy.schema import CreateIndex, CreateTable
     from sqlalchemy.sql.functions import FunctionElement
 except ImportError as missing:
     raise FsmInputError(
@@ -43,15 +54,16 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-SCHEMA_VERSION = 2
 METADATA = MetaData()
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
-_SCHEMA = Table(
-    "fsm_schema",
+_DATABASE = Table(
+    "fsm_database",
     METADATA,
-    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("id", String(32), nullable=False),
     **TABLE_OPTIONS,
 )
+"""One row, with a random id: a database that was made anew has another."""
 MAX_REPEATS = 12
 """Of a transaction that a deadlock, a lock timeout or a lost connection has ended: 15 to 30 seconds."""
 MAX_DELAY = 5.0
@@ -101,7 +113,7 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     engine = _engine_for(state_conn_id, get_hook)
     try:
         for is_last in (False, True):
-            if not _has_tables(engine):
+            if not METADATA.tables.keys() <= set(inspect(engine).get_table_names()):
                 _create_tables(engine, is_last)
     except BaseException as error:
         engine.dispose()
@@ -109,6 +121,11 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
             error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
         raise
     return engine
+
+
+def id_of(engine: Engine) -> str:
+    """Return the random id of a database, drawn with its tables."""
+    return str(in_transaction(engine, lambda one: one.execute(select(_DATABASE.c.id)).scalar()))
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
@@ -177,21 +194,6 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
     return engine
 
 
-def _has_tables(engine: Engine) -> bool:
-    """Return whether there are all tables of the modules that are imported."""
-    names = set(inspect(engine).get_table_names())
-    if _SCHEMA.name not in names:
-        return False
-    with engine.connect() as connection:
-        version = connection.execute(select(_SCHEMA.c.version)).scalar()
-    if version not in (None, SCHEMA_VERSION):
-        raise FsmInputError(
-            f"state_conn_id: the tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
-            "install the provider that made them, or name another database"
-        )
-    return version is not None and METADATA.tables.keys() <= names
-
-
 def _create_tables(engine: Engine, is_last: bool) -> None:
     try:
         if engine.dialect.name == "sqlite":
@@ -200,23 +202,15 @@ def _create_tables(engine: Engine, is_last: bool) -> None:
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
         with engine.begin() as connection:
             METADATA.create_all(connection)
-            if connection.execute(select(_SCHEMA.c.version)).scalar() is None:
-                connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
+            if connection.execute(select(_DATABASE.c.id)).scalar() is None:
+                connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))
     except SQLAlchemyError as error:
         # Another task may be creating them. Where the database is away, the next query says so.
-        if is_last and not _has_tables(engine):
+        if is_last:
             raise FsmInputError(
-                f"state_conn_id: the tables cannot be created ({getattr(error, 'orig', error)}). Have a user "
-                f"who may create tables run\n{_statements(engine)}"
+                f"state_conn_id: the tables cannot be created ({getattr(error, 'orig', error)}): run a task "
+                "once as a user who may create tables"
             ) from None
         time.sleep(0.5)
     else:
         logger.info("Created the tables %s", ", ".join(METADATA.tables))
-
-
-def _statements(engine: Engine) -> str:
-    version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
-    made = [str(CreateTable(table).compile(engine)).strip() for table in METADATA.sorted_tables]
-    indexes = [one for table in METADATA.sorted_tables for one in table.indexes]
-    made += [str(CreateIndex(one).compile(engine)) for one in indexes]
-    return ";\n".join([*made, str(version.compile(engine, compile_kwargs={"literal_binds": True})), ""])

@@ -135,7 +135,7 @@ def test_a_response_of_the_job_of_another_key_is_uncertain(service, connect, sto
 
 
 def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service, connect, store, monkeypatch):
-    monkeypatch.setattr("fsm_provider.writes.ledger.MIN_LEASE", 120.0)
+    monkeypatch.setattr("fsm_provider.writes.runner.MIN_LEASE", 120.0)
     connect(service)
     other = {"id": 4711, "propertyID": 7, **JOB}
     service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)

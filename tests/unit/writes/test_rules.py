@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from fsm_provider.writes import ledger, outcomes, runner
-from fsm_provider.writes.ledger import GUARDS, Row
+from fsm_provider.writes import ledger, runner
+from fsm_provider.writes.ledger import GUARDS, Row, Write
 from tests.unit.writes.model import SCENARIOS, Model
 
-AS_READ = "nobody has claimed or settled it since it was read"
+AS_KNOWN = "nobody has claimed or settled it since"
 NEEDED = {  # by event and guard: a scenario that goes wrong without it
-    "claim": {AS_READ: "told to stop", "it is not done": "token"},
-    "record": {"it is still claimed by who records its end": "late, forgotten"},
+    "claim": {AS_KNOWN: "told to stop", "it is not done": "token"},
+    "record": {AS_KNOWN: "late, forgotten"},
     "record late": {"it is free": "create"},
-    "find": {AS_READ: "find, by hand, edited", "no other write can be what was found": "two keys, find"},
-    "settle as made": {AS_READ: "late, forgotten", "it is free or uncertain": "settle, create"},
-    "settle as not made": {AS_READ: "settle", "it is uncertain": "settle", "its lease is over": "settle"},
+    "find": {AS_KNOWN: "find, by hand, edited"},
+    "settle as made": {AS_KNOWN: "late, forgotten", "it is free or uncertain": "settle, create"},
+    "settle as not made": {AS_KNOWN: "settle", "it is uncertain": "settle", "its lease is over": "settle"},
     "forget": {
-        AS_READ: "late, forgotten",
+        AS_KNOWN: "late, forgotten",
         "it is done": "late, forgotten",
         "its lease is over": "sent, forgotten",
     },
@@ -50,9 +50,12 @@ def forget_what_was_uncertain(patch):
 
 
 def say_what_was_put_in(patch):
-    say = outcomes.what_became
-    one_row = lambda one: replace(one.row, digest=one.write.digest)  # noqa: E731
-    patch.setattr(outcomes, "what_became", lambda one: say(replace(one, row=one_row(one))))
+    patch.setattr(Write, "is_as_sent", True)
+
+
+def find_what_may_be_that_of_a_rival(patch):
+    find = ledger.found
+    patch.setattr(ledger, "found", lambda seen, result, rivals: find(seen, result, ()))
 
 
 def create_twice(patch):
@@ -75,6 +78,7 @@ def outlive_the_lease(patch):
         (send_within_the_lease, "find, create"),
         (forget_what_was_uncertain, "token"),
         (say_what_was_put_in, "edited"),
+        (find_what_may_be_that_of_a_rival, "two keys, find"),
         (create_twice, "create"),
         (outlive_the_lease, "settle"),
     ],
