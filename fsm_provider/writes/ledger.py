@@ -37,17 +37,14 @@ class Row:
     :param id: the digest of the key, which identifies the write within its scope.
     :param service: base URL and account.
     :param digest: of service, method, path and content, by which the write is verified.
-    :param kind: ``job``, ``webhook`` or ``request``.
     :param what: method and path.
     :param by: the task that sent it last.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
-    :param sent_at: when it was sent last.
     :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
     :param token: header and value by which the service recognises it, joined by a colon.
     :param token_at: when it was sent first with this token.
     :param result: what is kept of the response: ``id`` and times.
-    :param error: why it is uncertain, or nothing came of it.
     :param note: what people have settled, and responses that came late.
     :param read_at: when it was read; it is not stored.
     """
@@ -115,15 +112,11 @@ def planned(
 class Write:
     """A write of an attempt.
 
-    :param planned: its row if nobody has sent it.
+    :param planned: its row if nobody has sent it; ``row`` is as it was read last.
     :param key_is_given: by the user; else the key is the write's place, or its content.
     :param payload: for the function that sends it.
-    :ivar row: as it was read last.
-    :ivar attempts: counts the requests that are repeated.
     :ivar may_create: it was uncertain when the attempt began, and has not been sent by it.
-    :ivar is_lost: the response to this attempt's request was.
     :ivar is_over: this attempt does nothing more about it.
-    :ivar is_created: by this attempt, whose response ``response`` is.
     :ivar error: why this attempt has not made it.
     """
 
@@ -165,58 +158,25 @@ def seen_at(row: Row, now: int) -> Row:
     return replace(row, read_at=now)
 
 
-Condition = Callable[[Row, Row, int], bool]
-"""Given the row as it is now, as it is known to who changes it, and the time."""
-
-
-def may_be_sent(row: Row, known: Row, now: int) -> bool:
-    """Return whether it is free, its lease is over, or the service recognises it by its token."""
-    same_token = row.state == "uncertain" and row.token is not None and row.token == known.token
-    return row.state == "free" or row.lease_until < now or same_token
-
-
-CONDITIONS: dict[str, Condition] = {
-    "nobody has claimed or settled it since": lambda row, known, now: row.owner == known.owner,
-    "it is free": lambda row, known, now: row.state == "free",
-    "it is done": lambda row, known, now: row.state == "done",
-    "it is not done": lambda row, known, now: row.state != "done",
-    "it is uncertain": lambda row, known, now: seen_at(row, now).state == "uncertain",
-    "it is free or uncertain": lambda row, known, now: seen_at(row, now).state in ("free", "uncertain"),
-    "it may be sent": may_be_sent,
-    "its lease is over": lambda row, known, now: row.lease_until < now,
-}
-_AS_KNOWN = "nobody has claimed or settled it since"
-GUARDS: dict[str, tuple[str, ...]] = {
-    "claim": (_AS_KNOWN, "it is not done", "it may be sent"),
-    "record": (_AS_KNOWN,),
-    "record late": ("it is free",),
-    "find": (_AS_KNOWN, "it is uncertain"),
-    "settle as made": (_AS_KNOWN, "it is free or uncertain"),
-    "settle as not made": (_AS_KNOWN, "it is uncertain", "its lease is over"),
-    "forget": (_AS_KNOWN, "it is done", "its lease is over"),
-}
-"""The conditions under which a row changes, by the event: all of them."""
-
 Change = Callable[[Row, int], Row]
-"""Given the row and the time as they are now."""
-
-
-def allows(event: str, row: Row, known: Row, now: int) -> bool:
-    return all(CONDITIONS[name](row, known, now) for name in GUARDS[event])
+"""Given the row and the time as they are now. Who has claimed or settled it since is another owner."""
 
 
 def new_claim(write: Write, by: Task, token: str | None) -> Row:
     """Return a row that an attempt is about to send; its owner is new."""
-    token_at = write.row.token_at if token is not None and write.row.token == token else 0
-    return replace(write.planned, by=by, state="sending", owner=uuid4().hex, token=token, token_at=token_at)
+    seen, owner = write.row, uuid4().hex
+    token_at = seen.token_at if token is not None and seen.token == token else 0
+    return replace(write.planned, by=by, state="sending", owner=owner, token=token, token_at=token_at)
 
 
 def claimed(claim: Row, seen: Row, lease: float) -> Change:
     """Claim a row as it was read, for ``lease`` seconds."""
-    known = replace(claim, owner=seen.owner)
 
     def change(row: Row, now: int) -> Row:
-        if row.owner == claim.owner or not allows("claim", row, known, now):
+        if row.owner != seen.owner or row.state == "done":
+            return row
+        is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
+        if row.state != "free" and row.lease_until >= now and not is_recognised:
             return row
         until, since = now + int(lease * 1000), claim.token_at or now
         mine = replace(claim, sent_at=now, lease_until=until, token_at=since)
@@ -227,16 +187,15 @@ def claimed(claim: Row, seen: Row, lease: float) -> Change:
 
 def succeeded(claim: Row, result: dict[str, Any]) -> Change:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
-    made = replace(claim, state="done", result=result)
 
     def change(row: Row, now: int) -> Row:
         if row.state == "done" and row.result == result:
             return row
-        if allows("record", row, claim, now):
+        if row.owner == claim.owner:
             return replace(row, state="done", result=result, error=None)
-        if allows("record late", row, claim, now):
-            return replace(made, lease_until=row.lease_until, note=row.note)
-        late = f"a late response to {claim.by}: {named(made)} was made"
+        if row.state == "free":
+            return replace(claim, state="done", result=result, lease_until=row.lease_until, note=row.note)
+        late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
         return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
     return change
@@ -246,7 +205,7 @@ def came_to_nothing(claim: Row, error: str) -> Change:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
 
     def change(row: Row, now: int) -> Row:
-        if not allows("record", row, claim, now):
+        if row.owner != claim.owner:
             return row
         # An earlier request with the same token may still be on its way.
         row = replace(row, lease_until=row.lease_until if row.token else 0)
@@ -262,7 +221,7 @@ def response_lost(claim: Row, error: str) -> Change:
     """Record that nobody knows what became of a request; its lease stays."""
 
     def change(row: Row, now: int) -> Row:
-        return replace(row, state="uncertain", error=error) if allows("record", row, claim, now) else row
+        return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
     return change
 
@@ -272,7 +231,7 @@ def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> C
     error = f"job {result_id} is that of key '{other}' as well: look up both in the service"
 
     def change(row: Row, now: int) -> Row:
-        is_ours = allows("record", row, claim, now) or allows("record late", row, claim, now)
+        is_ours = row.owner == claim.owner or row.state == "free"
         return replace(row, state="uncertain", error=error) if is_ours else row
 
     return change
@@ -283,7 +242,14 @@ def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
 
     :param rivals: other writes that it may have found instead: then nothing is recorded.
     """
-    return (lambda row, now: row) if rivals else _decided("find", seen, result)
+    owner = uuid4().hex
+
+    def change(row: Row, now: int) -> Row:
+        if row.owner != seen.owner or seen_at(row, now).state != "uncertain" or rivals:
+            return row
+        return replace(row, state="done", owner=owner, result=result, error=None)
+
+    return change
 
 
 def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
@@ -292,30 +258,30 @@ def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
     :param result: what was written; None if nothing was.
     :param who: who says so, when and why.
     """
-    return _decided("settle as not made" if result is None else "settle as made", seen, result, who)
-
-
-def forgotten(seen: Row, who: str) -> Change:
-    """Have a write that is done sent again."""
-    return _decided("forget", seen, None, f"{named(seen)} was {who}")
-
-
-def _decided(event: str, seen: Row, result: dict[str, Any] | None, who: str = "") -> Change:
     owner = uuid4().hex
+    state: State = "free" if result is None else "done"
 
     def change(row: Row, now: int) -> Row:
-        if not allows(event, row, seen, now):
+        is_uncertain = seen_at(row, now).state == "uncertain"
+        is_over = is_uncertain and row.lease_until < now
+        may_be = is_over if result is None else is_uncertain or row.state == "free"
+        if row.owner != seen.owner or not may_be:
             return row
-        after = row.with_note(who) if who else row
-        return replace(
-            after, state="free" if result is None else "done", owner=owner, result=result, error=None
-        )
+        return replace(row.with_note(who), state=state, owner=owner, result=result, error=None)
 
     return change
 
 
-def named(row: Row) -> str:
-    return row.kind if row.result_id is None else f"{row.kind} {row.result_id}"
+def forgotten(seen: Row, who: str) -> Change:
+    """Have a write that is done sent again."""
+    owner, note = uuid4().hex, f"{seen.kind} {seen.result_id or ''} was {who}"
+
+    def change(row: Row, now: int) -> Row:
+        if row.owner != seen.owner or row.state != "done" or row.lease_until >= now:
+            return row
+        return replace(row.with_note(note), state="free", owner=owner, result=None, error=None)
+
+    return change
 
 
 def check_input(
