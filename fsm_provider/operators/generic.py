@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.limits import TimeLimit
+    from fsm_provider.writes.ledger import Write
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -87,16 +87,15 @@ class FsmRequestOperator(FsmWriteOperator):
             task, service = self.task_of(context), self.hook.settings.service
             content = {"params": params, "json": body, "headers": self.headers}
             row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-
-            def send(_: Write, further: Mapping[str, str], limit: TimeLimit) -> Any:
-                headers = {**(self.headers or {}), **further}
-                return self.hook.client.request(self.method, path, params, body, headers=headers, limit=limit)
-
-            writes = [Write(row, key is not None)]
-            (result,) = self.write_once(
-                context, task, writes, send, existing=lambda one: one.row.result or None
-            )
+            (result,) = self.write_once(context, task, [Write(row, key is not None)])
             return result
+
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+        sent = (self.method, self.path, self.query_params, self.json)
+        return self.hook.client.request(*sent, headers=headers, limit=limit)
+
+    def existing_result(self, write: Write) -> Any:
+        return write.row.result or None
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,28 +35,22 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
     A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
-    target: its id and its signing secret, which goes nowhere else. The operator first checks that it can
-    write this Variable. Another run, a retry, a cleared task or another DAG finds it and registers nothing.
-    Airflow 3.3 itself logs every Variable that a task sets, at DEBUG on the worker: register at INFO.
-
-    If the connection has ``state_conn_id``, the registration is also a row of the ledger in that database,
-    with the Variable's name as its key: then concurrent tasks, and other Airflows with the database,
-    register once. Before Airflow 3.3 the database is needed.
-
-    The connection's ``event_types_style`` selects how several event types are sent.
+    target: its id and its signing secret, which goes nowhere else. Another run, a retry, a cleared task or
+    another DAG finds it and registers nothing. With ``state_conn_id``, concurrent tasks and other Airflows
+    with that database register once, too. Airflow 3.3 itself logs every Variable that a task sets, at DEBUG
+    on the worker: register at INFO.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
     :param target_url: the http(s) URL that receives the notifications (templated). Default: the URL of the
-        receiver in Airflow's API server, with a fresh token in its path, which is never shown: see
-        ``docs/webhooks.md``.
+        receiver in Airflow's API server, with a fresh token in its path, which is never shown.
     :param description: free text (templated).
     :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or ``create``
         it, at the risk of two (templated).
     :param headers: further headers of the request (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the registrations under the service's own names, without their secrets: one per event type
-        with the style ``separate``, else one.
+        with the ``event_types_style`` ``separate``, else one.
     """
 
     template_fields: tuple[str, ...] = (
@@ -98,17 +91,12 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 self.log.info("Registered before: Variable %s", name)
             if missing:
                 once_per = "run" if self.hook.settings.state_conn_id is None else "key"
-                made = self.write_once(
-                    context, task, missing, self._send, once_per=once_per, existing=self._existing
-                )
+                made = self.write_once(context, task, missing, once_per)
                 registered |= zip((one.row.key for one in missing), made, strict=True)
             return [*map(dict, registered.values())]
 
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
-        """Return the write that makes one registration, whose key is the name of its Variable.
-
-        :param payload: its target ends with ``***`` where a token of the receiver is to be.
-        """
+        """Return the write that makes one registration; its key is the name of its Variable."""
         from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
         from fsm_provider.state.task import digest_for
         from fsm_provider.writes.ledger import Write, planned
@@ -121,13 +109,10 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
         return Write(row, True, payload)
 
-    def _send(self, write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-        """Register it once, and store its secret; return it without its secret.
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
+        """Register it, and store its secret; return it without.
 
-        First it proves that its Variable can be written, which only who has claimed the write does: from then
-        on the receiver accepts its token.
-
-        :raises NotCreatedError: if it cannot: nothing was sent.
+        First it proves that its Variable can be written: from then on the receiver accepts its token.
         """
         from fsm_provider.writes.outcomes import NotCreatedError
 
@@ -150,8 +135,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 f"Variable {variable} could not be read or written ({problem}): nothing was sent"
             ) from None
         sent = payload.model_copy(update={"target_url": target_url})
-        all_headers = {**(self.headers or {}), **headers}
-        (webhook,) = self.hook.client.register_webhook(sent, headers=all_headers, limit=limit)
+        (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
         return self._keep(variable, stored, webhook)
 
     def _keep(self, variable: str, stored: dict[str, Any], webhook: Webhook) -> dict[str, Any]:
@@ -173,7 +157,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         logger.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
         return dict(registration)
 
-    def _existing(self, write: Write) -> dict[str, Any]:
+    def existing_result(self, write: Write) -> dict[str, Any]:
         """Return a registration that was made before: what its Variable holds by now, or else its row."""
         row, payload = write.row, write.payload
         if registration := _read(row.key).get("registration"):
@@ -208,19 +192,12 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
-        if configuration is None:
-            raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} configures the receiver"
-            )
-        settings = receiver.ReceiverSettings.parse(configuration)
-        if settings.base_url is None:
-            raise FsmInputError(
-                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no base_url"
-            )
+        settings = None if configuration is None else receiver.ReceiverSettings.parse(configuration)
         endpoint = f"{self.fsm_conn_id}/{self.object}"
-        if endpoint not in settings.endpoints:
+        if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url and an "
+                f"endpoint '{endpoint}'"
             )
         return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
 

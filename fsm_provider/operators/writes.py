@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,16 +11,16 @@ from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
-from fsm_provider.compat import never_expire
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
-    from fsm_provider.writes.runner import Find, Runner, Send
+    from fsm_provider.writes.runner import Find, Runner
     from fsm_provider.writes.sql_ledger import SqlLedger
     from fsm_provider.writes.task_ledger import TaskLedger
 
@@ -41,11 +41,10 @@ Install it with: pip install 'airflow-provider-fsm[sql]'"""
 
 
 class FsmWriteOperator(FsmBaseOperator):
-    """Base of the operators that write to the service, each write once.
+    """Base of the operators that write to the service, each write once, through a ledger.
 
-    Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow
-    3.3 and newer the ledger is in the task's state store. If the connection has ``state_conn_id``, it is in
-    that SQL database; before Airflow 3.3 it has to be.
+    On Airflow 3.3 and newer it is in the task's state store; if the connection has ``state_conn_id``, and
+    before Airflow 3.3, in that SQL database.
 
     :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
         Airflow asks, which needs the database, and a key for each write (templated).
@@ -94,54 +93,54 @@ class FsmWriteOperator(FsmBaseOperator):
 
         return Task.from_context(context) if "ti" in context else Task("", uuid4().hex, self.task_id)
 
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+        """Send a write once; return the response."""
+        raise NotImplementedError
+
+    def existing_result(self, write: Write) -> Any:
+        """Return what is known of a write that an earlier attempt or another task has sent."""
+        raise NotImplementedError
+
+    @property
+    def finder(self) -> Find | None:
+        return None
+
     @contextmanager
     def runner(
         self,
         context: Context,
         task: Task,
         writes: Collection[Write],
-        send: Send,
         *,
-        find: Find | None = None,
         concurrency: int = 1,
         once_per: str | None = None,
     ) -> Iterator[Runner]:
-        """Open the ledger, for the block, and load writes; give what sends them through it.
+        """Open the ledger, for the block, and load writes; give what sends them.
 
         :param once_per: in place of the argument.
         """
         from fsm_provider.writes.runner import Runner
 
         options = self.options()
-        ledger = _open_ledger(context, self.hook, task, by_key=(once_per or options["once_per"]) == "key")
-        try:
-            creates = options["if_uncertain"] == "create"
-            self._runner = Runner(ledger, task, self.hook, send, find, concurrency, creates)
+        by_key, creates = (once_per or options["once_per"]) == "key", options["if_uncertain"] == "create"
+        with _opened_ledger(context, self.hook, task, by_key=by_key) as ledger:
+            send, headers = self.send_write, self.headers or {}
+            self._runner = Runner(ledger, task, self.hook, send, headers, self.finder, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
             self._runner.load(writes)
             yield self._runner
-        finally:
-            ledger.close()
 
     def write_once(
-        self,
-        context: Context,
-        task: Task,
-        writes: Collection[Write],
-        send: Send,
-        *,
-        find: Find | None = None,
-        once_per: str | None = None,
-        existing: Callable[[Write], Any],
+        self, context: Context, task: Task, writes: Collection[Write], once_per: str | None = None
     ) -> list[Any]:
-        """Send writes in order; return the response to each, or what ``existing`` makes of an earlier one.
+        """Send writes in order; return the result of each.
 
         :raises FsmError: why one of them is not known to have been made, once all have ended.
         """
         from fsm_provider.writes.runner import PASSING
 
-        with self.runner(context, task, writes, send, find=find, once_per=once_per) as runner:
+        with self.runner(context, task, writes, once_per=once_per) as runner:
             runner.run()
         for one in writes:
             if error := runner.error_of(one):
@@ -150,7 +149,7 @@ class FsmWriteOperator(FsmBaseOperator):
                 raise error from error.__cause__
             if not one.is_created:
                 self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
-        return [one.response if one.is_created else existing(one) for one in writes]
+        return [one.response if one.is_created else self.existing_result(one) for one in writes]
 
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
@@ -159,13 +158,14 @@ class FsmWriteOperator(FsmBaseOperator):
             self._runner.stop(STOPPED)
 
 
-def _open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) -> SqlLedger | TaskLedger:
-    """Open the ledger of the running task.
+@contextmanager
+def _opened_ledger(
+    context: Context, hook: FsmHook, task: Task, *, by_key: bool
+) -> Iterator[SqlLedger | TaskLedger]:
+    """Open the ledger of the running task, for the block.
 
     :param by_key: each key is written once, whatever run asks.
-    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded elsewhere. Nothing
-        is sent then.
-    :raises Exception: if the connection or the ledger cannot be read.
+    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded elsewhere.
     """
     from fsm_provider.writes.task_ledger import TaskLedger
 
@@ -174,12 +174,14 @@ def _open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) -
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
         logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
-        return TaskLedger(None, task)
+        yield TaskLedger(None, task)
+        return
     if state_conn_id is None and (by_key or store is None):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
     if state_conn_id is None:
         _check_same(store, "")
-        return TaskLedger(store, task)
+        yield TaskLedger(store, task)
+        return
     from fsm_provider.state.database import id_of, open_database
     from fsm_provider.writes.sql_ledger import SqlLedger, scope_of_keys, scope_of_run
 
@@ -187,16 +189,17 @@ def _open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) -
     try:
         if store is not None:
             _check_same(store, id_of(engine))
-    except BaseException:
+        yield SqlLedger(engine, scope_of_keys(hook.settings.service) if by_key else scope_of_run(task))
+    finally:
         engine.dispose()
-        raise
-    return SqlLedger(engine, scope_of_keys(hook.settings.service) if by_key else scope_of_run(task))
 
 
 def _check_same(store: Any, database: str) -> None:
-    """Check that all attempts of the task record in one ledger, which the task state store remembers."""
+    """Check that all attempts of the task record in one ledger."""
+    from fsm_provider.writes.task_ledger import NEVER_EXPIRE
+
     if (before := store.get(LEDGER)) is None:
-        store.set(LEDGER, database, retention=never_expire())
+        store.set(LEDGER, database, retention=NEVER_EXPIRE)
     elif before != database:
         where = "in another database" if before else "in Airflow itself"
         raise FsmInputError(

@@ -5,7 +5,6 @@ SQLAlchemy is imported where there is such a database.
 
 from __future__ import annotations
 
-import logging
 import random
 import sqlite3
 import time
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+from tenacity import retry, stop_after_attempt, wait_fixed
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import unreadable_variable_is_named
+from fsm_provider.compat import unreadable_variable
 
 try:
     from sqlalchemy import (
@@ -32,13 +32,7 @@ try:
         inspect,
         select,
     )
-    from sqlalchemy.exc import (
-        DBAPIError,
-        IntegrityError,
-        NoSuchModuleError,
-        OperationalError,
-        SQLAlchemyError,
-    )
+    from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.sql.functions import FunctionElement
 except ImportError as missing:
@@ -49,8 +43,6 @@ except ImportError as missing:
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
@@ -76,7 +68,8 @@ _BEGIN = {
 """The first statement of each transaction: behind a PgBouncer, a session is not ours."""
 _PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 """SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
-PROVIDERS = {"postgres": "apache-airflow-providers-postgres", "mysql": "apache-airflow-providers-mysql"}
+INSTALL = """\
+install apache-airflow-providers-postgres or apache-airflow-providers-mysql, with the database's driver"""
 
 
 class now(FunctionElement[int]):
@@ -104,17 +97,13 @@ def _now_in_mysql(*_: Any, **__: Any) -> str:
 def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
     """Return the engine of the database that an Airflow connection names; create the tables on first use.
 
-    :param get_hook: returns the hook of a connection.
     :raises FsmInputError: if a package is missing, the connection is not of a database that lasts, or the
-        tables cannot be created or are of another version.
-    :raises AirflowNotFoundException: if the connection is not defined.
-    :raises sqlalchemy.exc.SQLAlchemyError: if the database is away.
+        tables cannot be created.
     """
     engine = _engine_for(state_conn_id, get_hook)
     try:
-        for is_last in (False, True):
-            if not METADATA.tables.keys() <= set(inspect(engine).get_table_names()):
-                _create_tables(engine, is_last)
+        if not METADATA.tables.keys() <= set(inspect(engine).get_table_names()):
+            _create_tables(engine)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, DBAPIError):
@@ -152,22 +141,19 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
 def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
     named = f"state_conn_id: connection '{state_conn_id}'"
     try:
-        with unreadable_variable_is_named(state_conn_id):
-            hook = get_hook(state_conn_id)
+        hook = get_hook(state_conn_id)
         if not hasattr(hook, "get_sqlalchemy_engine"):
             kind = getattr(hook, "conn_type", "?")
             raise FsmInputError(f"{named} is of type {kind}, not of a SQL database")
         engine: Engine = hook.get_sqlalchemy_engine({"hide_parameters": True})
     except AirflowNotFoundException as error:
-        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
+        raise AirflowNotFoundException(
+            f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
+        ) from None
     except Exception as error:
-        kind = (
-            BaseHook.get_connection(state_conn_id).conn_type if get_hook == BaseHook.get_hook else "its type"
-        )
         if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(error):
             raise
-        package = PROVIDERS.get(str(kind), f"the Airflow provider of {kind}")
-        raise FsmInputError(f"{named}: {error}: install {package}, with the database's driver") from None
+        raise FsmInputError(f"{named}: {error}: {INSTALL}") from None
     dialect, arguments = engine.dialect.name, dict[str, Any](hide_parameters=True)
     if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
@@ -194,23 +180,13 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
     return engine
 
 
-def _create_tables(engine: Engine, is_last: bool) -> None:
-    try:
-        if engine.dialect.name == "sqlite":
-            # No transaction begins, in which the mode cannot be changed. Who finds it locked is too late.
-            with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
-                raw.cursor().execute("PRAGMA journal_mode=WAL")
-        with engine.begin() as connection:
-            METADATA.create_all(connection)
-            if connection.execute(select(_DATABASE.c.id)).scalar() is None:
-                connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))
-    except SQLAlchemyError as error:
-        # Another task may be creating them. Where the database is away, the next query says so.
-        if is_last:
-            raise FsmInputError(
-                f"state_conn_id: the tables cannot be created ({getattr(error, 'orig', error)}): run a task "
-                "once as a user who may create tables"
-            ) from None
-        time.sleep(0.5)
-    else:
-        logger.info("Created the tables %s", ", ".join(METADATA.tables))
+@retry(stop=stop_after_attempt(2), wait=wait_fixed(0.5), reraise=True)  # another task may be creating them
+def _create_tables(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        # No transaction begins, in which the mode cannot be changed. Who finds it locked is too late.
+        with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
+            raw.cursor().execute("PRAGMA journal_mode=WAL")
+    with engine.begin() as connection:
+        METADATA.create_all(connection)
+        if connection.execute(select(_DATABASE.c.id)).scalar() is None:
+            connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
@@ -178,7 +178,9 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
     who = argparse.ArgumentParser(add_help=False)
     who.add_argument("key", type=_text, metavar="KEY")
-    user = _user()
+    user = None
+    with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
+        user = getuser()
     who.add_argument("--by", metavar="NAME", default=user, required=user is None, help="who you are")
     who.add_argument("--why", type=_text, metavar="TEXT", required=True, help="kept with the row")
     one = parser.subcommand("list", "show what was sent", task)
@@ -196,13 +198,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
-
-
-def _user() -> str | None:
-    try:
-        return getuser()
-    except (ImportError, KeyError, OSError):  # a container's user may have no name
-        return None
 
 
 def _text(text: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from fsm_provider.api.errors import FsmError, FsmInputError, describe
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Row:
 
     def __str__(self) -> str:
         about = {"propertyID": self.property_id, "customerReference": self.reference}
-        described = describe({name: value for name, value in about.items() if value})
+        described = ", ".join(f"{name} {value!r}" for name, value in about.items() if value)
         return f"{self.what}{f' ({described})' if described else ''}"
 
 

@@ -53,19 +53,17 @@ class NotCreatedError(FsmError):
         return self.message
 
 
-def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError | None:
-    """Return why a write is not known to have been made; None if it is."""
+def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
+    """Return why a write is not known to have been made."""
     what, row = one.outcome, one.row
-    if what in MADE:
-        return None
+    where = "" if row.service == one.planned.service else f" to {row.service}"
     if row.state == "done":
-        where = "" if row.service == one.planned.service else f" to {row.service}"
         return FsmInputError(
             f"key '{row.key}' is that of {row} (id {row.result_id}), which {row.by} sent{where} at "
             f"{_sent_at(row)}. Nothing was sent now: restore the input, or use another key"
         )
     if what == "uncertain":
-        return _uncertain(one, fsm_conn_id)
+        return _uncertain(one, where, fsm_conn_id)
     if one.error is not None:
         return one.error
     reason = stop_reason or "the task failed before"
@@ -73,15 +71,15 @@ def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError | N
     return NotCreatedError(f"not sent: {reason}{before}")
 
 
-def _uncertain(one: Write, fsm_conn_id: str) -> FsmError:
+def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     row = one.row
     reason = row.error or "its response was lost"
     if row.state == "sending":
         reason = f"it may be under way for another {row.lease_left:.0f} s"
     if not one.is_as_sent:
-        where = "" if row.service == one.planned.service else f" to {row.service}"
-        reason += f"; this is what was sent{where} with its key, and the input is another now: nothing was "
-        reason += "sent of that"
+        reason += (
+            f"; this is what was sent{where} with its key, and of the input, which is another now, nothing"
+        )
     method, _, path = row.what.partition(" ")
     about = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
     task = shlex.join(["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id])

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -30,6 +29,7 @@ from fsm_provider.api.limits import TimeLimit, clocks
 from fsm_provider.api.retry import Attempts
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import (
+    MADE,
     Change,
     Row,
     Write,
@@ -60,7 +60,7 @@ MAX_LOST_IN_A_ROW = 20
 PASSING = FsmConnectionError | FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
-Send = Callable[[Write, Mapping[str, str], TimeLimit], Any]
+Send = Callable[[Write, dict[str, str], TimeLimit], Any]
 """Sends a write once, with further headers; returns the response."""
 Find = Callable[[Write], "int | str | None"]
 """Looks for what a write has made; returns its id, or None."""
@@ -75,6 +75,7 @@ class Runner:
     """Sends writes through a ledger.
 
     :param by: the task that runs.
+    :param headers: further headers of each request.
     :param find: looks up what is uncertain, once no request of it can be on its way.
     :param create_uncertain: send again what was uncertain when the attempt began.
     :ivar writes: by id.
@@ -84,6 +85,7 @@ class Runner:
     by: Task
     hook: FsmHook
     send: Send
+    headers: dict[str, str] = field(default_factory=dict)
     find: Find | None = None
     concurrency: int = 1
     create_uncertain: bool = False
@@ -100,7 +102,6 @@ class Runner:
         self._resume_at = 0.0
         self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
-        self._ended = count(1)
 
     def load(self, writes: Collection[Write]) -> None:
         """Read what is known of writes, and refuse input that does not fit what was sent; send nothing.
@@ -156,7 +157,7 @@ class Runner:
 
     def error_of(self, one: Write) -> FsmError | None:
         """Return why a write is not known to have been made; None if it is."""
-        return why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
+        return None if one.outcome in MADE else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
 
     def _sort(self, one: Write) -> None:
         """Put a write where its row says: to be sent, to be looked at again, or at its end."""
@@ -174,11 +175,10 @@ class Runner:
             self._log_end(one)
 
     def _log_end(self, one: Write) -> None:
-        error, progress = self.error_of(one), f"{next(self._ended)} of {len(self.writes)}"
-        if error is None:
-            logger.info("%s: %s: %s, id %s", progress, one.row, one.outcome, one.row.result_id)
+        if (error := self.error_of(one)) is None:
+            logger.info("%s: %s, id %s", one.row, one.outcome, one.row.result_id)
         elif len(self.writes) > 1:  # else the task fails with it
-            logger.error("%s: %s: %s: %s", progress, one.row, one.outcome, error)
+            logger.error("%s: %s: %s", one.row, one.outcome, error)
 
     def _rest(self, one: Write, why: str) -> None:
         self._resting.append(one)
@@ -284,7 +284,7 @@ class Runner:
             raise NotSentError
         header, _, token = (claim.token or "").partition(":")
         try:
-            return self.send(one, {header: token} if token else {}, limit)
+            return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
         except FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise

@@ -86,9 +86,6 @@ class SqlLedger:
         self._engine = engine
         self._scope = scope
 
-    def close(self) -> None:
-        self._engine.dispose()
-
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
         """Return rows as they are now, by id; a lease that is over counts as uncertain."""
         every, rows = sorted(ids), dict[str, Row]()

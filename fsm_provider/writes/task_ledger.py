@@ -16,11 +16,17 @@ from typing import Any
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import never_expire
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
 from fsm_provider.writes.ledger import Change, Row, belongs_to_another, found, seen_at
 
+try:
+    from airflow.sdk.execution_time import context as store_context
+except ImportError:  # before Airflow 3
+    store_context = None  # type: ignore[assignment]
+
+NEVER_EXPIRE: Any = getattr(store_context, "NEVER_EXPIRE", None)
+"""As long as the run; there is no such store before Airflow 3.3."""
 PAGE_ROWS = 64
 """Rows under one key of the store: each write stores a full page."""
 PAGE = "fsm_writes_"
@@ -51,11 +57,8 @@ class TaskLedger:
                     row = replace(row, state="uncertain", error="no response was recorded")
                 self._put(row)
 
-    def close(self) -> None:
-        """Do nothing: each change is stored at once."""
-
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
-        now = _now()
+        now = int(time.time() * 1000)
         return {one: seen_at(self._rows[one], now) for one in ids if one in self._rows}
 
     def rows_of_task(self, task: Task) -> dict[str, Row]:
@@ -74,7 +77,7 @@ class TaskLedger:
         return self.load(by_id)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
-        now, changed = _now(), []
+        now, changed = int(time.time() * 1000), list[str]()
         for one, change in changes.items():
             row = self._rows[one]
             after = change(row, now)
@@ -104,7 +107,7 @@ class TaskLedger:
     def _write(self, ids: Iterable[str]) -> None:
         for number in sorted({self._page_of[one] for one in ids}):  # a missing page would hide those after it
             if self._store is not None:
-                self._store.set(f"{PAGE}{number}", self._pages[number], retention=never_expire())
+                self._store.set(f"{PAGE}{number}", self._pages[number], retention=NEVER_EXPIRE)
 
 
 class RestingTaskStore:
@@ -166,7 +169,3 @@ def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
         store = RestingTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
         ledger = TaskLedger(store, task)
         yield from ((ledger, row) for row in ledger.rows_of_task(task).values() if row.service == service)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

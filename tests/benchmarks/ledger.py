@@ -64,7 +64,7 @@ def _seconds_to_find(count: int) -> float:
     from fsm_provider.writes.sql_ledger import SqlLedger
 
     service, task = "https://many.example", Task("dag", "run", "task")
-    ledger = SqlLedger(open_database("ledger"), "scope")
+    ledger = SqlLedger(engine := open_database("ledger"), "scope")
     rows = [planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)]
     made = zip(rows, range(count), strict=True)
     ledger.plan([replace(row, state="done", result={"id": number}) for row, number in made])
@@ -75,7 +75,7 @@ def _seconds_to_find(count: int) -> float:
         taken.append(time.perf_counter() - start)
         if key != f"PO-{number}":
             raise BenchmarkError(f"job {number} is that of {key}")
-    ledger.close()
+    engine.dispose()
     return max(taken)
 
 

@@ -242,9 +242,7 @@ def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connec
     assert "404" in outcomes[1]["error"]
     assert isinstance(error, AirflowFailException)
     assert "3 jobs: 2 created, 1 rejected" in str(error)
-    assert "jobs[1] (customerReference PM-2) rejected: POST /properties/2/jobs returned HTTP 404" in str(
-        error
-    )
+    assert "jobs[1] (PM-2) rejected: POST /properties/2/jobs returned HTTP 404" in str(error)
 
 
 def test_a_cleared_task_sends_rejected_jobs_again(connect, attempt):
@@ -385,7 +383,7 @@ def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, log
     attempt(create([request(1), request(2)], max_concurrency=1))
 
     text = logged()
-    says = "1 of 2: POST /properties/1/jobs (propertyID '1', customerReference 'PM-1'): created, id "
+    says = "POST /properties/1/jobs (propertyID '1', customerReference 'PM-1'): created, id "
     assert f"{says}{service.jobs[0]['id']}" in text
     assert "2 jobs: 2 created" in text
 

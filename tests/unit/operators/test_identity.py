@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 
 from fsm_provider.operators.generic import FsmRequestOperator
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import MemoryStateStore, context_for
@@ -212,40 +212,6 @@ def test_a_token_in_a_failure_is_kept_nowhere(service, connect, store, operator,
 
     for text in (str(store.rows), str(context["ti"].pushed), str(said)):
         assert "canary" not in text
-
-
-class Listing:
-    """The service's jobs, as a listing of its own spells them."""
-
-    def __init__(self, service):
-        self.service = service
-
-    async def play(self, exchange):
-        records = [
-            {
-                "id": job["id"],
-                "propertyID": "0007",
-                "customerReference": f"{job['customerReference'].upper()} ",
-            }
-            for job in self.service.jobs
-        ]
-        await faults.Status(200, {"data": records, "pagination": {"hasMore": False}}).play(exchange)
-
-
-@pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize("operator", [one, many])
-def test_a_job_is_found_however_the_service_spells_it(service, connect, store, operator):
-    connect(service)
-    service.fail("GET", "/properties/7/jobs", Listing(service), every=True)
-    lose(service)
-    task = operator(job={"customerReference": " po-1"})
-    task.find_existing = find_by("/properties/{property_id}/jobs")
-
-    made = task.execute(context_for(store))
-
-    found = made["id"] if operator is one else made[0]["jobID"]
-    assert [found] == [job["id"] for job in service.jobs]
-    assert len(service.requests_to("POST", "*")) == 1
 
 
 @IN_A_DATABASE

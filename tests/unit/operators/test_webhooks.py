@@ -412,8 +412,8 @@ class TestTheReceiversUrl:
         ("configuration", "message"),
         [
             (None, "no Variable fsm_webhooks"),
-            ({"endpoints": RECEIVER["endpoints"]}, "has no base_url"),
-            ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
+            ({"endpoints": RECEIVER["endpoints"]}, "no Variable fsm_webhooks has a base_url"),
+            ({**RECEIVER, "endpoints": {}}, "and an endpoint 'fsm_default/jobs'"),
             (
                 {**RECEIVER, "endpoint": {}},
                 "Variable fsm_webhooks: endpoint: is not known: did you mean endpoints?",

@@ -2,7 +2,8 @@
 
 import json
 import signal
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -134,9 +135,10 @@ def kill(*_):
 
 def test_what_was_in_flight_when_the_task_was_killed_is_sent_again(service, connect, store, attempt):
     connect(service)
-    service.fail("POST", PATH, faults.Stall(2))
     signal.signal(signal.SIGALRM, kill)
-    signal.setitimer(signal.ITIMER_REAL, 0.7)
+    main_thread = threading.main_thread().ident
+    send_signal = faults.Before(lambda: signal.pthread_kill(main_thread, signal.SIGALRM), faults.Stall(2))
+    service.fail("POST", PATH, send_signal)
     with pytest.raises(KilledError):
         attempt()
 
@@ -226,7 +228,7 @@ def test_a_draft_that_was_changed_while_it_is_uncertain_is_not_sent(
     with pytest.raises((FsmError, AirflowException), match="may be repeated"):
         attempt(key="one")
 
-    with pytest.raises(AirflowFailException, match="the input is another now: nothing was sent of that"):
+    with pytest.raises(AirflowFailException, match="and of the input, which is another now, nothing"):
         attempt(job={"customerReference": "PO-2"}, key="one", **options)
     assert len(keys(service)) == len(service.jobs) == 1
 
@@ -356,16 +358,14 @@ def test_another_run_has_keys_of_its_own(service, connect, store, attempt):
 
 
 def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
-    monkeypatch.setattr(client, "RetryPolicy", partial(RetryPolicy, base=1000.0, cap=1000.0, budget=1e6))
+    monkeypatch.setattr(RetryPolicy, "delay_after", lambda *_, **__: 1000.0)
     connect(service)
     service.fail("POST", PATH, faults.Reset(), every=True)
     operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB)
-    signal.signal(signal.SIGALRM, lambda *_: operator.on_kill())
-    signal.setitimer(signal.ITIMER_REAL, 1)
-    started = time.monotonic()
-    with pytest.raises(FsmError, match="may be repeated"):
-        operator.execute(context_for(store))
-    assert time.monotonic() - started < 30
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (service.wait_for(lambda: service.requests, 60), operator.on_kill()))
+        with pytest.raises(FsmError, match="may be repeated"):
+            operator.execute(context_for(store))
     assert len(keys(service)) == 1
 
 

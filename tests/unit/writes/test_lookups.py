@@ -1,19 +1,13 @@
 """A job whose creation is uncertain, looked up in the service."""
 
-import json
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError, FsmResponseError
-from fsm_provider.api.payloads import JobRequest
-from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
+from fsm_provider.api import FsmInputError
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
-from tests.http_server import serving
 from tests.unit.state_store import context_for
 
 JOB = {"customerReference": "PO-1"}
@@ -213,66 +207,3 @@ def test_no_lookup_is_counted_as_a_job_to_be_created(service, connect, store, fi
 def test_something_else_than_a_function_is_refused():
     with pytest.raises(FsmInputError, match="find_existing: should be a function, not 'find'"):
         FsmCreateJobOperator(task_id="task", property_id=7, job={}, find_existing="find")
-
-
-class Listing(BaseHTTPRequestHandler):
-    """Two pages of jobs."""
-
-    pages = (
-        [
-            {"id": 1, "customerReference": "PO-1", "propertyID": 8},
-            {"id": 2, "customerReference": "PO-2", "propertyID": 7},
-            {"id": 3, "customerReference": "twice", "propertyID": 7},
-        ],
-        [
-            {"id": 4, "customerReference": "PO-1", "propertyID": "7"},
-            {"id": 5, "customerReference": "twice"},
-            {"id": 6},
-            {"id": 7, "customerReference": "PO-3", "propertyID": None},
-            {"id": 8, "customerReference": "PO-4", "propertyID": ""},
-        ],
-    )
-
-    total = 8
-
-    def do_GET(self):
-        assert urlsplit(self.path).path == "/properties/7/jobs"
-        page = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
-        more = {"hasMore": page == 0, "nextCursor": "1" if page == 0 else None}
-        meta = {"totalRecords": self.total}
-        body = json.dumps({"data": self.pages[page], "pagination": more, "meta": meta}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("reference", "found"),
-    [("PO-1", 4), ("PO-2", 2), ("PO-3", 7), ("PO-4", 8), ("PO-9", None), (None, None)],
-)
-def test_a_listing_of_jobs_is_searched_by_reference_and_property(monkeypatch, reference, found):
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Listing)) as server:
-        connection = {
-            "conn_type": "fsm",
-            "host": f"http://127.0.0.1:{server.server_port}",
-            "password": "token",
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
-        look = find_by("/properties/{property_id}/jobs")
-        request = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": reference}})
-
-        assert look(FsmHook(), request) == found
-
-        twice = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "twice"}})
-        with pytest.raises(FsmInputError, match=r"customerReference: 2 jobs have 'twice': \[3, 5\]"):
-            look(FsmHook(), twice)
-
-        monkeypatch.setattr(Listing, "total", 9)  # what is not in the listing may be there
-        absent = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "PO-9"}})
-        with pytest.raises(FsmResponseError, match="8 distinct records were read, the service counted 9"):
-            look(FsmHook(), absent)
