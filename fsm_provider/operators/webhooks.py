@@ -110,10 +110,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         return Write(row, True, payload)
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
-        """Register it, and store its secret; return it without.
-
-        First it proves that its Variable can be written: from then on the receiver accepts its token.
-        """
+        """Register it, and store its secret; return it without."""
         from fsm_provider.writes.outcomes import NotCreatedError
 
         payload: WebhookCreate = write.payload
@@ -126,7 +123,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 token = stored.setdefault("token", secrets.token_urlsafe(32))
                 mask_secret(token)
                 target_url = target_url.removesuffix(HIDDEN) + token
-            self._store(variable, stored)
+            self._store(variable, stored)  # from now on the receiver accepts the token
         except FsmError:
             raise
         except Exception as error:  # noqa: BLE001 - its text may quote the value
@@ -203,16 +200,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
 
 def _read(variable: str) -> dict[str, Any]:
-    """Return what the Variable of a registration holds; its secrets are masked.
-
-    :raises FsmInputError: if it holds anything else.
-    """
+    """Return what the Variable of a registration holds; its secrets are masked."""
     from fsm_provider.state.variables import read_variable
 
     try:
         stored: dict[str, Any] = json.loads(read_variable(variable) or "{}")
-        for name in ("token", "secret"):
-            mask_secret(stored.get(name, ""))
+        for text in filter(None, map(stored.get, ("token", "secret"))):
+            mask_secret(text)
     except (ValueError, AttributeError):
         raise FsmInputError(f"Variable {variable}: does not hold a registration") from None
     return stored

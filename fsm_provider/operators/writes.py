@@ -77,11 +77,7 @@ class FsmWriteOperator(FsmBaseOperator):
         self.headers = headers
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
-        """Check that each write has a key, if it is sent once for each.
-
-        :param keys: by the name of the argument.
-        :raises FsmInputError: naming each that is missing, or one that its template has not found.
-        """
+        """Check that each write has a key, if it is sent once for each; ``keys`` has them by argument."""
         if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
@@ -115,10 +111,7 @@ class FsmWriteOperator(FsmBaseOperator):
         concurrency: int = 1,
         once_per: str | None = None,
     ) -> Iterator[Runner]:
-        """Open the ledger, for the block, and load writes; give what sends them.
-
-        :param once_per: in place of the argument.
-        """
+        """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
 
         options = self.options()
@@ -134,10 +127,7 @@ class FsmWriteOperator(FsmBaseOperator):
     def write_once(
         self, context: Context, task: Task, writes: Collection[Write], once_per: str | None = None
     ) -> list[Any]:
-        """Send writes in order; return the result of each.
-
-        :raises FsmError: why one of them is not known to have been made, once all have ended.
-        """
+        """Send writes in order; return the result of each, once all have ended."""
         from fsm_provider.writes.runner import PASSING
 
         with self.runner(context, task, writes, once_per=once_per) as runner:
@@ -164,7 +154,6 @@ def _opened_ledger(
 ) -> Iterator[SqlLedger | TaskLedger]:
     """Open the ledger of the running task, for the block.
 
-    :param by_key: each key is written once, whatever run asks.
     :raises FsmInputError: if there is none, or earlier attempts of this task have recorded elsewhere.
     """
     from fsm_provider.writes.task_ledger import TaskLedger

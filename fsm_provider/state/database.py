@@ -20,18 +20,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import unreadable_variable
 
 try:
-    from sqlalchemy import (
-        BigInteger,
-        Column,
-        Integer,
-        MetaData,
-        String,
-        Table,
-        create_engine,
-        event,
-        inspect,
-        select,
-    )
+    import sqlalchemy as sa
     from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.sql.functions import FunctionElement
@@ -46,13 +35,13 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
-_DATABASE = Table(
+_DATABASE = sa.Table(
     "fsm_database",
     METADATA,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("id", String(32), nullable=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.String(32), nullable=False),
     **TABLE_OPTIONS,
 )
 """One row, with a random id: a database that was made anew has another."""
@@ -75,7 +64,7 @@ install apache-airflow-providers-postgres or apache-airflow-providers-mysql, wit
 class now(FunctionElement[int]):
     """Whole milliseconds since 1970 by the clock of the database, at the moment of the statement."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     inherit_cache = True
 
 
@@ -102,7 +91,7 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     """
     engine = _engine_for(state_conn_id, get_hook)
     try:
-        if not METADATA.tables.keys() <= set(inspect(engine).get_table_names()):
+        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
             _create_tables(engine)
     except BaseException as error:
         engine.dispose()
@@ -114,7 +103,7 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
 
 def id_of(engine: Engine) -> str:
     """Return the random id of a database, drawn with its tables."""
-    return str(in_transaction(engine, lambda one: one.execute(select(_DATABASE.c.id)).scalar()))
+    return str(in_transaction(engine, lambda one: one.execute(sa.select(_DATABASE.c.id)).scalar()))
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
@@ -173,10 +162,10 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
         connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
     if dialect != "sqlite":
         arguments |= {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
-    engine = create_engine(engine.url, connect_args=connect, **arguments)
+    engine = sa.create_engine(engine.url, connect_args=connect, **arguments)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
-        event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
+        sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
     return engine
 
 
@@ -188,5 +177,5 @@ def _create_tables(engine: Engine) -> None:
             raw.cursor().execute("PRAGMA journal_mode=WAL")
     with engine.begin() as connection:
         METADATA.create_all(connection)
-        if connection.execute(select(_DATABASE.c.id)).scalar() is None:
+        if connection.execute(sa.select(_DATABASE.c.id)).scalar() is None:
             connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))

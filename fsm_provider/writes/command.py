@@ -146,10 +146,6 @@ def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | Ta
 
 
 def _change(ledger: SqlLedger | TaskLedger, row: Row, change: Change, who: str, what: str) -> None:
-    """Change a row.
-
-    :raises RefusedError: if that is not done.
-    """
     refused = f"'{row.key}' was not {what}"
     try:
         after = ledger.change({row.id: change})[row.id]

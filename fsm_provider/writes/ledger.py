@@ -95,11 +95,7 @@ class Row:
 def planned(
     by: Task, service: str, what: str, content: Any, key: str, kind: str = "request", **about: Any
 ) -> Row:
-    """Return the row of a write that nobody has sent.
-
-    :param content: JSON values.
-    :raises FsmInputError: if it cannot be written as JSON.
-    """
+    """Return the row of a write that nobody has sent; ``content`` is JSON values."""
     try:
         digest = digest_for([service, what, content], DIGITS)
     except (ValueError, TypeError, RecursionError) as error:
@@ -238,10 +234,7 @@ def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> C
 
 
 def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
-    """Record what a look-up has found, in a transaction that began after it.
-
-    :param rivals: other writes that it may have found instead: then nothing is recorded.
-    """
+    """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
     owner = uuid4().hex
 
     def change(row: Row, now: int) -> Row:
@@ -253,11 +246,7 @@ def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
 
 
 def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
-    """Record what a person has found out.
-
-    :param result: what was written; None if nothing was.
-    :param who: who says so, when and why.
-    """
+    """Record what a person has found out: ``result`` is None if nothing was written."""
     owner = uuid4().hex
     state: State = "free" if result is None else "done"
 

@@ -28,18 +28,8 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.limits import TimeLimit, clocks
 from fsm_provider.api.retry import Attempts
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import (
-    MADE,
-    Change,
-    Row,
-    Write,
-    came_to_nothing,
-    check_input,
-    claimed,
-    new_claim,
-    response_lost,
-    succeeded,
-)
+from fsm_provider.writes import ledger as rules
+from fsm_provider.writes.ledger import MADE, Change, Row, Write
 from fsm_provider.writes.outcomes import why_not_made
 
 if TYPE_CHECKING:
@@ -114,7 +104,7 @@ class Runner:
             one.row = known.get(row_id, one.row)
             one.attempts = Attempts(self._client.retry_policy)
             one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
-        check_input(
+        rules.check_input(
             self.writes.values(),
             known,
             self.ledger.rows_of_task(self.by),
@@ -233,8 +223,8 @@ class Runner:
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
         while self._waiting and len(claims) < room and self._may_begin():
             one = self._waiting.popleft()
-            claims.append((one, new_claim(one, self.by, self._token_for(one))))
-        changes = {claim.id: claimed(claim, one.row, self._lease) for one, claim in claims}
+            claims.append((one, rules.new_claim(one, self.by, self._token_for(one))))
+        changes = {claim.id: rules.claimed(claim, one.row, self._lease) for one, claim in claims}
         rows = self._record_and_claim(changes)
         for one, claim in claims:
             one.row = rows[claim.id]
@@ -303,25 +293,27 @@ class Runner:
         try:
             one.response = future.result()
         except NotSentError:
-            self._to_record[claim.id] = came_to_nothing(claim, f"not sent: {self.stop_reason}")
+            self._to_record[claim.id] = rules.came_to_nothing(claim, f"not sent: {self.stop_reason}")
         except FsmError as error:
             one.error = error
             if error.may_have_written:
                 self._take_loss(one, claim, error)
                 return
-            self._to_record[claim.id] = came_to_nothing(claim, storable_text(error))
+            self._to_record[claim.id] = rules.came_to_nothing(claim, storable_text(error))
             one.is_over = not (isinstance(error, PASSING) and self._may_repeat(one, error))
             if one.is_over and isinstance(error, PASSING):
                 self.stop(f"every further request would fail with: {error}")
         except BaseException as error:
-            self._to_record[claim.id] = response_lost(claim, f"the request ended in {type(error).__name__}")
+            self._to_record[claim.id] = rules.response_lost(
+                claim, f"the request ended in {type(error).__name__}"
+            )
             raise
         else:
             one.error, one.is_created, one.is_over = None, True, True
-            self._to_record[claim.id] = succeeded(claim, kept(one.response))
+            self._to_record[claim.id] = rules.succeeded(claim, kept(one.response))
 
     def _take_loss(self, one: Write, claim: Row, error: FsmError) -> None:
-        self._to_record[claim.id] = response_lost(claim, storable_text(error))
+        self._to_record[claim.id] = rules.response_lost(claim, storable_text(error))
         one.is_lost, one.may_create = True, False
         if claim.token and isinstance(error, FsmUncertainWriteError):
             one.error = FsmRepeatableWriteError(**vars(error))

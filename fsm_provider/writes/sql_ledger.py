@@ -11,19 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Index,
-    Integer,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    bindparam,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
@@ -44,27 +32,27 @@ MAX_TEXT = 2_000
 AT_ONCE = 500
 """Rows that one statement reads."""
 
-LEDGER = Table(
+LEDGER = sa.Table(
     "fsm_ledger",
     METADATA,
-    *(Column(name, String(DIGITS), primary_key=True) for name in PRIMARY),
-    *(Column(name, Text) for name in (*TEXTS, "result")),
-    *(Column(name, String(DIGITS), nullable=False) for name in DIGESTS),
-    *(Column(name, BigInteger, nullable=False) for name in TIMES),
-    *(Column(name, String(64), nullable=False) for name in ("kind", "state", "owner")),
-    Column("map_index", Integer, nullable=False),
-    Column("was_uncertain", Boolean, nullable=False),
-    Column("token", String(128)),
-    Column("result_id", String(64)),
-    Column("job", String(DIGITS)),
-    UniqueConstraint("service_digest", "job"),
-    Index("fsm_ledger_task", "task"),
-    Index("fsm_ledger_subject", "service_digest", "subject"),
+    *(sa.Column(name, sa.String(DIGITS), primary_key=True) for name in PRIMARY),
+    *(sa.Column(name, sa.Text) for name in (*TEXTS, "result")),
+    *(sa.Column(name, sa.String(DIGITS), nullable=False) for name in DIGESTS),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in TIMES),
+    *(sa.Column(name, sa.String(64), nullable=False) for name in ("kind", "state", "owner")),
+    sa.Column("map_index", sa.Integer, nullable=False),
+    sa.Column("was_uncertain", sa.Boolean, nullable=False),
+    sa.Column("token", sa.String(128)),
+    sa.Column("result_id", sa.String(64)),
+    sa.Column("job", sa.String(DIGITS)),
+    sa.UniqueConstraint("service_digest", "job"),
+    sa.Index("fsm_ledger_task", "task"),
+    sa.Index("fsm_ledger_subject", "service_digest", "subject"),
     **TABLE_OPTIONS,
 )
 """A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
 
-_UPDATE = LEDGER.update().where(*(LEDGER.c[name] == bindparam(f"its_{name}") for name in PRIMARY))
+_UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY))
 
 
 def scope_of_run(task: Task) -> str:
@@ -118,7 +106,7 @@ class SqlLedger:
     def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
         """Record what a look-up that has ended has found for a row; return the row as it is afterwards."""
         others = LEDGER.c.state.in_(("sending", "uncertain")) & (LEDGER.c.subject == seen.subject)
-        rivals = select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(_is_of(seen.service), others)
+        rivals = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(_is_of(seen.service), others)
 
         def work(connection: Connection) -> dict[str, Row]:
             mine = (self._scope, seen.id)
@@ -132,7 +120,7 @@ class SqlLedger:
 
     def holder_of(self, service: str, job_id: Any) -> str:
         """Return the key of the row that has a job's id; empty if there is none."""
-        key = select(LEDGER.c.key).where(_is_of(service), LEDGER.c.job == digest_for(job_id, DIGITS))
+        key = sa.select(LEDGER.c.key).where(_is_of(service), LEDGER.c.job == digest_for(job_id, DIGITS))
         with self._engine.connect() as connection:
             return str(_unescaped(connection.execute(key).scalar()) or "")
 
@@ -165,7 +153,7 @@ class SqlLedger:
         return {one["id"]: seen_at(row_from(one), one["now"]) for one in stored}
 
     def _select(self, some: ColumnElement[bool]) -> Any:
-        return select(LEDGER, now().label("now")).where(LEDGER.c.scope == self._scope, some)
+        return sa.select(LEDGER, now().label("now")).where(LEDGER.c.scope == self._scope, some)
 
     def _values(self, row: Row) -> dict[str, Any]:
         result_id = row.result_id
@@ -186,7 +174,7 @@ class SqlLedger:
 
 
 def rows_of_service(engine: Engine, service: str) -> list[tuple[SqlLedger, Row]]:
-    mine = select(LEDGER, now().label("now")).where(_is_of(service)).order_by(LEDGER.c.sent_at)
+    mine = sa.select(LEDGER, now().label("now")).where(_is_of(service)).order_by(LEDGER.c.sent_at)
     with engine.connect() as connection:
         found = connection.execute(mine).mappings()
         return [(SqlLedger(engine, one["scope"]), seen_at(row_from(one), one["now"])) for one in found]

@@ -111,10 +111,7 @@ class TaskLedger:
 
 
 class RestingTaskStore:
-    """The task state store of a task instance that is not at work, in Airflow's own database.
-
-    :param pages: id in Airflow's table, and text, by key.
-    """
+    """The task state store of a task instance that is not at work, in Airflow's own database."""
 
     def __init__(self, task: Task, pages: Mapping[str, tuple[int, str]]) -> None:
         self._task, self._pages = task, pages
@@ -123,10 +120,7 @@ class RestingTaskStore:
         return json.loads(self._pages[key][1]) if key in self._pages else None
 
     def set(self, key: str, value: Any, *, retention: Any) -> None:
-        """Store a page, unless its task may be at work.
-
-        :raises RefusedError: if it may be, or the page has changed since it was read.
-        """
+        """Store a page, unless its task may be at work, or the page has changed since it was read."""
         from airflow.models import TaskInstance
         from airflow.models.task_state_store import TaskStateStoreModel
         from airflow.utils.session import create_session
@@ -146,10 +140,7 @@ class RestingTaskStore:
 
 
 def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
-    """Yield the rows of a service in Airflow's own database, with their ledgers.
-
-    :raises FsmInputError: if this Airflow has none, or only workers read them.
-    """
+    """Yield the rows of a service in Airflow's own database, with their ledgers."""
     if conf.get("workers", "state_store_backend", fallback=""):
         raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
     try:

@@ -354,18 +354,6 @@ class TestList:
 
 
 class TestConnections:
-    @pytest.mark.parametrize("host", ["https://[::1/v1", "https:///v1"])
-    def test_a_host_that_is_no_url_is_named(self, monkeypatch, run, host):
-        connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": host}))
-
-        for command in (("list",), ("settle", "PM-7", "--not-created", *WHY)):
-            code, output, error = run(*command)
-            assert (code, output) == (2, "")
-            assert error == (
-                "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1\n"
-            )
-
     @pytest.mark.parametrize(
         ("database", "says"),
         [

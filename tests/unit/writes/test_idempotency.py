@@ -16,10 +16,9 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.command import main
 from fsm_provider.writes.sql_ledger import LEDGER, TIMES
 from fsm_provider.writes.task_ledger import PAGE
-from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
+from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.supervisor import supervised
 
 HEADER = "Idempotency-Key"
@@ -349,14 +348,6 @@ def test_what_was_refused_and_then_lost_is_repeated_with_its_last_key(service, c
     assert len(set(others)) == len(service.jobs) == 1
 
 
-def test_another_run_has_keys_of_its_own(service, connect, store, attempt):
-    connect(service)
-    attempt(context_for(store, run_id="one"))
-    fresh = store if isinstance(store, DatabaseStore) else MemoryStateStore()
-    attempt(context_for(fresh, run_id="two"))
-    assert len(set(keys(service))) == len(service.jobs) == 2
-
-
 def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
     monkeypatch.setattr(RetryPolicy, "delay_after", lambda *_, **__: 1000.0)
     connect(service)
@@ -367,15 +358,3 @@ def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monke
         with pytest.raises(FsmError, match="may be repeated"):
             operator.execute(context_for(store))
     assert len(keys(service)) == 1
-
-
-@pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize("store", ["in a database"], indirect=True)
-def test_a_forgotten_entry_is_sent_with_another_key(service, connect, store, attempt):
-    connect(service)
-    attempt(key="PO-1")
-    let_pass(store, 1)
-    assert main(["forget", "PO-1", "--why", "cancelled", "--by", "jo"]) == 0
-
-    attempt(key="PO-1")
-    assert len(set(keys(service))) == len(service.jobs) == 2

@@ -115,19 +115,6 @@ def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, fin
     assert f"found {service.jobs[0]['id']}, which may be that of another write" in caplog.text
 
 
-def test_a_response_of_the_job_of_another_key_is_uncertain(service, connect, store):
-    connect(service)
-    other = {"id": 4711, "propertyID": 7, **JOB}
-    service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)
-    operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), max_concurrency=1)
-    context = context_for(store)
-
-    with pytest.raises(AirflowFailException, match="1 created, 1 uncertain"):
-        operator.execute(context)
-    _, second = context["ti"].pushed["return_value"]
-    assert "job 4711 is that of key 'A' as well" in second["error"]
-
-
 def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service, connect, store, monkeypatch):
     monkeypatch.setattr("fsm_provider.writes.runner.MIN_LEASE", 120.0)
     connect(service)
@@ -174,21 +161,6 @@ def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, 
     outcomes = operator.execute(context_for(store))
 
     assert Counter(one["outcome"] for one in outcomes) == {"existing": 20, "created": 4}
-
-
-def test_the_row_stays_while_the_lookup_waits(service, connect, store, attempt):
-    connect(service)
-    lose_the_response(service)
-    service.fail("GET", "/forms", faults.Status(429, headers={"Retry-After": "1"}))
-    seen = []
-
-    def find_existing(hook, request):
-        list(hook.list_forms(property_id=1))
-        seen.append([row["state"] for row in store.rows.values()])
-
-    with pytest.raises(AirflowFailException):
-        attempt(find_existing=find_existing)
-    assert seen == [["uncertain"]]
 
 
 def test_no_lookup_is_counted_as_a_job_to_be_created(service, connect, store, find):
