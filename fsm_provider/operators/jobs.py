@@ -270,7 +270,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
             places = [digest_for([task.place, *one.content], 32) for one in requests]
             inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
-            writes = {one.row.id: one for one in inputs}
+            writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
             with self.runner(context, task, writes.values(), concurrency=threads) as runner:
@@ -286,7 +286,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                     runner.run()
             outcomes = [
                 job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
-                for index, one in enumerate(writes[one.row.id] for one in inputs)
+                for index, one in enumerate(writes[one.planned.id] for one in inputs)
             ]
             self.log.info("%s%s", "Dry run: " * is_dry_run, summary_of(outcomes, runner.stop_reason))
             if not is_dry_run:

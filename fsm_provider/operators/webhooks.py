@@ -85,14 +85,14 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             webhook = self._payload(self.target_url or self._receiver_url())
             style, task = self.hook.client.settings.event_types_style, self.task_of(context)
             writes = [self._plan(task, one) for one in webhook.requests(style)]
-            registered = {one.row.key: _read(one.row.key).get("registration", {}) for one in writes}
-            missing = [one for one in writes if not registered[one.row.key]]
-            for name in registered.keys() - {one.row.key for one in missing}:
+            registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in writes}
+            missing = [one for one in writes if not registered[one.planned.key]]
+            for name in registered.keys() - {one.planned.key for one in missing}:
                 self.log.info("Registered before: Variable %s", name)
             if missing:
                 once_per = "run" if self.hook.settings.state_conn_id is None else "key"
                 made = self.write_once(context, task, missing, once_per)
-                registered |= zip((one.row.key for one in missing), made, strict=True)
+                registered |= zip((one.planned.key for one in missing), made, strict=True)
             return [*map(dict, registered.values())]
 
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:

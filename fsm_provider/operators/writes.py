@@ -29,7 +29,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 STOPPED = "the task was stopped"
 LEDGER = "fsm_ledger"
-"""Key of the task state store: the database that has the rows of the task; empty: they are in the store."""
+"""Key of the task state store: the id of the database that has the rows of the task, or ``IN_AIRFLOW``."""
+IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
 is missing: once_per="key", and before Airflow 3.3 every write, is recorded in a SQL database, so that
 nothing is sent twice. Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that
@@ -168,7 +169,7 @@ def _opened_ledger(
     if state_conn_id is None and (by_key or store is None):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
     if state_conn_id is None:
-        _check_same(store, "")
+        _check_same(store, IN_AIRFLOW)
         yield TaskLedger(store, task)
         return
     from fsm_provider.state.database import id_of, open_database
@@ -190,7 +191,7 @@ def _check_same(store: Any, database: str) -> None:
     if (before := store.get(LEDGER)) is None:
         store.set(LEDGER, database, retention=NEVER_EXPIRE)
     elif before != database:
-        where = "in another database" if before else "in Airflow itself"
+        where = "in Airflow itself" if before == IN_AIRFLOW else "in another database"
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"

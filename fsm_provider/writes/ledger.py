@@ -129,9 +129,6 @@ class Write:
     response: Any = field(init=False, default=None)
     error: FsmError | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        self.row = self.planned
-
     @property
     def is_as_sent(self) -> bool:
         return self.row.digest == self.planned.digest
@@ -288,8 +285,10 @@ def check_input(
     :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
     """
-    ids, is_alone = {one.row.id for one in writes}, is_mapped and not is_shared
-    new = [one.row for one in writes if one.row.id not in known and (is_alone or not one.key_is_given)]
+    ids, is_alone = {one.planned.id for one in writes}, is_mapped and not is_shared
+    new = [
+        one.planned for one in writes if one.planned.id not in known and (is_alone or not one.key_is_given)
+    ]
     sent = [row for row in of_this_task.values() if row.state != "free"]
     missing = [row for row in sent if row.id not in ids] or (sent if is_mapped else [])
     if new and missing:

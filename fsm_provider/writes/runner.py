@@ -98,10 +98,10 @@ class Runner:
 
         :raises FsmInputError: if a new write may be an earlier one, edited or moved.
         """
-        self.writes = {one.row.id: one for one in writes}
+        self.writes = {one.planned.id: one for one in writes}
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
-            one.row = known.get(row_id, one.row)
+            one.row = known.get(row_id, one.planned)
             one.attempts = Attempts(self._client.retry_policy)
             one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
         rules.check_input(

@@ -134,7 +134,7 @@ class Model:
         client = SimpleNamespace(settings=settings, retry_policy=None, count_retry=lambda delay: None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
         found = (throw if len(hits) > 1 else lambda write: next(iter(hits), None)) if "find" in ways else None
-        return runner.Runner(store, TASK, hook, Mock(), found, create_uncertain="create" in ways)
+        return runner.Runner(store, TASK, hook, Mock(), find=found, create_uncertain="create" in ways)
 
     def loaded(self, p, row):
         self.runner(p, row).load([one := ledger.Write(self.rows[p])])
