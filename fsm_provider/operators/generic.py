@@ -34,11 +34,11 @@ class FsmRequestOperator(FsmWriteOperator):
     :param query_params: query parameters (templated).
     :param json: the body, JSON values (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
-    :param key: identifies the write; default: the task in its run (templated). A retry or a cleared task
-        whose path, query, body or headers have changed since it was sent fails, and names what was sent.
+    :param key: identifies the write; default: the task in its run (templated). If path, query, body or
+        headers have changed since it was sent, the task fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the parsed JSON of the response; None if it has no body. If an earlier attempt or another task
-        has sent the write, what the ledger has of the response: its ``id`` and times.
+        has sent the write: its ``id`` and times.
     """
 
     template_fields: tuple[str, ...] = (

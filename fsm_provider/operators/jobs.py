@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
-    from fsm_provider.writes.runner import Find, Runner
+    from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
@@ -92,16 +92,9 @@ class FsmJobOperator(FsmWriteOperator):
         about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
         return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
 
-    @property
-    def finder(self) -> Find | None:
-        if (find := self.find_existing) is None:
-            return None
-
-        def find_job(write: Write) -> int | None:
-            found = find(self.hook, write.payload)
-            return None if found is None else parse_count("find_existing", found)
-
-        return find_job
+    def find_write(self, write: Write) -> int | None:
+        found = self.find_existing(self.hook, write.payload)
+        return None if found is None else parse_count("find_existing", found)
 
 
 class FsmCreateJobOperator(FsmJobOperator):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
-    from fsm_provider.writes.runner import Find, Runner
+    from fsm_provider.writes.runner import Runner
     from fsm_provider.writes.sql_ledger import SqlLedger
     from fsm_provider.writes.task_ledger import TaskLedger
 
@@ -61,6 +61,7 @@ class FsmWriteOperator(FsmBaseOperator):
         "if_uncertain": partial(parse_choice, choices=("fail", "create")),
         "headers": parse_headers,
     }
+    find_existing: Any = None
     _runner: Runner | None = None
     _is_stopped: bool = False
 
@@ -98,9 +99,9 @@ class FsmWriteOperator(FsmBaseOperator):
         """Return what is known of a write that an earlier attempt or another task has sent."""
         raise NotImplementedError
 
-    @property
-    def finder(self) -> Find | None:
-        return None
+    def find_write(self, write: Write) -> int | None:
+        """Look in the service for what is uncertain; return its id."""
+        raise NotImplementedError
 
     @contextmanager
     def runner(
@@ -118,8 +119,9 @@ class FsmWriteOperator(FsmBaseOperator):
         options = self.options()
         by_key, creates = (once_per or options["once_per"]) == "key", options["if_uncertain"] == "create"
         with _opened_ledger(context, self.hook, task, by_key=by_key) as ledger:
-            send, headers = self.send_write, self.headers or {}
-            self._runner = Runner(ledger, task, self.hook, send, headers, self.finder, concurrency, creates)
+            send, find = self.send_write, self.find_write if self.find_existing else None
+            headers = self.headers or {}
+            self._runner = Runner(ledger, task, self.hook, send, headers, find, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
             self._runner.load(writes)

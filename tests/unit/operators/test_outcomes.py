@@ -1,7 +1,5 @@
 """The outcomes of jobs, wherever an attempt ends: no less and no more than the ledger knows."""
 
-import threading
-
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -284,20 +282,3 @@ def test_the_summary_counts_what_this_attempt_created(service, connect, store, c
     for count in ("3 created", "0 created, 3 existing"):
         attempt(store)
         assert f"3 jobs: {count}" in caplog.text + capsys.readouterr().out  # Airflow 3 writes it there
-
-
-@pytest.mark.usefixtures("short_lease")
-def test_a_stop_in_a_wait_leaves_an_uncertain_job_uncertain(service, store, half_done, connect):
-    connect(service)
-    service.fail("POST", "/properties/2/jobs", faults.Status(429, headers={"Retry-After": "100"}))
-    operator = FsmCreateJobsOperator(task_id="create", jobs=JOBS, max_concurrency=1, if_uncertain="create")
-    sent_again = lambda: len(service.requests_to("POST", "/properties/2/jobs")) == 2  # noqa: E731
-    stop = threading.Thread(target=lambda: (service.wait_for(sent_again, 10), operator.on_kill()))
-    stop.start()
-
-    outcomes, error = attempt(store, cleared=1, operator=operator)
-    stop.join()
-
-    assert statuses(outcomes) == ["existing", "uncertain", "created"]
-    assert not isinstance(error, AirflowFailException)
-    assert statuses(attempt(store, cleared=2)[0])[:2] == ["existing", "uncertain"]

@@ -176,17 +176,6 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
     assert len(service.requests) - sent == (0 if extra else 1)
 
 
-def test_a_rejected_payload_may_be_corrected(service, connect, store, write):
-    connect(service)
-    service.fail("POST", "*", faults.Status(400))
-    with pytest.raises(AirflowFailException, match="400"):
-        write("PO-1").execute(context_for(store))
-
-    write("PO-2").execute(context_for(store, cleared=1))
-
-    assert [made["customerReference"] for made in service.jobs] == ["PO-2"]
-
-
 class TestModelsAreRendered:
     def test_in_a_single_job(self, service, connect):
         connect(service)

@@ -207,16 +207,6 @@ def test_a_conflict_while_the_first_is_under_way_is_repeated(service, connect, s
     assert len(set(keys(service))) == 1
 
 
-def test_a_draft_that_was_changed_after_a_refusal_has_another_key(service, connect, store, attempt):
-    connect(service)
-    service.fail("POST", PATH, faults.Status(400))
-    with pytest.raises(AirflowFailException):
-        attempt(key="one")
-
-    attempt(job={"customerReference": "PO-2"}, key="one")
-    assert len(set(keys(service))) == 2
-
-
 @pytest.mark.parametrize("options", [{}, {"if_uncertain": "create"}])
 def test_a_draft_that_was_changed_while_it_is_uncertain_is_not_sent(
     service, connect, store, attempt, options

@@ -163,19 +163,6 @@ def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, 
     assert Counter(one["outcome"] for one in outcomes) == {"existing": 20, "created": 4}
 
 
-def test_no_lookup_is_counted_as_a_job_to_be_created(service, connect, store, find):
-    connect(service)
-    lose_the_response(service)
-    jobs = [{"property_id": 7, "job": JOB}, {"property_id": 8, "job": JOB}]
-    with pytest.raises(AirflowFailException):
-        FsmCreateJobsOperator(task_id="task", jobs=jobs[:1]).execute(context_for(store))
-
-    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_jobs=1, find_existing=find)
-    outcomes = operator.execute(context_for(store))
-
-    assert [one["outcome"] for one in outcomes] == ["existing", "created"]
-
-
 def test_something_else_than_a_function_is_refused():
     with pytest.raises(FsmInputError, match="find_existing: should be a function, not 'find'"):
         FsmCreateJobOperator(task_id="task", property_id=7, job={}, find_existing="find")
