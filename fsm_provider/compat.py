@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
@@ -105,22 +104,15 @@ def task_state_store(context: Context) -> Any:
     return context.get("task_state_store")
 
 
-@contextmanager
-def unreadable_variable_is_named(conn_id: str) -> Iterator[None]:
-    """Say of a connection that Airflow does not find that its environment variable cannot be read, if so.
-
-    Airflow logs that, and then says that the connection is not defined.
-    """
-    try:
-        yield
-    except AirflowNotFoundException:
-        variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-        if not os.environ.get(variable):
-            raise
-        raise AirflowNotFoundException(
-            f"connection '{conn_id}': {variable} is set, but cannot be read: it should be JSON, with double "
-            "quotes, or a URI"
-        ) from None
+def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
+    """Return why Airflow does not find a connection: an environment variable that is set cannot be read."""
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    if not os.environ.get(variable):
+        return error
+    return AirflowNotFoundException(
+        f"connection '{conn_id}': {variable} is set, but cannot be read: it should be JSON, with double "
+        "quotes, or a URI"
+    )
 
 
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
@@ -130,8 +122,10 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     """
     from airflow.models import Connection as StoredConnection
 
-    with unreadable_variable_is_named(conn_id):
+    try:
         return StoredConnection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException as error:
+        raise unreadable_variable(conn_id, error) from None
 
 
 def hook_outside_of_tasks(conn_id: str) -> Any:
@@ -156,13 +150,3 @@ def hook_on(stored: Connection) -> Any:
     hook = connection.get_hook()
     hook.get_connection = lambda _: connection  # a hook reads its connection again, the way of tasks
     return hook
-
-
-def never_expire() -> timedelta | None:
-    """Return the retention with which a state store keeps a value as long as its DAG run, None before 3.3."""
-    try:
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
-    except ImportError:
-        return None
-
-    return NEVER_EXPIRE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
@@ -16,7 +16,7 @@ from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES
 from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
-from fsm_provider.compat import unreadable_variable_is_named
+from fsm_provider.compat import unreadable_variable
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
 
@@ -106,8 +106,11 @@ class FsmHook(BaseHook):
     def _read_connection(self) -> Connection:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
-        with SUPERVISOR_LOCK, unreadable_variable_is_named(self.fsm_conn_id):
-            return self.get_connection(self.fsm_conn_id)
+        try:
+            with SUPERVISOR_LOCK:
+                return self.get_connection(self.fsm_conn_id)
+        except AirflowNotFoundException as error:
+            raise unreadable_variable(self.fsm_conn_id, error) from None
 
     def list_forms(
         self,

@@ -46,11 +46,7 @@ class FsmBaseOperator(BaseOperator):
         self.fsm_conn_id = fsm_conn_id
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Parse the options.
-
-        :param only_known: leave out options that hold a template, as they do when the DAG is parsed.
-        :raises FsmInputError: naming the bad option.
-        """
+        """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is parsed."""
         given = {name: getattr(self, name) for name in self.option_parsers}
         return {
             name: self.option_parsers[name](name, value)
@@ -112,19 +108,12 @@ class FormFilterArguments:
     """The arguments that narrow the set of matching forms."""
 
     def check_filters(self) -> None:
-        """Check the filters when the DAG is parsed, and note which are given.
-
-        :raises FsmInputError: naming the argument that has the wrong type.
-        """
+        """Check the filters when the DAG is parsed, and note which are given."""
         self._given = {name for name in self.narrowing if getattr(self, name) is not None}
         self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
-        """Return the filter that the arguments describe.
-
-        :param only_known: leave out arguments that hold a template, as they do when the DAG is parsed.
-        :raises FsmInputError: naming the argument that has the wrong type.
-        """
+        """Return the filter that the arguments describe; ``only_known`` leaves out those with a template."""
         if not only_known:
             self._refuse_none()
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
@@ -133,10 +122,7 @@ class FormFilterArguments:
         )
 
     def _refuse_none(self) -> None:
-        """Check that every given filter still has a value: without it, too many forms would match.
-
-        :raises FsmInputError: naming the argument that a template or a task's output has made None.
-        """
+        """Check that every given filter still has a value: without it, too many forms would match."""
         mapped = arguments_for_mapped_task(self).intersection(self.narrowing)
         for name in sorted(self._given | mapped):
             refuse_none(name, getattr(self, name))
@@ -157,15 +143,12 @@ def bad_arguments_are_refused() -> Iterator[None]:
 
 @contextmanager
 def permanent_errors_fail_the_task() -> Iterator[None]:
-    """Fail the task without a retry for permanent errors; leave the others to Airflow's retries.
-
-    The text of a permanent error says all; with its cause, Airflow would log it twice.
-    """
+    """Fail the task without a retry for permanent errors; leave the others to Airflow's retries."""
     try:
         yield
     except FsmError as error:
         if error.permanent:
-            raise AirflowFailException(str(error)) from None
+            raise AirflowFailException(str(error)) from None  # with its cause, Airflow would log it twice
         raise
 
 
@@ -174,12 +157,8 @@ def fail_in_part(
 ) -> NoReturn:
     """Fail a task that has done part of its work.
 
-    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown.
-    :param all_are_in: where to find all of them.
-    :param retry: whether Airflow may retry the task.
+    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown, ``all_are_in`` has the rest.
     :param passing_error: an error that another attempt may not meet, for a retry policy.
-    :raises AirflowException: if ``retry``.
-    :raises AirflowFailException: if not.
     """
     lines = [summary, *failures[:MAX_SHOWN_FAILURES]]
     if len(failures) > MAX_SHOWN_FAILURES:

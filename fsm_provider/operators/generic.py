@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import parse_choice, parse_path, parse_text
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.limits import TimeLimit
+    from fsm_provider.writes.ledger import Write
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -34,11 +34,11 @@ class FsmRequestOperator(FsmWriteOperator):
     :param query_params: query parameters (templated).
     :param json: the body, JSON values (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
-    :param key: identifies the write; default: the task in its run (templated). A retry or a cleared task
-        whose path, query, body or headers have changed since it was sent fails, and names what was sent.
+    :param key: identifies the write; default: the task in its run (templated). If path, query, body or
+        headers have changed since it was sent, the task fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the parsed JSON of the response; None if it has no body. If an earlier attempt or another task
-        has sent the write, what the ledger has of the response: its ``id`` and times.
+        has sent the write: its ``id`` and times.
     """
 
     template_fields: tuple[str, ...] = (
@@ -76,32 +76,26 @@ class FsmRequestOperator(FsmWriteOperator):
                 self.check_keys({"key": key})
 
     def execute(self, context: Context) -> Any:
-        from fsm_provider.writes.ledger import Write
+        from fsm_provider.writes.ledger import Write, planned
 
         with permanent_errors_fail_the_task():
+            path, params, body = parse_path(self.path), self.query_params, self.json
             if self.method == "GET":
-                return self.hook.request("GET", self.path, self.query_params, self.json, headers=self.headers)
+                return self.hook.request("GET", path, params, body, headers=self.headers)
             self.check_keys({"key": self.key})
-            given = None if self.key in (None, "") else str(parse_text("key", self.key))
-            write = Write(
-                method=self.method,
-                path=parse_path(self.path),
-                content={"params": self.query_params, "json": self.json, "headers": self.headers},
-                key=given or self.place_in_run(context),
-                key_is_given=given is not None,
-            )
-            responses: list[Any] = []
+            key = None if self.key in (None, "") else str(parse_text("key", self.key))
+            task, service = self.task_of(context), self.hook.settings.service
+            content = {"params": params, "json": body, "headers": self.headers}
+            row = planned(task, service, f"{self.method} {path}", content, key or task.place)
+            (result,) = self.write_once(context, task, [Write(row, key is not None)])
+            return result
 
-            def send(_: Write, further: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-                headers = {**(self.headers or {}), **further}
-                sent = self.hook.client.request(
-                    self.method, self.path, self.query_params, self.json, headers=headers, limit=limit
-                )
-                responses.append(sent)
-                return sent if isinstance(sent, dict) else {}
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+        sent = (self.method, self.path, self.query_params, self.json)
+        return self.hook.client.request(*sent, headers=headers, limit=limit)
 
-            (known,) = self.write_once(context, [write], send, existing=lambda row: row.result or None)
-            return responses[0] if responses else known
+    def existing_result(self, write: Write) -> Any:
+        return write.row.result or None
 
 
 class FsmListOperator(FsmBaseOperator):

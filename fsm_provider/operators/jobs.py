@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError, FsmUnauthorisedError
+from fsm_provider.api.errors import FsmInputError, FsmUnauthorisedError
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
     parse_flag,
     parse_json,
-    parse_path,
     refuse_none,
     spelled,
 )
@@ -32,6 +28,7 @@ from fsm_provider.operators.base import (
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
+from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -39,54 +36,20 @@ if TYPE_CHECKING:
     from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.runner import Pending, Runner
+    from fsm_provider.state.task import Task
+    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
 
 
-def find_by(
-    path: str, match: str = "customerReference", params: Mapping[str, Any] | None = None
-) -> FindExisting:
-    """Return a function that finds a job in a listing, for services that list jobs.
-
-    A job is found if its field ``match`` has the value that was sent, without regard to capitals and blanks
-    around it, and its property, if it names one, is the property.
-
-    :param path: of the listing; ``{property_id}`` is replaced.
-    :param match: a field of the request and of the records, under the service's name.
-    :param params: query parameters, such as a filter on the time.
-    """
-
-    def find(hook: FsmHook, request: JobRequest) -> int | str | None:
-        if (wanted := request.job.body().get(match)) is None:
-            return None
-        place, text = spelled(request.property_id), str(wanted).strip().casefold()
-        listing = hook.client.pages(parse_path(path.format(property_id=place)), params=params)
-        found = {
-            record["id"]
-            for page in listing
-            for record in page.data
-            if str(record.get(match)).strip().casefold() == text
-            and (record.get("propertyID") in (None, "") or spelled(record["propertyID"]) == place)
-        }
-        if len(found) > 1:
-            raise FsmInputError(f"{match}: {len(found)} jobs have {wanted!r}: {sorted(found)}")
-        if not found and listing.mismatch:
-            raise FsmResponseError(f"{match}: no job has {wanted!r}, but {listing.mismatch}")
-        return found.pop() if found else None
-
-    return find
-
-
 class FsmJobOperator(FsmWriteOperator):
-    """Base of the operators that create jobs, with the arguments of its base.
+    """Base of the operators that create jobs.
 
     :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it
         can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
         the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
-        :func:`find_by` makes one for services that list jobs.
     """
 
     def __init__(self, *, find_existing: FindExisting | None = None, **kwargs: Any) -> None:
@@ -106,33 +69,50 @@ class FsmJobOperator(FsmWriteOperator):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def send_job(self, write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-        return self.hook.client.send_job(write.payload, {**(self.headers or {}), **headers}, limit).as_json()
+    def plan(self, task: Task, request: JobRequest, place: str) -> Write:
+        from fsm_provider.writes.ledger import Write, planned
 
-    def find_job(self, write: Write) -> int | None:
-        job_id = self.find_existing(self.hook, write.payload) if self.find_existing else None
-        return None if job_id is None else parse_count("find_existing", job_id)
+        row = planned(
+            task,
+            self.hook.settings.service,
+            f"POST {request.path}",
+            request.job.body(),
+            request.key or place,
+            "job",
+            property_id=spelled(request.property_id),
+            reference=request.job.customer_reference,
+        )
+        return Write(row, request.key is not None, request)
+
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
+        return self.hook.client.send_job(write.payload, headers, limit).as_json()
+
+    def existing_result(self, write: Write) -> dict[str, Any]:
+        row = write.row
+        about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
+        return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
+
+    def find_write(self, write: Write) -> int | None:
+        found = self.find_existing(self.hook, write.payload)
+        return None if found is None else parse_count("find_existing", found)
 
 
 class FsmCreateJobOperator(FsmJobOperator):
     """Create a job on a property, once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
-    The payload is checked when the DAG is parsed, except for fields that hold a template; those are checked
-    before anything is sent. If nobody knows what became of the request (a timeout or reset after sending, a
-    5xx, an unreadable response), the task fails without a retry and reports that the job may exist.
+    If nobody knows what became of the request (a timeout or reset after sending, a 5xx, an unreadable
+    response), the task fails without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
-        :class:`fsm_provider.api.JobCreate` (templated). Fields that the specification does not show go
-        under ``extra_fields``.
-    :param key: identifies the job; default: the task in its run (templated). A retry or a cleared task whose
-        property or payload has changed since the job was sent fails, and names what was sent.
+        :class:`fsm_provider.api.JobCreate` (templated). Other fields go under ``extra_fields``.
+    :param key: identifies the job; default: the task in its run (templated). If property or payload have
+        changed since it was sent, the task fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names, as it was when it was created; its identifier is the XCom
-        ``id`` as well, for ``create.output["id"]``. If an earlier attempt or
-        another task created it, what the ledger has of it: ``id``, ``propertyID``, ``customerReference`` and
-        its times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
-    :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload.
+    :return: the job under the service's own names; its identifier is the XCom ``id`` as well. If an earlier
+        attempt or another task created it: ``id``, ``propertyID``, ``customerReference`` and its times. If
+        the connection has ``web_url``, ``links`` has the job's page as ``web``.
+    :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload without a template.
     """
 
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
@@ -183,11 +163,10 @@ class FsmCreateJobOperator(FsmJobOperator):
         with permanent_errors_fail_the_task():
             request = check(JobRequest, self._request(), "")
             self.check_keys({"key": request.key})
-            write = _write_for(request, self.place_in_run(context))
-            find = self.find_job if self.find_existing else None
+            task = self.task_of(context)
+            writes = [self.plan(task, request, task.place)]
             job: dict[str, Any]
-            (job,) = self.write_once(context, [write], self.send_job, find=find, existing=_job_of)
-            self.log.info("Job %s: %s", job["id"], request)
+            (job,) = self.write_once(context, task, writes)
             if "ti" in context:
                 context["ti"].xcom_push(key="id", value=job["id"])
             if web_url := self.hook.settings.web_url:
@@ -203,28 +182,25 @@ class FsmCreateJobOperator(FsmJobOperator):
 class FsmCreateJobsOperator(FsmJobOperator):
     """Create many jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
-    All jobs are checked before the first is sent. Killed at any time and run again, it creates the missing
-    jobs. Airflow's retries resend only what another attempt could create; other failures fail the task at the
-    end, without a retry. The task ends early, with the rest unsent, if the service is unreachable, rejects
-    the token or asks for a long wait, and after twenty lost responses in a row.
+    All jobs are checked before the first is sent. Airflow's retries resend only what another attempt could
+    create; other failures fail the task at the end, without a retry. It ends early if the service is
+    unreachable, rejects the token or asks for a long wait, and after twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
-        another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). ``job``
-        is as in :class:`FsmCreateJobOperator`. Without a ``key``, property and payload identify a job. Inputs
-        with the same key are one job, and equal ones without a key are refused. See
-        :func:`~fsm_provider.api.job_rows.jobs_from_rows`.
+        another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). Without a
+        ``key``, property and payload identify a job. Inputs with the same key are one job, and equal ones
+        without a key are refused.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
-    :param max_jobs: maximum jobs that an attempt may create, without those that exist already; more fail the
-        task before the first is sent (templated).
-    :param dry_run: check all jobs and log them as a table, with what the ledger knows of each; send nothing
+    :param max_jobs: maximum jobs that an attempt may create; more fail the task before the first is sent
         (templated).
-    :param fail_on: which outcomes fail the task at the end: ``any`` other than created and existing; only an
-        ``uncertain`` or unknown one; ``all``, if none is created or existing; or ``none``. First, Airflow's
-        retries send what another attempt could create. A task that was stopped fails, and so does one whose
-        token is refused, or with twenty lost responses in a row (templated).
+    :param dry_run: check all jobs; send and record nothing. The outcomes say what the ledger knows
+        (templated).
+    :param fail_on: which outcomes fail the task at the end, once Airflow's retries have sent what they could:
+        ``any`` other than created and existing; only an ``uncertain`` one; ``all``, if none is created or
+        existing; or ``none`` (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order, even if the task
-        fails later than at its input or at opening the ledger.
+    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order; in XCom, too, if
+        outcomes fail the task.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 
@@ -281,88 +257,61 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.state.task import digest_for
 
         with permanent_errors_fail_the_task():
-            options = self.options()
+            options, task = self.options(), self.task_of(context)
             requests = check_job_requests(_parse_jobs(self.jobs))
             refuse_equal_jobs(requests)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            place = self.place_in_run(context)
-            writes = [_write_for(one, digest_for([place, *one.content], 32)) for one in requests]
-            find = self.find_job if self.find_existing else None
-            threads = options["max_concurrency"]
-            with self.runner(context, self.send_job, find=find, concurrency=threads) as runner:
-                return self._run(context, runner, writes, options)
-
-    def _run(
-        self, context: Context, runner: Runner, writes: list[Write], options: dict[str, Any]
-    ) -> list[JobOutcome]:
-        """Send what is missing; if that is not all, push the outcomes, however it ends."""
-        from fsm_provider.writes.outcomes import MADE, What, job_outcomes, summary_of
-
-        jobs, is_dry_run = {one.id: one for one in writes}, options["dry_run_only"]
-        web_url = self.hook.settings.web_url
-        unsent: What = "unknown"
-        is_current = True
-        try:
-            runner.load(jobs.values())
-            unsent = "not_created"
-            to_create = sum(one.row.state == "free" for one in runner.pending.values())
-            if (max_jobs := options["max_jobs"]) is not None and to_create > max_jobs:
-                raise FsmInputError(
-                    f"max_jobs: {to_create} jobs are to be created, and one attempt may create {max_jobs}: "
-                    "none was sent"
-                )
-            if is_dry_run:
-                self.log.info("Dry run: nothing was sent\n%s", _table(runner))
-                return job_outcomes(writes, runner, unsent="valid", web_url=web_url)
-            if url := jobs_url(web_url):
-                context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
-            runner.ended = partial(self._report, runner, count(1))
-            runner.run()
-        except FsmError as error:
-            runner.stop(str(error))
-            raise
-        except Exception:
-            is_current = runner.ledger.is_shared  # Airflow's store refuses an attempt that was replaced
-            raise
-        finally:
+            places = [digest_for([task.place, *one.content], 32) for one in requests]
+            inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
+            writes = {one.planned.id: one for one in inputs}
+            is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
+            threads, web_url = options["max_concurrency"], self.hook.settings.web_url
+            with self.runner(context, task, writes.values(), concurrency=threads) as runner:
+                if not is_dry_run:
+                    to_create = sum(one.row.state == "free" for one in writes.values())
+                    if to_create > (max_jobs or to_create):
+                        raise FsmInputError(
+                            f"max_jobs: {to_create} jobs are to be created, and one attempt may create "
+                            f"{max_jobs}: none was sent"
+                        )
+                    if url := jobs_url(web_url):
+                        context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
+                    runner.run()
+            outcomes = [
+                job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
+                for index, one in enumerate(writes[one.planned.id] for one in inputs)
+            ]
+            self.log.info("%s%s", "Dry run: " * is_dry_run, summary_of(outcomes, runner.stop_reason))
             if not is_dry_run:
-                outcomes = job_outcomes(writes, runner, unsent=unsent, web_url=web_url)
-                for one in {one["key"]: one["outcome"] for one in outcomes}.values():
-                    self.hook.metrics.incr("writes", outcome=one)
-                if "ti" in context and is_current and any(one["outcome"] not in MADE for one in outcomes):
-                    context["ti"].xcom_push(key="return_value", value=outcomes)
-        self.log.info(summary_of(outcomes, runner.stop_reason))
-        self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
-        return outcomes
-
-    def _report(self, runner: Runner, ended: Iterator[int], one: Pending) -> None:
-        from fsm_provider.writes.outcomes import error_of, what_became
-
-        error, progress = error_of(one, runner), f"{next(ended)} of {len(runner.pending)}"
-        level, details = (logging.ERROR, error) if error else (logging.INFO, f"job {one.row.result_id}")
-        self.log.log(level, "%s: %s: %s: %s", progress, one.write.payload, what_became(one), details)
+                self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
+            return outcomes
 
     def _fail_or_go_on(
         self, context: Context, runner: Runner, outcomes: list[JobOutcome], fail_on: str
     ) -> None:
         """Fail the task if its outcomes do, or another attempt could help."""
-        from fsm_provider.writes.outcomes import MADE, fails, summary_of
+        from fsm_provider.writes.ledger import MADE
         from fsm_provider.writes.runner import PASSING
 
         if not (failed := [one for one in outcomes if one["outcome"] not in MADE]):
             return
-        errors = [one.error for one in runner.pending.values() if one.error]
+        if "ti" in context:
+            context["ti"].xcom_push(key="return_value", value=outcomes)
+        errors = [one.error for one in runner.writes.values() if one.error]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
         passing = None if is_refused else next((one for one in errors if not one.permanent), None)
-        retry = passing is not None or runner.stop_reason == STOPPED
+        is_stopped = runner.stop_reason == STOPPED
+        retry = passing is not None or is_stopped
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
+        needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, PASSING))
+        has = {one["outcome"] for one in outcomes}
+        fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}[fail_on]
         summary = summary_of(outcomes, runner.stop_reason)
-        needs_a_person = runner.stop_reason and not isinstance(passing, PASSING)
-        is_stopped = needs_a_person or runner.stop_reason == STOPPED
-        if (retry and not is_last) or is_stopped or fails(outcomes, fail_on):
+        if (retry and not is_last) or needs_a_person or fails:
+            names = [f"jobs[{one['index']}] ({one['customerReference'] or one['key']})" for one in failed]
             fail_in_part(
                 summary,
-                [f"jobs[{one['index']}] ({_name(one)}) {one['outcome']}: {one['error']}" for one in failed],
+                [f"{name} {one['outcome']}: {one['error']}" for name, one in zip(names, failed, strict=True)],
                 all_are_in="the log, or the result in XCom",
                 retry=retry,
                 passing_error=passing,
@@ -378,51 +327,6 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
     if outcome["jobID"] is None:
         raise AirflowSkipException(f"{outcome['key']}: {outcome['outcome']}: {outcome['error']}")
     return outcome["jobID"]
-
-
-def _write_for(request: JobRequest, place: str) -> Write:
-    """Return the write that creates a job.
-
-    :param place: its key, if it has none.
-    """
-    from fsm_provider.writes.ledger import Write
-
-    return Write(
-        method="POST",
-        path=request.path,
-        content=request.job.body(),
-        key=request.key or place,
-        key_is_given=request.key is not None,
-        kind="job",
-        property_id=spelled(request.property_id),
-        reference=request.job.customer_reference,
-        payload=request,
-    )
-
-
-def _job_of(row: Row) -> dict[str, Any]:
-    from fsm_provider.writes.outcomes import as_number
-
-    about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
-    return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
-
-
-def _name(outcome: JobOutcome) -> str:
-    reference = outcome["customerReference"]
-    return f"customerReference {reference}" if reference else f"key {outcome['key']}"
-
-
-def _table(runner: Runner) -> str:
-    from fsm_provider.terminal import aligned
-    from fsm_provider.writes.outcomes import what_became
-
-    rows = [("job", "property", "known", "payload")]
-    for index, one in enumerate(runner.pending.values()):
-        known: str = "new" if one.row.state == "free" else what_became(one)
-        payload = json.dumps(one.write.content, ensure_ascii=False)
-        known = f"job {one.row.result_id}" if known == "existing" else known.replace("not_created", "refused")
-        rows.append((str(index), str(one.write.property_id), known, payload))
-    return "\n".join(aligned(rows))
 
 
 def _known_part(request: Any) -> Any:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import logging
+import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from fsm_provider.api.errors import FsmInputError
+from airflow.providers.common.compat.sdk import mask_secret
+
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError
 from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
     bad_arguments_are_refused,
@@ -18,37 +23,34 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.limits import TimeLimit
+    from fsm_provider.api.models import Webhook
     from fsm_provider.api.payloads import WebhookCreate
+    from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
-    from fsm_provider.writes.webhooks import Registration
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
     A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
-    target: its id and its signing secret, which goes nowhere else. The operator first checks that it can
-    write this Variable. Another run, a retry, a cleared task or another DAG finds it and registers nothing.
-    Airflow 3.3 itself logs every Variable that a task sets, at DEBUG on the worker: register at INFO.
-
-    If the connection has ``state_conn_id``, the registration is also a row of the ledger in that database,
-    with the Variable's name as its key: then concurrent tasks, and other Airflows with the database,
-    register once. Before Airflow 3.3 the database is needed.
-
-    The connection's ``event_types_style`` selects how several event types are sent.
+    target: its id and its signing secret, which goes nowhere else. Another run, a retry, a cleared task or
+    another DAG finds it and registers nothing. With ``state_conn_id``, concurrent tasks and other Airflows
+    with that database register once, too. Airflow 3.3 itself logs every Variable that a task sets, at DEBUG
+    on the worker: register at INFO.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
     :param target_url: the http(s) URL that receives the notifications (templated). Default: the URL of the
-        receiver in Airflow's API server, with a fresh token in its path, which is never shown: see
-        ``docs/webhooks.md``.
+        receiver in Airflow's API server, with a fresh token in its path, which is never shown.
     :param description: free text (templated).
     :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or ``create``
         it, at the risk of two (templated).
     :param headers: further headers of the request (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the registrations under the service's own names, without their secrets: one per event type
-        with the style ``separate``, else one.
+        with the ``event_types_style`` ``separate``, else one.
     """
 
     template_fields: tuple[str, ...] = (
@@ -79,31 +81,96 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 self._payload(target_url or "https://receiver.invalid")
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from fsm_provider.writes.webhooks import Registration
-
         with permanent_errors_fail_the_task():
             webhook = self._payload(self.target_url or self._receiver_url())
-            style = self.hook.client.settings.event_types_style
-            all_of_them = [Registration(self.hook, one) for one in webhook.requests(style)]
-            missing = {one.write.key: one for one in all_of_them if one.registered is None}
-            for one in all_of_them:
-                if one.write.key not in missing:
-                    self.log.info("Registered before: Variable %s", one.variable)
-            made = self._register(context, missing) if missing else {}
-            return [one.registered or made[one.write.key] for one in all_of_them]
+            style, task = self.hook.client.settings.event_types_style, self.task_of(context)
+            writes = [self._plan(task, one) for one in webhook.requests(style)]
+            registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in writes}
+            missing = [one for one in writes if not registered[one.planned.key]]
+            for name in registered.keys() - {one.planned.key for one in missing}:
+                self.log.info("Registered before: Variable %s", name)
+            if missing:
+                once_per = "run" if self.hook.settings.state_conn_id is None else "key"
+                made = self.write_once(context, task, missing, once_per)
+                registered |= zip((one.planned.key for one in missing), made, strict=True)
+            return [*map(dict, registered.values())]
 
-    def _register(self, context: Context, missing: dict[str, Registration]) -> dict[str, Any]:
-        def send(write: Write, headers: Mapping[str, str], limit: TimeLimit) -> dict[str, Any]:
-            return missing[write.key].send({**(self.headers or {}), **headers}, limit)
+    def _plan(self, task: Task, payload: WebhookCreate) -> Write:
+        """Return the write that makes one registration; its key is the name of its Variable."""
+        from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
+        from fsm_provider.state.task import digest_for
+        from fsm_provider.writes.ledger import Write, planned
 
-        results = self.write_once(
-            context,
-            [one.write for one in missing.values()],
-            send,
-            once_per="run" if self.hook.settings.state_conn_id is None else "key",
-            existing=lambda row: missing[row.key].existing(row),
+        service = self.hook.settings.service
+        content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
+        digest = digest_for([service, *content], DIGITS)
+        variable = f"{registrations_prefix(self.fsm_conn_id, payload.object)}{digest}"
+        content.append(payload.description)
+        row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
+        return Write(row, True, payload)
+
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
+        """Register it, and store its secret; return it without."""
+        from fsm_provider.writes.outcomes import NotCreatedError
+
+        payload: WebhookCreate = write.payload
+        variable, target_url = write.row.key, payload.target_url
+        try:
+            stored = _read(variable)
+            if "registration" in stored:  # by another task meanwhile
+                return dict(stored["registration"])
+            if target_url.endswith(f"/{HIDDEN}"):
+                token = stored.setdefault("token", secrets.token_urlsafe(32))
+                mask_secret(token)
+                target_url = target_url.removesuffix(HIDDEN) + token
+            self._store(variable, stored)  # from now on the receiver accepts the token
+        except FsmError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may quote the value
+            problem = type(error).__name__
+            raise NotCreatedError(
+                f"Variable {variable} could not be read or written ({problem}): nothing was sent"
+            ) from None
+        sent = payload.model_copy(update={"target_url": target_url})
+        (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
+        return self._keep(variable, stored, webhook)
+
+    def _keep(self, variable: str, stored: dict[str, Any], webhook: Webhook) -> dict[str, Any]:
+        from fsm_provider.api.redaction import hide_in
+
+        secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""
+        mask_secret(secret)
+        if not secret:
+            logger.warning("The service returned no signing secret for webhook %s", webhook.id)
+        registration = hide_in(webhook.as_json(), *filter(None, (secret, stored.get("token"))))
+        try:
+            self._store(variable, {**stored, "registration": registration, "secret": secret})
+        except Exception as error:  # noqa: BLE001 - its text may quote the value
+            raise FsmSecretNotStoredError(
+                f"webhook {webhook.id} was registered, but Variable {variable} with its signing secret "
+                f"could not be written ({type(error).__name__}): delete the webhook in the service",
+                webhook.id,
+            ) from None
+        logger.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
+        return dict(registration)
+
+    def existing_result(self, write: Write) -> dict[str, Any]:
+        """Return a registration that was made before: what its Variable holds by now, or else its row."""
+        row, payload = write.row, write.payload
+        if registration := _read(row.key).get("registration"):
+            return dict(registration)
+        logger.warning(
+            "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this Airflow",
+            *(row.result_id, row.by, row.key),
         )
-        return dict(zip(missing, results, strict=True))
+        about = {"object": payload.object, "eventTypes": payload.event_types}
+        return {"id": row.result_id, **about, "targetURL": payload.target_url}
+
+    def _store(self, variable: str, stored: dict[str, Any]) -> None:
+        from fsm_provider.state.variables import write_variable
+
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        write_variable(variable, json.dumps({**stored, "for": f"{self.fsm_conn_id}/{self.object}", "at": at}))
 
     def _payload(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
@@ -122,18 +189,24 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
-        if configuration is None:
-            raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} configures the receiver"
-            )
-        settings = receiver.ReceiverSettings.parse(configuration)
-        if settings.base_url is None:
-            raise FsmInputError(
-                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no base_url"
-            )
+        settings = None if configuration is None else receiver.ReceiverSettings.parse(configuration)
         endpoint = f"{self.fsm_conn_id}/{self.object}"
-        if endpoint not in settings.endpoints:
+        if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url and an "
+                f"endpoint '{endpoint}'"
             )
         return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+
+
+def _read(variable: str) -> dict[str, Any]:
+    """Return what the Variable of a registration holds; its secrets are masked."""
+    from fsm_provider.state.variables import read_variable
+
+    try:
+        stored: dict[str, Any] = json.loads(read_variable(variable) or "{}")
+        for text in filter(None, map(stored.get, ("token", "secret"))):
+            mask_secret(text)
+    except (ValueError, AttributeError):
+        raise FsmInputError(f"Variable {variable}: does not hold a registration") from None
+    return stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,16 +11,16 @@ from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
-from fsm_provider.compat import never_expire, task_state_store
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import Row, Write
-    from fsm_provider.writes.runner import Find, Runner, Send
+    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.runner import Runner
     from fsm_provider.writes.sql_ledger import SqlLedger
     from fsm_provider.writes.task_ledger import TaskLedger
 
@@ -28,6 +28,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 STOPPED = "the task was stopped"
+LEDGER = "fsm_ledger"
+"""Key of the task state store: the id of the database that has the rows of the task, or ``IN_AIRFLOW``."""
+IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
 is missing: once_per="key", and before Airflow 3.3 every write, is recorded in a SQL database, so that
 nothing is sent twice. Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that
@@ -39,11 +42,10 @@ Install it with: pip install 'airflow-provider-fsm[sql]'"""
 
 
 class FsmWriteOperator(FsmBaseOperator):
-    """Base of the operators that write to the service, each write once.
+    """Base of the operators that write to the service, each write once, through a ledger.
 
-    Before a write is sent, a row of a ledger says so; afterwards the row says what became of it. On Airflow
-    3.3 and newer the ledger is in the task's state store. If the connection has ``state_conn_id``, it is in
-    that SQL database; before Airflow 3.3 it has to be.
+    On Airflow 3.3 and newer it is in the task's state store; if the connection has ``state_conn_id``, and
+    before Airflow 3.3, in that SQL database.
 
     :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
         Airflow asks, which needs the database, and a key for each write (templated).
@@ -59,6 +61,7 @@ class FsmWriteOperator(FsmBaseOperator):
         "if_uncertain": partial(parse_choice, choices=("fail", "create")),
         "headers": parse_headers,
     }
+    find_existing: Any = None
     _runner: Runner | None = None
     _is_stopped: bool = False
 
@@ -76,96 +79,70 @@ class FsmWriteOperator(FsmBaseOperator):
         self.headers = headers
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
-        """Check that each write has a key, if it is sent once for each.
-
-        :param keys: by the name of the argument.
-        :raises FsmInputError: naming each that is missing, or one that its template has not found.
-        """
+        """Check that each write has a key, if it is sent once for each; ``keys`` has them by argument."""
         if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
             if key not in (None, "") and is_known(key):
                 parse_text(name, key)
 
-    def place_in_run(self, context: Context) -> str:
-        """Return the key of a write that has none: its task, with the map index."""
-        map_index = getattr(context.get("ti"), "map_index", None)
-        return self.task_id if map_index in (None, -1) else f"{self.task_id}[{map_index}]"
+    def task_of(self, context: Context) -> Task:
+        from fsm_provider.state.task import Task
+
+        return Task.from_context(context) if "ti" in context else Task("", uuid4().hex, self.task_id)
+
+    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+        """Send a write once; return the response."""
+        raise NotImplementedError
+
+    def existing_result(self, write: Write) -> Any:
+        """Return what is known of a write that an earlier attempt or another task has sent."""
+        raise NotImplementedError
+
+    def find_write(self, write: Write) -> int | None:
+        """Look in the service for what is uncertain; return its id."""
+        raise NotImplementedError
 
     @contextmanager
     def runner(
         self,
         context: Context,
-        send: Send,
+        task: Task,
+        writes: Collection[Write],
         *,
-        find: Find | None = None,
         concurrency: int = 1,
         once_per: str | None = None,
     ) -> Iterator[Runner]:
-        """Open the ledger, for the block; give what sends writes through it.
+        """Open the ledger, for the block, and load writes; give what sends them."""
+        from fsm_provider.writes.runner import Runner
 
-        :param once_per: in place of the argument.
-        """
-        from fsm_provider.writes.ledger import lease_for
-        from fsm_provider.writes.runner import Rules, Runner
-
-        options, by_key = self.options(), (once_per or self.once_per) == "key"
-        ledger, task = _open_ledger(context, self.hook, by_key=by_key)
-        try:
-            client = self.hook.client
-            rules = Rules(
-                fsm_conn_id=self.fsm_conn_id,
-                by_key=by_key,
-                lease=lease_for(client.settings.timeout),
-                create_uncertain=options["if_uncertain"] == "create",
-                token_header=client.settings.idempotency_header,
-                token_hours=client.settings.idempotency_hours,
-                retry_policy=client.retry_policy,
-            )
-            self._runner = Runner(
-                ledger, task, send, rules, find, concurrency, client.reserve, client.count_retry
-            )
+        options = self.options()
+        by_key, creates = (once_per or options["once_per"]) == "key", options["if_uncertain"] == "create"
+        with _opened_ledger(context, self.hook, task, by_key=by_key) as ledger:
+            send, find = self.send_write, self.find_write if self.find_existing else None
+            headers = self.headers or {}
+            self._runner = Runner(ledger, task, self.hook, send, headers, find, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
+            self._runner.load(writes)
             yield self._runner
-        finally:
-            ledger.close()
 
     def write_once(
-        self,
-        context: Context,
-        writes: Collection[Write],
-        send: Send,
-        *,
-        find: Find | None = None,
-        once_per: str | None = None,
-        existing: Callable[[Row], Any],
+        self, context: Context, task: Task, writes: Collection[Write], once_per: str | None = None
     ) -> list[Any]:
-        """Send writes in order; return the response to each, or what ``existing`` makes of an earlier one.
-
-        :raises FsmError: why one of them is not known to have been made, once all have ended.
-        """
-        from fsm_provider.writes.outcomes import error_of, what_became
+        """Send writes in order; return the result of each, once all have ended."""
         from fsm_provider.writes.runner import PASSING
 
-        with self.runner(context, send, find=find, once_per=once_per) as runner:
-            runner.load(writes)
-            try:
-                runner.run()
-            finally:
-                for one in runner.pending.values():
-                    self.hook.metrics.incr("writes", outcome=what_became(one))
-            for one in runner.pending.values():
-                if error := error_of(one, runner):
-                    if isinstance(one.error, PASSING):  # then another attempt sends it again
-                        raise one.error
-                    raise error from error.__cause__
-                if not one.is_created:
-                    self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
-            return [
-                one.response if one.is_created else existing(runner.row_of(one.write))
-                for one in runner.pending.values()
-            ]
+        with self.runner(context, task, writes, once_per=once_per) as runner:
+            runner.run()
+        for one in writes:
+            if error := runner.error_of(one):
+                if isinstance(one.error, PASSING):  # then another attempt sends it again
+                    raise one.error
+                raise error from error.__cause__
+            if not one.is_created:
+                self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
+        return [one.response if one.is_created else self.existing_result(one) for one in writes]
 
     def on_kill(self) -> None:
         """Send nothing more; requests in flight are finished and recorded before the task ends."""
@@ -174,66 +151,50 @@ class FsmWriteOperator(FsmBaseOperator):
             self._runner.stop(STOPPED)
 
 
-def _open_ledger(context: Context, hook: FsmHook, *, by_key: bool) -> tuple[SqlLedger | TaskLedger, Task]:
-    """Open the ledger of the running task; return it and the task.
+@contextmanager
+def _opened_ledger(
+    context: Context, hook: FsmHook, task: Task, *, by_key: bool
+) -> Iterator[SqlLedger | TaskLedger]:
+    """Open the ledger of the running task, for the block.
 
-    :param by_key: each key is written once, whatever run asks.
-    :raises FsmInputError: if there is none, or earlier attempts of this task have written to another service
-        or recorded elsewhere. Nothing is sent then.
-    :raises Exception: if the connection or the ledger cannot be read.
+    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded elsewhere.
     """
-    from fsm_provider.state.task import Task
     from fsm_provider.writes.task_ledger import TaskLedger
 
-    state_conn_id, service = hook.settings.state_conn_id, hook.settings.service
-    store = task_state_store(context)
-    if by_key and "ti" not in context:
-        raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
+    state_conn_id, store = hook.settings.state_conn_id, context.get("task_state_store")
     if "ti" not in context:
+        if by_key:
+            raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
         logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
-        return TaskLedger(None, task := Task("", uuid4().hex, "")), task
+        yield TaskLedger(None, task)
+        return
     if state_conn_id is None and (by_key or store is None):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-    task = Task.from_context(context)
     if state_conn_id is None:
-        _check_same(store, service, service, "")
-        return TaskLedger(store, task), task
-    from fsm_provider.state.database import open_database
-    from fsm_provider.state.task import digest_for
-    from fsm_provider.writes.ledger import DIGITS
-    from fsm_provider.writes.sql_ledger import SqlLedger, register_task
+        _check_same(store, IN_AIRFLOW)
+        yield TaskLedger(store, task)
+        return
+    from fsm_provider.state.database import id_of, open_database
+    from fsm_provider.writes.sql_ledger import SqlLedger, scope_of_keys, scope_of_run
 
     engine = open_database(state_conn_id)
     try:
-        _check_same(store, service, *register_task(engine, task, service))
-    except BaseException:
+        if store is not None:
+            _check_same(store, id_of(engine))
+        yield SqlLedger(engine, scope_of_keys(hook.settings.service) if by_key else scope_of_run(task))
+    finally:
         engine.dispose()
-        raise
-    scope = "" if by_key else digest_for([task.airflow, task.dag_id, task.run_id, task.task_id], DIGITS)
-    return SqlLedger(engine, service, scope), task
 
 
-def _check_same(store: Any, service: str, registered: str, ledger_id: str) -> None:
-    """Check that all attempts of the task write to one service, and record in one ledger.
+def _check_same(store: Any, database: str) -> None:
+    """Check that all attempts of the task record in one ledger."""
+    from fsm_provider.writes.task_ledger import NEVER_EXPIRE
 
-    :param store: the task state store, which remembers both; None before Airflow 3.3.
-    :param registered: the service that the task's first attempt has written to, as its database says.
-    :param ledger_id: what the database has drawn for the task; empty: the ledger is in Airflow.
-    """
-    from fsm_provider.writes.task_ledger import SERVICE
-
-    stored = store.get(SERVICE) if store is not None else None
-    for before in (registered, stored["service"] if stored else service):
-        if before != service:
-            raise FsmInputError(
-                f"host: earlier attempts of this task have written to {before}, and the connection leads to "
-                f"{service} now. Nothing was sent: restore its host and login, or start another run"
-            )
-    if stored and stored["id"] != ledger_id:
-        where = "in another database" if stored["id"] else "in Airflow itself"
+    if (before := store.get(LEDGER)) is None:
+        store.set(LEDGER, database, retention=NEVER_EXPIRE)
+    elif before != database:
+        where = "in Airflow itself" if before == IN_AIRFLOW else "in another database"
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"
         )
-    if store is not None and not stored:
-        store.set(SERVICE, {"service": service, "id": ledger_id}, retention=never_expire())

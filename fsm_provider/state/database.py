@@ -5,30 +5,24 @@ SQLAlchemy is imported where there is such a database.
 
 from __future__ import annotations
 
-import logging
 import random
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+from tenacity import retry, stop_after_attempt, wait_fixed
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import unreadable_variable_is_named
+from fsm_provider.compat import unreadable_variable
 
 try:
-    from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, event, inspect, select
-    from sqlalchemy.exc import (
-        DBAPIError,
-        IntegrityError,
-        NoSuchModuleError,
-        OperationalError,
-        SQLAlchemyError,
-    )
+    import sqlalchemy as sa
+    from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
     from sqlalchemy.ext.compiler import compiles
-    from sqlalchemy.schema import CreateIndex, CreateTable
     from sqlalchemy.sql.functions import FunctionElement
 except ImportError as missing:
     raise FsmInputError(
@@ -39,19 +33,18 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 ResultT = TypeVar("ResultT")
 
-SCHEMA_VERSION = 2
-METADATA = MetaData()
+METADATA = sa.MetaData()
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
-_SCHEMA = Table(
-    "fsm_schema",
+_DATABASE = sa.Table(
+    "fsm_database",
     METADATA,
-    Column("version", Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", sa.String(32), nullable=False),
     **TABLE_OPTIONS,
 )
+"""One row, with a random id: a database that was made anew has another."""
 MAX_REPEATS = 12
 """Of a transaction that a deadlock, a lock timeout or a lost connection has ended: 15 to 30 seconds."""
 MAX_DELAY = 5.0
@@ -64,13 +57,14 @@ _BEGIN = {
 """The first statement of each transaction: behind a PgBouncer, a session is not ours."""
 _PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 """SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
-PROVIDERS = {"postgres": "apache-airflow-providers-postgres", "mysql": "apache-airflow-providers-mysql"}
+INSTALL = """\
+install apache-airflow-providers-postgres or apache-airflow-providers-mysql, with the database's driver"""
 
 
 class now(FunctionElement[int]):
     """Whole milliseconds since 1970 by the clock of the database, at the moment of the statement."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     inherit_cache = True
 
 
@@ -92,23 +86,24 @@ def _now_in_mysql(*_: Any, **__: Any) -> str:
 def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
     """Return the engine of the database that an Airflow connection names; create the tables on first use.
 
-    :param get_hook: returns the hook of a connection.
     :raises FsmInputError: if a package is missing, the connection is not of a database that lasts, or the
-        tables cannot be created or are of another version.
-    :raises AirflowNotFoundException: if the connection is not defined.
-    :raises sqlalchemy.exc.SQLAlchemyError: if the database is away.
+        tables cannot be created.
     """
     engine = _engine_for(state_conn_id, get_hook)
     try:
-        for is_last in (False, True):
-            if not _has_tables(engine):
-                _create_tables(engine, is_last)
+        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
+            _create_tables(engine)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, DBAPIError):
             error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
         raise
     return engine
+
+
+def id_of(engine: Engine) -> str:
+    """Return the random id of a database, drawn with its tables."""
+    return str(in_transaction(engine, lambda one: one.execute(sa.select(_DATABASE.c.id)).scalar()))
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
@@ -135,22 +130,19 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
 def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
     named = f"state_conn_id: connection '{state_conn_id}'"
     try:
-        with unreadable_variable_is_named(state_conn_id):
-            hook = get_hook(state_conn_id)
+        hook = get_hook(state_conn_id)
         if not hasattr(hook, "get_sqlalchemy_engine"):
             kind = getattr(hook, "conn_type", "?")
             raise FsmInputError(f"{named} is of type {kind}, not of a SQL database")
         engine: Engine = hook.get_sqlalchemy_engine({"hide_parameters": True})
     except AirflowNotFoundException as error:
-        raise AirflowNotFoundException(f"state_conn_id: {error}") from None
+        raise AirflowNotFoundException(
+            f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
+        ) from None
     except Exception as error:
-        kind = (
-            BaseHook.get_connection(state_conn_id).conn_type if get_hook == BaseHook.get_hook else "its type"
-        )
         if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(error):
             raise
-        package = PROVIDERS.get(str(kind), f"the Airflow provider of {kind}")
-        raise FsmInputError(f"{named}: {error}: install {package}, with the database's driver") from None
+        raise FsmInputError(f"{named}: {error}: {INSTALL}") from None
     dialect, arguments = engine.dialect.name, dict[str, Any](hide_parameters=True)
     if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
@@ -170,53 +162,20 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
         connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
     if dialect != "sqlite":
         arguments |= {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
-    engine = create_engine(engine.url, connect_args=connect, **arguments)
+    engine = sa.create_engine(engine.url, connect_args=connect, **arguments)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
-        event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
+        sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
     return engine
 
 
-def _has_tables(engine: Engine) -> bool:
-    """Return whether there are all tables of the modules that are imported."""
-    names = set(inspect(engine).get_table_names())
-    if _SCHEMA.name not in names:
-        return False
-    with engine.connect() as connection:
-        version = connection.execute(select(_SCHEMA.c.version)).scalar()
-    if version not in (None, SCHEMA_VERSION):
-        raise FsmInputError(
-            f"state_conn_id: the tables are of version {version}, and this provider knows {SCHEMA_VERSION}: "
-            "install the provider that made them, or name another database"
-        )
-    return version is not None and METADATA.tables.keys() <= names
-
-
-def _create_tables(engine: Engine, is_last: bool) -> None:
-    try:
-        if engine.dialect.name == "sqlite":
-            # No transaction begins, in which the mode cannot be changed. Who finds it locked is too late.
-            with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
-                raw.cursor().execute("PRAGMA journal_mode=WAL")
-        with engine.begin() as connection:
-            METADATA.create_all(connection)
-            if connection.execute(select(_SCHEMA.c.version)).scalar() is None:
-                connection.execute(_SCHEMA.insert().values(version=SCHEMA_VERSION))
-    except SQLAlchemyError as error:
-        # Another task may be creating them. Where the database is away, the next query says so.
-        if is_last and not _has_tables(engine):
-            raise FsmInputError(
-                f"state_conn_id: the tables cannot be created ({getattr(error, 'orig', error)}). Have a user "
-                f"who may create tables run\n{_statements(engine)}"
-            ) from None
-        time.sleep(0.5)
-    else:
-        logger.info("Created the tables %s", ", ".join(METADATA.tables))
-
-
-def _statements(engine: Engine) -> str:
-    version = _SCHEMA.insert().values(version=SCHEMA_VERSION)
-    made = [str(CreateTable(table).compile(engine)).strip() for table in METADATA.sorted_tables]
-    indexes = [one for table in METADATA.sorted_tables for one in table.indexes]
-    made += [str(CreateIndex(one).compile(engine)) for one in indexes]
-    return ";\n".join([*made, str(version.compile(engine, compile_kwargs={"literal_binds": True})), ""])
+@retry(stop=stop_after_attempt(2), wait=wait_fixed(0.5), reraise=True)  # another task may be creating them
+def _create_tables(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        # No transaction begins, in which the mode cannot be changed. Who finds it locked is too late.
+        with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
+            raw.cursor().execute("PRAGMA journal_mode=WAL")
+    with engine.begin() as connection:
+        METADATA.create_all(connection)
+        if connection.execute(sa.select(_DATABASE.c.id)).scalar() is None:
+            connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))

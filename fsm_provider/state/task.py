@@ -33,10 +33,13 @@ class Task:
         airflow = conf.get("fsm", "airflow_name", fallback="")
         return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, airflow)
 
+    @property
+    def place(self) -> str:
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
     def __str__(self) -> str:
-        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
         airflow = f" of Airflow {self.airflow}" if self.airflow else ""
-        return f"task {self.task_id}{mapped} of run {self.run_id} of DAG {self.dag_id}{airflow}"
+        return f"task {self.place} of run {self.run_id} of DAG {self.dag_id}{airflow}"
 
 
 def digest_for(value: Any, length: int) -> str:

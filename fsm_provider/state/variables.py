@@ -26,11 +26,7 @@ class VariableUnreadableError(AirflowException):
 
 
 def read_variable(key: str) -> str | None:
-    """Return a Variable in a task; None if it does not exist.
-
-    :raises VariableUnreadableError: if it exists, but cannot be read.
-    :raises Exception: what Airflow raises.
-    """
+    """Return a Variable in a task; None if it does not exist."""
     if not AIRFLOW_V_3_0_PLUS:
         return read_variable_in_server(key)
     with SUPERVISOR_LOCK:
@@ -44,7 +40,7 @@ def read_variable(key: str) -> str | None:
 
 @retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
 def write_variable(key: str, value: str) -> None:
-    """Set a Variable in Airflow's database. Versions before 3.1 refuse concurrent writes: it is repeated.
+    """Set a Variable. Versions before 3.1 refuse concurrent writes: it is repeated.
 
     :raises Exception: what Airflow raises. ``Variable.set`` of Airflow 3 would only log it.
     """
@@ -63,11 +59,7 @@ def write_variable(key: str, value: str) -> None:
 
 
 def read_variable_in_server(key: str) -> str | None:
-    """Return a Variable in a process with a database (the API server, or any of Airflow 2).
-
-    :raises VariableUnreadableError: if it exists, but cannot be read: with another Fernet key.
-    :raises Exception: if the database is not available.
-    """
+    """Return a Variable in a process with a database: the API server, or any of Airflow 2."""
     from airflow.models import Variable as StoredVariable
 
     # Query the database first: if it is down, Variable.get would log a traceback.
@@ -79,12 +71,7 @@ def read_variable_in_server(key: str) -> str | None:
 
 
 def variables_in_server(prefix: str) -> list[tuple[str, str]]:
-    """Return names and values of the Variables in Airflow's database whose names begin with ``prefix``.
-
-    One that cannot be decrypted is left out.
-
-    :raises Exception: if the database is not available.
-    """
+    """Return the Variables in Airflow's database whose names begin so, but those that cannot be decrypted."""
     from airflow.models import Variable as StoredVariable
 
     found = _stored(StoredVariable.key.startswith(prefix, autoescape=True))

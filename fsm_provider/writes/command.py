@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from getpass import getuser
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.redaction import printable
 from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
     from fsm_provider.writes.ledger import Change, Row
+    from fsm_provider.writes.sql_ledger import SqlLedger
+    from fsm_provider.writes.task_ledger import TaskLedger
+
+    Entries = list[tuple[SqlLedger | TaskLedger, Row]]
 
 DESCRIPTION = """\
 Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
@@ -31,11 +34,6 @@ EXAMPLES = {
     ),
     "forget": ('PM-9 --why "cancelled, to be created again"',),
 }
-
-
-class Entry(NamedTuple):
-    row: Row
-    change: Callable[[Change], Row]
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
@@ -64,26 +62,22 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         return fail(2, str(error))
 
 
-def _open(conn_id: str, stack: ExitStack) -> Iterator[Entry]:
+def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
     from fsm_provider.compat import hook_outside_of_tasks
     from fsm_provider.hooks.fsm import FsmHook
 
-    hook = FsmHook.outside_of_tasks(conn_id)
-    service, state_conn_id = hook.settings.service, hook.settings.state_conn_id
-    if state_conn_id is None:
-        from fsm_provider.writes.airflow_rows import change_row, rows_in_airflow
+    settings = FsmHook.outside_of_tasks(conn_id).settings
+    if settings.state_conn_id is None:
+        from fsm_provider.writes.task_ledger import rows_in_airflow
 
-        for place, row in rows_in_airflow(service):
-            yield Entry(row, partial(change_row, place, row))
+        yield from rows_in_airflow(settings.service)
         return
     from fsm_provider.state.database import open_database
-    from fsm_provider.writes.sql_ledger import SqlLedger, rows_of_service
+    from fsm_provider.writes.sql_ledger import rows_of_service
 
-    engine = open_database(state_conn_id, hook_outside_of_tasks)
+    engine = open_database(settings.state_conn_id, hook_outside_of_tasks)
     stack.callback(engine.dispose)
-    for scope, row in rows_of_service(engine, service):
-        ledger = SqlLedger(engine, service, scope)
-        yield Entry(row, partial(ledger.change_one, row.id))
+    yield from rows_of_service(engine, settings.service)
 
 
 def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
@@ -93,75 +87,76 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
     return options.key is None or row.key == options.key
 
 
-def _list(entries: list[Entry], options: argparse.Namespace) -> int:
+def _list(entries: Entries, options: argparse.Namespace) -> int:
     states = ("sending", "uncertain") if options.uncertain else ("sending", "uncertain", "free", "done")
-    rows = [one.row for one in entries if one.row.state in states and _is_wanted(one.row, options)]
+    rows = [row for _, row in entries if row.state in states and _is_wanted(row, options)]
     if options.json:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
-        print_table(
-            ("key", "state", "id", "sent by", "at (UTC)", "what"),
-            [
-                (one.key, one.state, str(one.result_id or "-"), str(one.by), _time(one.sent_at), str(one))
-                for one in rows
-            ],
-        )
+        head = ("key", "state", "id", "sent by", "at (UTC)", "what")
+        cells = [
+            (one.key, one.state, str(one.result_id or "-"), str(one.by), _time(one.sent_at), str(one))
+            for one in rows
+        ]
+        print_table(head, cells)
     return 0 if rows else fail(1, "nothing was found")
 
 
-def _settle(entries: list[Entry], options: argparse.Namespace) -> int:
+def _settle(entries: Entries, options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import settled
 
-    row, change = _only(entries, options)
+    ledger, row = _only(entries, options)
     if options.done and row.kind == "job" and row.state != "done":
         raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
-    jobs = {
-        one.row.result_id: one.row for one in entries if one.row.kind == "job" and one.row.state == "done"
-    }
-    if row.kind == "job" and (holder := jobs.get(options.job_id)) and holder.id != row.id:
-        raise RefusedError(f"'{row.key}' was not settled: job {options.job_id} is that of key '{holder.key}'")
-    if options.job_id is None and not options.done:
-        result = None
-    else:
-        result = {} if options.done else {"id": options.job_id}
+    for _, other in entries:
+        is_job = row.kind == other.kind == "job" and other.state == "done" and other is not row
+        if is_job and other.result_id == options.job_id:
+            raise RefusedError(
+                f"'{row.key}' was not settled: job {options.job_id} is that of key '{other.key}'"
+            )
+    result: dict[str, Any] | None = None if options.not_created else {"id": options.job_id}
+    if options.done:
+        result = {}
     who = _who(options, "not created" if result is None else "made")
-    after = change(settled(row, result, who))
-    if who not in (after.note or ""):
-        raise RefusedError(f"'{row.key}' was not settled: {_why_not(after)}")
-    print(printable(f"'{row.key}' is settled: {'nobody has made it' if result is None else 'it exists'}"))
+    _change(ledger, row, settled(row, result, who), who, "settled")
+    what = "nobody has made it" if result is None else "it exists"
+    print(printable(f"'{row.key}' is settled: {what}"))
     return 0
 
 
-def _forget(entries: list[Entry], options: argparse.Namespace) -> int:
+def _forget(entries: Entries, options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import forgotten
 
-    row, change = _only(entries, options)
+    ledger, row = _only(entries, options)
     who = _who(options, "forgotten")
-    after = change(forgotten(row, who))
-    if who not in (after.note or ""):
-        why_not = _why_not(after)
-        if after.state == "done":
-            why_not = f"a request may be on its way until {_time(after.lease_until)} UTC"
-        raise RefusedError(f"'{row.key}' was not forgotten: {why_not}")
+    _change(ledger, row, forgotten(row, who), who, "forgotten")
     print(printable(f"'{row.key}' is forgotten: it may be sent again"))
     return 0
 
 
-def _only(entries: list[Entry], options: argparse.Namespace) -> Entry:
-    if not (wanted := [one for one in entries if _is_wanted(one.row, options)]):
+def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | TaskLedger, Row]:
+    if not (wanted := [one for one in entries if _is_wanted(one[1], options)]):
         raise RefusedError(f"there is no '{options.key}'")
     if len(wanted) > 1:
-        tasks = "; ".join(str(one.row.by) for one in wanted)
+        tasks = "; ".join(str(row.by) for _, row in wanted)
         raise RefusedError(
             f"'{options.key}' was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task: {tasks}"
         )
     return wanted[0]
 
 
-def _why_not(row: Row) -> str:
-    if row.state in ("sending", "uncertain") and row.lease_left > 0:
-        return f"a request may be on its way for another {row.lease_left:.0f} s"
-    return f"it is {row.state}{f', with id {row.result_id}' if row.result_id else ''}"
+def _change(ledger: SqlLedger | TaskLedger, row: Row, change: Change, who: str, what: str) -> None:
+    refused = f"'{row.key}' was not {what}"
+    try:
+        after = ledger.change({row.id: change})[row.id]
+    except RefusedError as error:
+        raise RefusedError(f"{refused}: {error}") from None
+    if who in (after.note or ""):
+        return
+    if after.lease_left > 0 and (after.state != "done" or what == "forgotten"):
+        raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
+    with_id = f", with id {after.result_id}" if after.result_id else ""
+    raise RefusedError(f"{refused}: it is {after.state}{with_id}")
 
 
 def _who(options: argparse.Namespace, what: str) -> str:
@@ -179,7 +174,9 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
     who = argparse.ArgumentParser(add_help=False)
     who.add_argument("key", type=_text, metavar="KEY")
-    user = _user()
+    user = None
+    with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
+        user = getuser()
     who.add_argument("--by", metavar="NAME", default=user, required=user is None, help="who you are")
     who.add_argument("--why", type=_text, metavar="TEXT", required=True, help="kept with the row")
     one = parser.subcommand("list", "show what was sent", task)
@@ -197,13 +194,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
-
-
-def _user() -> str | None:
-    try:
-        return getuser()
-    except (ImportError, KeyError, OSError):  # a container's user may have no name
-        return None
 
 
 def _text(text: str) -> str:

@@ -15,83 +15,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from fsm_provider.api.errors import FsmInputError, describe
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.state.task import Task, digest_for
 
+if TYPE_CHECKING:
+    from fsm_provider.api.retry import Attempts
+
 State = Literal["free", "sending", "done", "uncertain"]
+Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
+MADE: frozenset[Outcome] = frozenset({"created", "existing"})
 DIGITS = 32
-MIN_LEASE = 120.0
-"""Seconds, at least, that a request may be on its way."""
-LEASE_TIMEOUTS = 4
-"""And at least so many timeouts of the connection."""
-
-
-def lease_for(timeout: float) -> float:
-    return max(MIN_LEASE, LEASE_TIMEOUTS * timeout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Write:
-    """One write, to be sent once.
-
-    :param content: JSON values; with method and path it verifies the write.
-    :param key: identifies it within its scope; ``id`` is its digest.
-    :param key_is_given: by the user; else it is the write's place, or its content.
-    :param kind: ``job``, ``webhook`` or ``request``.
-    :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
-    :param payload: for the function that sends it.
-    :raises FsmInputError: if the content cannot be written as JSON.
-    """
-
-    method: str
-    path: str
-    content: Any
-    key: str
-    key_is_given: bool = False
-    kind: str = "request"
-    property_id: str | None = None
-    reference: str | None = None
-    payload: Any = None
-    id: str = field(init=False)
-    digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        try:
-            digest = digest_for([self.method, self.path, self.content], DIGITS)
-        except (ValueError, TypeError, RecursionError) as error:
-            text = f"{self.method} {self.path}: its content cannot be written as JSON: {error}"
-            raise FsmInputError(text) from None
-        object.__setattr__(self, "digest", digest)
-        object.__setattr__(self, "id", digest_for(self.key, DIGITS))
-
-    def planned(self, by: Task) -> Row:
-        names = ("id", "key", "digest", "kind", "property_id", "reference")
-        return Row(what=f"{self.method} {self.path}", by=by, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What the ledger holds of a write. Times are milliseconds since 1970 by the ledger's clock.
 
-    :param digest: of what was sent.
+    :param id: the digest of the key, which identifies the write within its scope.
+    :param service: base URL and account.
+    :param digest: of service, method, path and content, by which the write is verified.
     :param what: method and path.
     :param by: the task that sent it last.
+    :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
-    :param sent_at: when it was sent last.
     :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
     :param token: header and value by which the service recognises it, joined by a colon.
     :param token_at: when it was sent first with this token.
     :param result: what is kept of the response: ``id`` and times.
-    :param error: why it is uncertain, or nothing came of it.
     :param note: what people have settled, and responses that came late.
     :param read_at: when it was read; it is not stored.
     """
 
     id: str
     key: str
+    service: str
     digest: str
     kind: str
     what: str
@@ -123,117 +83,112 @@ class Row:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()], DIGITS)
 
-    @property
-    def named(self) -> str:
-        return self.kind if self.result_id is None else f"{self.kind} {self.result_id}"
-
     def with_note(self, text: str) -> Row:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
     def __str__(self) -> str:
         about = {"propertyID": self.property_id, "customerReference": self.reference}
-        described = describe({name: value for name, value in about.items() if value})
+        described = ", ".join(f"{name} {value!r}" for name, value in about.items() if value)
         return f"{self.what}{f' ({described})' if described else ''}"
+
+
+def planned(
+    by: Task, service: str, what: str, content: Any, key: str, kind: str = "request", **about: Any
+) -> Row:
+    """Return the row of a write that nobody has sent; ``content`` is JSON values."""
+    try:
+        digest = digest_for([service, what, content], DIGITS)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
+    row_id = digest_for(key, DIGITS)
+    return Row(id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about)
+
+
+@dataclass(eq=False)
+class Write:
+    """A write of an attempt.
+
+    :param planned: its row if nobody has sent it; ``row`` is as it was read last.
+    :param key_is_given: by the user; else the key is the write's place, or its content.
+    :param payload: for the function that sends it.
+    :ivar may_create: it was uncertain when the attempt began, and has not been sent by it.
+    :ivar is_over: this attempt does nothing more about it.
+    :ivar error: why this attempt has not made it.
+    """
+
+    planned: Row
+    key_is_given: bool = False
+    payload: Any = None
+    row: Row = field(init=False)
+    attempts: Attempts = field(init=False)
+    awaited: str = field(init=False, default="")
+    may_create: bool = field(init=False, default=False)
+    is_lost: bool = field(init=False, default=False)
+    is_over: bool = field(init=False, default=False)
+    is_created: bool = field(init=False, default=False)
+    response: Any = field(init=False, default=None)
+    error: FsmError | None = field(init=False, default=None)
+
+    @property
+    def is_as_sent(self) -> bool:
+        return self.row.digest == self.planned.digest
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.row.state == "done":
+            if not self.is_as_sent:
+                return "not_created"
+            return "created" if self.is_created else "existing"
+        if self.row.state != "free" or self.is_lost or self.is_created:
+            return "uncertain"
+        return "rejected" if self.error is not None and self.error.permanent else "not_created"
 
 
 def seen_at(row: Row, now: int) -> Row:
     """Return a row as whoever reads it sees it: ``sending`` past its lease is uncertain."""
     if row.state == "sending" and row.lease_until < now:
         return replace(row, state="uncertain", error="no response was recorded", read_at=now)
-    return replace(row, read_at=now) if row.state in ("sending", "uncertain") else row
+    return replace(row, read_at=now)
 
-
-class Ask(NamedTuple):
-    """What a change wants of a row; the guards decide.
-
-    :param now: the time.
-    :param seen: the row as it was read.
-    :param wanted: the row as it is to be.
-    :param rivals: other writes that a look-up may have found instead.
-    """
-
-    now: int
-    seen: Row
-    wanted: Row
-    rivals: Collection[str] = ()
-
-
-def is_uncertain(row: Row, ask: Ask) -> bool:
-    """Return whether nobody knows what became of it, or a lease that is over says so."""
-    return seen_at(row, ask.now).state == "uncertain"
-
-
-def may_be_sent(row: Row, ask: Ask) -> bool:
-    """Return whether it is free, its lease is over, or the service recognises it by its token."""
-    same_token = row.state == "uncertain" and row.token is not None and row.token == ask.wanted.token
-    return row.state == "free" or row.lease_until < ask.now or same_token
-
-
-CONDITIONS: dict[str, Callable[[Row, Ask], bool]] = {
-    "nobody has claimed or settled it since it was read": lambda row, ask: row.owner == ask.seen.owner,
-    "it is still claimed by who records its end": lambda row, ask: row.owner == ask.wanted.owner,
-    "it is free": lambda row, ask: row.state == "free",
-    "it is done": lambda row, ask: row.state == "done",
-    "it is not done": lambda row, ask: row.state != "done",
-    "it is uncertain": is_uncertain,
-    "it is free or uncertain": lambda row, ask: row.state == "free" or is_uncertain(row, ask),
-    "it may be sent": may_be_sent,
-    "its lease is over": lambda row, ask: row.lease_until < ask.now,
-    "no other write can be what was found": lambda row, ask: not ask.rivals,
-}
-_AS_READ = "nobody has claimed or settled it since it was read"
-GUARDS: dict[str, tuple[str, ...]] = {
-    "claim": (_AS_READ, "it is not done", "it may be sent"),
-    "record": ("it is still claimed by who records its end",),
-    "record late": ("it is free",),
-    "find": (_AS_READ, "it is uncertain", "no other write can be what was found"),
-    "settle as made": (_AS_READ, "it is free or uncertain"),
-    "settle as not made": (_AS_READ, "it is uncertain", "its lease is over"),
-    "forget": (_AS_READ, "it is done", "its lease is over"),
-}
-"""The conditions under which a row changes, by the event: all of them."""
 
 Change = Callable[[Row, int], Row]
-"""Given the row and the time as they are now."""
+"""Given the row and the time as they are now. Who has claimed or settled it since is another owner."""
 
 
-def allows(event: str, row: Row, ask: Ask) -> bool:
-    return all(CONDITIONS[name](row, ask) for name in GUARDS[event])
-
-
-def new_claim(write: Write, seen: Row, by: Task, token: str | None) -> Row:
+def new_claim(write: Write, by: Task, token: str | None) -> Row:
     """Return a row that an attempt is about to send; its owner is new."""
+    seen, owner = write.row, uuid4().hex
     token_at = seen.token_at if token is not None and seen.token == token else 0
-    claim = write.planned(by)
-    return replace(claim, state="sending", owner=uuid4().hex, token=token, token_at=token_at)
+    return replace(write.planned, by=by, state="sending", owner=owner, token=token, token_at=token_at)
 
 
 def claimed(claim: Row, seen: Row, lease: float) -> Change:
     """Claim a row as it was read, for ``lease`` seconds."""
 
     def change(row: Row, now: int) -> Row:
-        if row.owner == claim.owner or not allows("claim", row, Ask(now, seen, claim)):
+        if row.owner != seen.owner or row.state == "done":
             return row
-        until, was_uncertain = now + int(lease * 1000), row.state != "free"
-        mine = replace(claim, sent_at=now, lease_until=until, was_uncertain=was_uncertain, note=row.note)
-        return replace(mine, token_at=claim.token_at or now)
+        is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
+        if row.state != "free" and row.lease_until >= now and not is_recognised:
+            return row
+        until, since = now + int(lease * 1000), claim.token_at or now
+        mine = replace(claim, sent_at=now, lease_until=until, token_at=since)
+        return replace(mine, was_uncertain=row.state != "free", note=row.note)
 
     return change
 
 
 def succeeded(claim: Row, result: dict[str, Any]) -> Change:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
-    made = replace(claim, state="done", result=result)
 
     def change(row: Row, now: int) -> Row:
-        ask = Ask(now, claim, claim)
         if row.state == "done" and row.result == result:
             return row
-        if allows("record", row, ask):
+        if row.owner == claim.owner:
             return replace(row, state="done", result=result, error=None)
-        if allows("record late", row, ask):
-            return replace(made, lease_until=row.lease_until, note=row.note)
-        late = f"a late response to {claim.by}: {made.named} was made"
+        if row.state == "free":
+            return replace(claim, state="done", result=result, lease_until=row.lease_until, note=row.note)
+        late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
         return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
     return change
@@ -243,12 +198,14 @@ def came_to_nothing(claim: Row, error: str) -> Change:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
 
     def change(row: Row, now: int) -> Row:
+        if row.owner != claim.owner:
+            return row
         # An earlier request with the same token may still be on its way.
-        lease_until = row.lease_until if row.token else 0
-        state: State = "uncertain" if row.was_uncertain else "free"
-        text = f"unknown since an earlier request; another failed: {error}" if row.was_uncertain else error
-        after = replace(row, state=state, error=text, lease_until=lease_until)
-        return after if allows("record", row, Ask(now, claim, claim)) else row
+        row = replace(row, lease_until=row.lease_until if row.token else 0)
+        if row.was_uncertain:
+            text = f"unknown since an earlier request; another failed: {error}"
+            return replace(row, state="uncertain", error=text)
+        return replace(row, state="free", error=error)
 
     return change
 
@@ -257,87 +214,86 @@ def response_lost(claim: Row, error: str) -> Change:
     """Record that nobody knows what became of a request; its lease stays."""
 
     def change(row: Row, now: int) -> Row:
-        after = replace(row, state="uncertain", error=error)
-        return after if allows("record", row, Ask(now, claim, claim)) else row
+        return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
     return change
 
 
 def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> Change:
     """Record that the result of a write is that of another, too: one of them was not made."""
+    error = f"job {result_id} is that of key '{other}' as well: look up both in the service"
 
     def change(row: Row, now: int) -> Row:
-        ask = Ask(now, claim, claim)
-        error = f"job {result_id} is that of key '{other}' as well: look up both in the service"
-        after = replace(row, state="uncertain", error=error)
-        return after if allows("record", row, ask) or allows("record late", row, ask) else row
+        is_ours = row.owner == claim.owner or row.state == "free"
+        return replace(row, state="uncertain", error=error) if is_ours else row
 
     return change
 
 
 def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
-    """Record what a look-up has found, in a transaction that began after it."""
-    return _decided("find", seen, result, rivals=rivals)
+    """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
+    owner = uuid4().hex
+
+    def change(row: Row, now: int) -> Row:
+        if row.owner != seen.owner or seen_at(row, now).state != "uncertain" or rivals:
+            return row
+        return replace(row, state="done", owner=owner, result=result, error=None)
+
+    return change
 
 
 def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
-    """Record what a person has found out.
+    """Record what a person has found out: ``result`` is None if nothing was written."""
+    owner = uuid4().hex
+    state: State = "free" if result is None else "done"
 
-    :param result: what was written; None if nothing was.
-    :param who: who says so, when and why.
-    """
-    return _decided("settle as not made" if result is None else "settle as made", seen, result, who)
+    def change(row: Row, now: int) -> Row:
+        is_uncertain = seen_at(row, now).state == "uncertain"
+        is_over = is_uncertain and row.lease_until < now
+        may_be = is_over if result is None else is_uncertain or row.state == "free"
+        if row.owner != seen.owner or not may_be:
+            return row
+        return replace(row.with_note(who), state=state, owner=owner, result=result, error=None)
+
+    return change
 
 
 def forgotten(seen: Row, who: str) -> Change:
     """Have a write that is done sent again."""
-    return _decided("forget", seen, None, f"{seen.named} was {who}")
-
-
-def _decided(
-    event: str, seen: Row, result: dict[str, Any] | None, who: str = "", rivals: Collection[str] = ()
-) -> Change:
-    owner = uuid4().hex
+    owner, note = uuid4().hex, f"{seen.kind} {seen.result_id or ''} was {who}"
 
     def change(row: Row, now: int) -> Row:
-        if not allows(event, row, Ask(now, seen, row, rivals)):
+        if row.owner != seen.owner or row.state != "done" or row.lease_until >= now:
             return row
-        after = row.with_note(who) if who else row
-        state: State = "free" if result is None else "done"
-        return replace(after, state=state, owner=owner, result=result, error=None)
+        return replace(row.with_note(note), state="free", owner=owner, result=None, error=None)
 
     return change
 
 
 def check_input(
     writes: Collection[Write],
-    known: Mapping[str, Row],
+    known: Collection[str],
     of_this_task: Mapping[str, Row],
     *,
-    may_have_moved: bool,
-    elsewhere: Mapping[str, Row],
+    is_mapped: bool,
+    is_shared: bool,
 ) -> None:
-    """Refuse input in which a new write may be an earlier one, edited or moved.
+    """Refuse input in which a new write may be an earlier one, edited, or moved from another map index.
 
-    :param known: the rows of these writes.
-    :param of_this_task: the rows that this task has sent or planned.
-    :param may_have_moved: the rows are those of one map index: a new write may be that of another index.
-    :param elsewhere: what other map indexes have sent with the content of one of these writes.
+    :param known: the ids of the rows of these writes.
+    :param of_this_task: the rows that this map index has sent or planned.
+    :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
     """
-    for row in elsewhere.values():
-        raise FsmInputError(
-            f"{row} was sent by {row.by}, and this map index is to send the same: it may have moved. "
-            f"Restore the "
-            "order of the input, or give each write a key and start another run"
-        )
-    ids = {write.id for write in writes}
-    new = [one for one in writes if one.id not in known and (may_have_moved or not one.key_is_given)]
+    ids, is_alone = {one.planned.id for one in writes}, is_mapped and not is_shared
+    new = [
+        one.planned for one in writes if one.planned.id not in known and (is_alone or not one.key_is_given)
+    ]
     sent = [row for row in of_this_task.values() if row.state != "free"]
-    missing = [row for row in sent if row.id not in ids] or (sent if may_have_moved else [])
+    missing = [row for row in sent if row.id not in ids] or (sent if is_mapped else [])
     if new and missing:
         raise FsmInputError(
             f"this task has sent {missing[0]} (key '{missing[0].key}'), which is no longer in its input, and "
-            f"{new[0].planned(missing[0].by)} (key '{new[0].key}') is new in it: it may be the same, edited. "
+            f"{new[0]} (key '{new[0].key}') is new in it: it may be the same, edited. "
             "Restore the input, or give each write a key and start another run"
         )

@@ -6,21 +6,32 @@ sending is uncertain.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from fsm_provider.compat import never_expire
+from airflow.providers.common.compat.sdk import conf
+
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.task import Task
+from fsm_provider.terminal import RefusedError
 from fsm_provider.writes.ledger import Change, Row, belongs_to_another, found, seen_at
 
-SERVICE = "fsm_service"
-"""Key of the task state store: the service that the task writes to, and the id that its database gave it."""
+try:
+    from airflow.sdk.execution_time import context as store_context
+except ImportError:  # before Airflow 3
+    store_context = None  # type: ignore[assignment]
+
+NEVER_EXPIRE: Any = getattr(store_context, "NEVER_EXPIRE", None)
+"""As long as the run; there is no such store before Airflow 3.3."""
 PAGE_ROWS = 64
 """Rows under one key of the store: each write stores a full page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
+ACTIVE = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
 
 
 class TaskLedger:
@@ -40,38 +51,33 @@ class TaskLedger:
         while store is not None and (page := store.get(f"{PAGE}{len(self._pages)}")) is not None:
             self._page_of |= dict.fromkeys(page, len(self._pages))
             self._pages.append(page)
-            for one in page.values():
-                row = row_in(one, task)
-                is_sent = row.state == "sending"
-                self._put(
-                    replace(row, state="uncertain", error="no response was recorded") if is_sent else row
-                )
-
-    def close(self) -> None:
-        """Do nothing: each change is stored at once."""
+            for stored in page.values():
+                row = Row(**stored, by=task)
+                if row.state == "sending":
+                    row = replace(row, state="uncertain", error="no response was recorded")
+                self._put(row)
 
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
-        now = _now()
+        now = int(time.time() * 1000)
         return {one: seen_at(self._rows[one], now) for one in ids if one in self._rows}
 
     def rows_of_task(self, task: Task) -> dict[str, Row]:
         return self._rows
 
-    def rows_of_other_indexes(self, task: Task, digests: Iterable[str]) -> dict[str, Row]:
-        return {}  # a task sees no other index
-
-    def plan(self, rows: Collection[Row]) -> dict[str, Row]:
-        missing = [row for row in rows if row.id not in self._rows]
-        for row in missing:
-            if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
-                self._pages.append({})
-            self._page_of[row.id] = len(self._pages) - 1
-            self._put(row)
-        self._write(row.id for row in missing)
-        return self.load(row.id for row in rows)
+    def plan(self, rows: Iterable[Row]) -> dict[str, Row]:
+        by_id = {row.id: row for row in rows}
+        missing = by_id.keys() - self._rows.keys()
+        for row in by_id.values():
+            if row.id in missing:
+                if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
+                    self._pages.append({})
+                self._page_of[row.id] = len(self._pages) - 1
+                self._put(row)
+        self._write(missing)
+        return self.load(by_id)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
-        now, changed = _now(), []
+        now, changed = int(time.time() * 1000), list[str]()
         for one, change in changes.items():
             row = self._rows[one]
             after = change(row, now)
@@ -87,33 +93,70 @@ class TaskLedger:
         return self.load(changes)
 
     def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
-        rivals = [
-            row.key
-            for row in self._rows.values()
-            if row.subject == seen.subject and row.id != seen.id and row.state in ("sending", "uncertain")
-        ]
+        others = [row for row in self._rows.values() if row.subject == seen.subject and row.id != seen.id]
+        rivals = [row.key for row in others if row.state in ("sending", "uncertain")]
         return self.change({seen.id: found(seen, result, rivals)})[seen.id]
 
     def _put(self, row: Row) -> None:
+        stored = {name: value for name, value in vars(row).items() if value and name not in ("by", "read_at")}
         self._rows[row.id] = row
-        self._pages[self._page_of[row.id]][row.id] = stored(row)
+        self._pages[self._page_of[row.id]][row.id] = stored
         if row.kind == "job" and row.state == "done":
             self._jobs[row.result_id] = row.id
 
     def _write(self, ids: Iterable[str]) -> None:
         for number in sorted({self._page_of[one] for one in ids}):  # a missing page would hide those after it
             if self._store is not None:
-                self._store.set(f"{PAGE}{number}", self._pages[number], retention=never_expire())
+                self._store.set(f"{PAGE}{number}", self._pages[number], retention=NEVER_EXPIRE)
 
 
-def stored(row: Row) -> dict[str, Any]:
-    """Return a row as JSON values: what is not its default, without its task."""
-    return {name: value for name, value in vars(row).items() if name not in ("by", "read_at") and value}
+class RestingTaskStore:
+    """The task state store of a task instance that is not at work, in Airflow's own database."""
+
+    def __init__(self, task: Task, pages: Mapping[str, tuple[int, str]]) -> None:
+        self._task, self._pages = task, pages
+
+    def get(self, key: str) -> Any:
+        return json.loads(self._pages[key][1]) if key in self._pages else None
+
+    def set(self, key: str, value: Any, *, retention: Any) -> None:
+        """Store a page, unless its task may be at work, or the page has changed since it was read."""
+        from airflow.models import TaskInstance
+        from airflow.models.task_state_store import TaskStateStoreModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select, update
+
+        page, text = self._pages[key]
+        of_task = {name: one for name, one in vars(self._task).items() if name != "airflow"}
+        as_read = (TaskStateStoreModel.id == page) & (TaskStateStoreModel.value == text)
+        change = update(TaskStateStoreModel).where(as_read).values(value=json.dumps(value))
+        with create_session() as session:
+            state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
+            if state in ACTIVE:
+                raise RefusedError(f"its task is {state}: wait until it has ended")
+            changed: Any = session.execute(change)
+            if changed.rowcount != 1:
+                raise RefusedError("the ledger has changed meanwhile: look again")
 
 
-def row_in(values: Mapping[str, Any], by: Task) -> Row:
-    return Row(**values, by=by)
+def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
+    """Yield the rows of a service in Airflow's own database, with their ledgers."""
+    if conf.get("workers", "state_store_backend", fallback=""):
+        raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
+    try:
+        from airflow.models.task_state_store import TaskStateStoreModel as Stored
+    except ImportError:
+        raise FsmInputError(
+            "state_conn_id: is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
+        ) from None
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
 
-
-def _now() -> int:
-    return int(time.time() * 1000)
+    of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
+    query = select(*of_task, Stored.key, Stored.id, Stored.value).order_by(*of_task)
+    with create_session() as session:
+        stored = session.execute(query.where(Stored.key.startswith(PAGE, autoescape=True))).all()
+    for task, pages in groupby(stored, key=lambda one: Task(*one[:4])):
+        store = RestingTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
+        ledger = TaskLedger(store, task)
+        yield from ((ledger, row) for row in ledger.rows_of_task(task).values() if row.service == service)

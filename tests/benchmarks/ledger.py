@@ -60,20 +60,22 @@ def _seconds_to_find(count: int) -> float:
     """Give the longest of some look-ups of a job by its id, each in a transaction of its own."""
     from fsm_provider.state.database import open_database
     from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.ledger import planned
     from fsm_provider.writes.sql_ledger import SqlLedger
 
-    ledger, task = SqlLedger(open_database("ledger"), "https://many.example", ""), Task("dag", "run", "task")
-    writes = [Write(method="POST", path="/", content=n, key=f"PO-{n}", kind="job") for n in range(count)]
-    ledger.plan([replace(one.planned(task), state="done", result={"id": one.content}) for one in writes])
+    service, task = "https://many.example", Task("dag", "run", "task")
+    ledger = SqlLedger(engine := open_database("ledger"), "scope")
+    rows = [planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)]
+    made = zip(rows, range(count), strict=True)
+    ledger.plan([replace(row, state="done", result={"id": number}) for row, number in made])
     taken = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()
-        key = ledger.holder_of(number)
+        key = ledger.holder_of(service, number)
         taken.append(time.perf_counter() - start)
         if key != f"PO-{number}":
             raise BenchmarkError(f"job {number} is that of {key}")
-    ledger.close()
+    engine.dispose()
     return max(taken)
 
 

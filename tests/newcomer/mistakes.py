@@ -328,7 +328,7 @@ FsmFormPdfsToObjectStorageOperator(
     ),
     Mistake(
         "webhook_without_receiver",
-        ("target_url: is missing, and no Variable fsm_webhooks configures the receiver",),
+        ("target_url: is missing, and no Variable fsm_webhooks has a base_url and an endpoint",),
         tasks="""FsmRegisterWebhookOperator(task_id="register", object="jobs", event_types="jobs.created")""",
     ),
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from fsm_provider.api import FsmClient, Settings, parsing
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.writes import ledger
+from fsm_provider.writes import runner
 from tests.s3 import BUCKET, running_s3
 from tests.unit.state_store import DatabaseStore, MemoryStateStore
 from tests.unit.writes.databases import DATABASES, Database, empty_database, server
@@ -82,8 +82,8 @@ def database(
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request may be on its way for a second and a half, where it is two minutes."""
-    monkeypatch.setattr(ledger, "MIN_LEASE", 1.5)
-    monkeypatch.setattr(ledger, "LEASE_TIMEOUTS", 0)
+    monkeypatch.setattr(runner, "MIN_LEASE", 1.5)
+    monkeypatch.setattr(runner, "LEASE_TIMEOUTS", 0)
 
 
 @pytest.fixture

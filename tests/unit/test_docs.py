@@ -25,8 +25,8 @@ from fsm_provider.provider_info import get_provider_info
 from fsm_provider.state.database import METADATA
 from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.writes.ledger import Write
-from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger
+from fsm_provider.writes.ledger import planned
+from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of_keys
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
@@ -70,13 +70,14 @@ def test_json_is_a_configuration_that_the_receiver_takes(block):
 def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_runs():
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
-    task, by_key = Task("planned", "monday", "create"), ""
+    task, service = Task("planned", "monday", "create"), "https://api.example.com"
+    by_key = scope_of_keys(service)
     export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
 
     with engine.begin() as connection:
         for scope, key, state in [("s", "old", "done"), ("s", "open", "uncertain"), (by_key, "kept", "done")]:
-            row = replace(Write(method="POST", path="/x", content=1, key=key).planned(task), state=state)
-            values = SqlLedger(engine, "https://api.example.com", scope)._values(replace(row, sent_at=1))
+            row = replace(planned(task, service, "POST /x", 1, key), state=state, sent_at=1)
+            values = SqlLedger(engine, scope)._values(row)
             connection.execute(LEDGER.insert().values(values))
         before = connection.exec_driver_sql(export).mappings().all()
         connection.exec_driver_sql(delete)

@@ -80,18 +80,18 @@ def test_metrics_have_the_connection_and_no_secret(service, tmp_path):
 @pytest.mark.parametrize(
     ("options", "counted"),
     [
-        ({"max_jobs": 2}, {"not_created": 3}),
+        ({"max_jobs": 2}, {}),
         ({"max_concurrency": 1}, {"rejected": 1, "created": 2}),
         ({"dry_run": True}, {}),
     ],
     ids=str,
 )
-def test_each_job_is_counted_also_if_the_attempt_does_not_come_to_it(service, tmp_path, options, counted):
+def test_each_job_is_counted_unless_the_input_is_refused(service, tmp_path, options, counted):
     service.fail("POST", "/properties/1/jobs", faults.Status(400))
     with statsd() as metrics:
         created_with(service, tmp_path, CREATE_MANY, repr(options), **metrics.env)
 
-    outcomes = ("created", "existing", "rejected", "uncertain", "not_created", "unknown", "valid")
+    outcomes = ("created", "existing", "rejected", "uncertain", "not_created", "valid")
     found = {
         one: sum(metrics.values("fsm.writes", connection="fsm_default", outcome=one)) for one in outcomes
     }

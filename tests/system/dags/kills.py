@@ -10,14 +10,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
-import fsm_provider.writes.ledger as ledger
+import fsm_provider.writes.runner as runner
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.writes.task_ledger import PAGE
 
 # Two minutes by default, for which other attempts wait.
-ledger.MIN_LEASE = 16.0
-ledger.LEASE_TIMEOUTS = 0
+runner.MIN_LEASE = 16.0
+runner.LEASE_TIMEOUTS = 0
 
 STORES = {
     "before the POST": ("after", "sending"),

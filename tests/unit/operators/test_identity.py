@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 
 from fsm_provider.operators.generic import FsmRequestOperator
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import MemoryStateStore, context_for
@@ -77,17 +77,6 @@ def test_what_was_sent_is_not_taken_for_what_the_input_has_become(
         assert key is None or (outcome["propertyID"], outcome["customerReference"]) == (7, "PO-1")
 
 
-@IN_A_DATABASE
-@OPERATORS
-def test_a_key_of_another_run_is_that_of_what_it_has_sent(service, connect, store, operator):
-    connect(service)
-    operator(key="order-1", once_per="key").execute(context_for(store, run_id="first"))
-
-    with pytest.raises(AirflowFailException, match=r"POST /properties/7/jobs .*of run first of DAG dag"):
-        operator(key="order-1", once_per="key", property_id=8).execute(context_for(store, run_id="second"))
-    assert len(service.requests) == 1
-
-
 @OPERATORS
 @pytest.mark.parametrize("field", ["host", "login"])
 def test_a_task_writes_to_one_service_and_account(service, connect, store, monkeypatch, operator, field):
@@ -98,21 +87,9 @@ def test_a_task_writes_to_one_service_and_account(service, connect, store, monke
     with FakeFieldService(token=TOKEN) as other:
         edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
 
-        with pytest.raises(AirflowFailException, match="earlier attempts of this task have written to http"):
+        with pytest.raises(AirflowFailException, match="this is what was sent to http"):
             operator(if_uncertain="create").execute(context_for(store, cleared=1))
         assert (len(service.requests), other.requests) == (1, [])
-
-
-@IN_A_DATABASE
-def test_two_accounts_of_one_service_have_a_job_each(service, connect, store, monkeypatch):
-    connect(service)
-    made = []
-    for run, login in enumerate(["north", "south", "north", " south "]):
-        edit_connection(monkeypatch, login=login)
-        context = context_for(store, run_id=f"run {run}")
-        made.append(one(key="order-1", once_per="key").execute(context)["id"])
-
-    assert made == [job["id"] for job in service.jobs] * 2
 
 
 @pytest.mark.parametrize("operator", [one, many])
@@ -212,40 +189,6 @@ def test_a_token_in_a_failure_is_kept_nowhere(service, connect, store, operator,
 
     for text in (str(store.rows), str(context["ti"].pushed), str(said)):
         assert "canary" not in text
-
-
-class Listing:
-    """The service's jobs, as a listing of its own spells them."""
-
-    def __init__(self, service):
-        self.service = service
-
-    async def play(self, exchange):
-        records = [
-            {
-                "id": job["id"],
-                "propertyID": "0007",
-                "customerReference": f"{job['customerReference'].upper()} ",
-            }
-            for job in self.service.jobs
-        ]
-        await faults.Status(200, {"data": records, "pagination": {"hasMore": False}}).play(exchange)
-
-
-@pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize("operator", [one, many])
-def test_a_job_is_found_however_the_service_spells_it(service, connect, store, operator):
-    connect(service)
-    service.fail("GET", "/properties/7/jobs", Listing(service), every=True)
-    lose(service)
-    task = operator(job={"customerReference": " po-1"})
-    task.find_existing = find_by("/properties/{property_id}/jobs")
-
-    made = task.execute(context_for(store))
-
-    found = made["id"] if operator is one else made[0]["jobID"]
-    assert [found] == [job["id"] for job in service.jobs]
-    assert len(service.requests_to("POST", "*")) == 1
 
 
 @IN_A_DATABASE

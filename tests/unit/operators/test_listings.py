@@ -258,15 +258,3 @@ def test_a_write_whose_response_has_no_body_is_sent_once(service, connect, store
 
     assert responses == [None, None]
     assert len(service.requests) == 1
-
-
-@pytest.mark.usefixtures("short_lease")
-def test_an_uncertain_write_stays_uncertain_until_if_uncertain_is_set(service, connect, store):
-    connect(service)
-    service.fail("POST", "*", faults.Reset(after_handling=True))
-
-    for cleared in (0, 0, 1):
-        with pytest.raises(AirflowFailException, match="POST /properties/7/jobs may or may not"):
-            request(**JOB).execute(context_for(store, cleared=cleared))
-    assert len(service.jobs) == 1
-    assert request(**JOB, if_uncertain="create").execute(context_for(store))["id"] == service.jobs[1]["id"]

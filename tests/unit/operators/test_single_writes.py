@@ -1,8 +1,6 @@
 """One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
 
-import json
 import logging
-import os
 import signal
 import threading
 import time
@@ -116,16 +114,6 @@ def test_nothing_is_recorded_if_the_connection_cannot_be_read(
     assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
 
 
-def test_a_host_that_is_no_url_fails_the_task_without_a_retry(service, connect, monkeypatch, store, write):
-    connect(service)
-    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": "https://[::1/v1"}))
-
-    with pytest.raises(AirflowFailException, match="connection 'fsm_default': host: should be a URL"):
-        write().execute(context_for(store))
-    assert store.rows == {}
-
-
 class Released(logging.Handler):
     """Lets connections through again, once somebody waits to try again."""
 
@@ -186,25 +174,6 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
 
     assert states() == {"free"}
     assert len(service.requests) - sent == (0 if extra else 1)
-
-
-def test_a_signal_in_the_waiting_thread_ends_the_wait(service, connect, store, write):
-    connect(service)
-    service.fail("POST", "*", faults.Status(429, headers={"Retry-After": "100"}))
-    operator, context = write(), context_for(store)
-    with alarm(lambda *_: operator.on_kill(), 0.5), pytest.raises(FsmRateLimitedError):
-        operator.execute(context)
-
-
-def test_a_rejected_payload_may_be_corrected(service, connect, store, write):
-    connect(service)
-    service.fail("POST", "*", faults.Status(400))
-    with pytest.raises(AirflowFailException, match="400"):
-        write("PO-1").execute(context_for(store))
-
-    write("PO-2").execute(context_for(store, cleared=1))
-
-    assert [made["customerReference"] for made in service.jobs] == ["PO-2"]
 
 
 class TestModelsAreRendered:

@@ -14,7 +14,7 @@ from unittest.mock import Mock, patch
 
 from fsm_provider.api import errors
 from fsm_provider.state.task import Task
-from fsm_provider.writes import ledger, outcomes, runner
+from fsm_provider.writes import ledger, runner
 
 TASK = Task("d", "r", "t")
 NOW, LEASE = 1, 0.001  # a lease is until 2; when it is over, until 0
@@ -90,8 +90,8 @@ class Model:
     def __post_init__(self):
         self.specs = [one.split() for one in self.attempts.split(", ")]
         self.key = [int(what[1:] or 0) for what, *_ in self.specs]
-        given = [{"content": what[0], "key": what[1:] or "0", "kind": "job"} for what, *_ in self.specs]
-        self.writes = [ledger.Write(method="POST", path="/", **one) for one in given]
+        given = [(what[0], what[1:] or "0") for what, *_ in self.specs]
+        self.rows = [ledger.planned(TASK, "s", "POST /", content, key, "job") for content, key in given]
         self.table, self.known, self.name, self.taken = [None], {}, "", ""
 
     # What the package makes of rows; it depends on the arguments alone.
@@ -111,30 +111,34 @@ class Model:
         return ledger.seen_at(self.table[row], NOW)
 
     def pending(self, p, a, row):
-        attempts = SimpleNamespace(delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error))
-        one = runner.Pending(self.writes[p], attempts, self.seen(row), a.may_create, a.is_lost, a.is_over)
-        response, error = {"id": a.made} if a.made else None, ERRORS.get(a.answer)
-        return replace(one, response=response, error=None if a.answer == "stop" else error)
+        one = ledger.Write(self.rows[p])
+        one.attempts = SimpleNamespace(
+            delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error)
+        )
+        one.row, one.may_create, one.is_lost, one.is_over = self.seen(row), a.may_create, a.is_lost, a.is_over
+        one.response, one.is_created = {"id": a.made}, bool(a.made)
+        one.error = None if a.answer == "stop" else ERRORS.get(a.answer)
+        return one
 
     def runner(self, p, row=0, hits=()):
         def take(row, result):
             self.taken = result["id"]
             return row
 
-        ways, rows = self.specs[p][1:], {self.writes[p].id: self.seen(row)} if row else {}
+        ways, rows = self.specs[p][1:], {self.rows[p].id: self.seen(row)} if row else {}
         store = SimpleNamespace(
             load=lambda ids: rows, rows_of_task=lambda task: {}, record_found=take, is_shared=True
         )
-        token, create = "key" if "token" in ways else None, "create" in ways
-        rules = runner.Rules(
-            fsm_conn_id="c", by_key=True, lease=LEASE, create_uncertain=create, token_header=token
-        )
-        found = throw if len(hits) > 1 else lambda write: next(iter(hits), None)
-        return runner.Runner(store, TASK, Mock(), rules, found if "find" in ways else None)
+        header = "key" if "token" in ways else None
+        settings = SimpleNamespace(timeout=0, idempotency_header=header, idempotency_hours=20)
+        client = SimpleNamespace(settings=settings, retry_policy=None, count_retry=lambda delay: None)
+        hook = SimpleNamespace(client=client, fsm_conn_id="c")
+        found = (throw if len(hits) > 1 else lambda write: next(iter(hits), None)) if "find" in ways else None
+        return runner.Runner(store, TASK, hook, Mock(), find=found, create_uncertain="create" in ways)
 
     def loaded(self, p, row):
-        (one := self.runner(p, row)).load([self.writes[p]])
-        return one.pending[self.writes[p].id].may_create
+        self.runner(p, row).load([one := ledger.Write(self.rows[p])])
+        return one.may_create
 
     def sorted(self, p, a, hits):
         self.taken, one = "", self.runner(p, hits=hits)
@@ -143,8 +147,8 @@ class Model:
         return a._replace(at=at, made=self.taken or a.made)
 
     def claimed(self, p, a, row):
-        self.name, write, seen = f"{p}.{a.tries}", self.writes[p], self.seen(a.row)
-        claim = ledger.new_claim(write, seen, TASK, self.runner(p).rules.token_for(write, seen))
+        self.name, seen, one = f"{p}.{a.tries}", self.seen(a.row), self.pending(p, a, a.row)
+        claim = ledger.new_claim(one, TASK, self.runner(p)._token_for(one))
         after = self.number(ledger.claimed(claim, seen, LEASE)(self.table[row], NOW))
         return after, self.table[after].owner == claim.owner
 
@@ -159,11 +163,13 @@ class Model:
         after = by._to_record[claim.id](row, NOW)
         if is_taken and after.state == "done" and after is not row:
             after = ledger.belongs_to_another(after, a.answer, "")(row, NOW)
-        a = a._replace(may_create=one.may_create, is_lost=one.is_lost, made=a.answer if one.response else "")
+        a = a._replace(
+            may_create=one.may_create, is_lost=one.is_lost, made=a.answer if one.is_created else ""
+        )
         return self.number(after), a._replace(is_over=one.is_over or a.answer == "stop")
 
     def said(self, p, a, row):
-        return outcomes.what_became(self.pending(p, a, row))
+        return self.pending(p, a, row).outcome
 
     # Steps: a label, and the state after it.
     def steps(self, s):
@@ -206,13 +212,13 @@ class Model:
         return self.to(s, p, a if finds else self.memo(self.sorted, p, a, ()), row)
 
     def steps_of(self, s, p, a):
-        k, digest, row = self.key[p], self.writes[p].digest, s.rows[self.key[p]]
+        k, digest, row = self.key[p], self.rows[p].digest, s.rows[self.key[p]]
         if a.at == "new" and "create" in self.specs[p]:
             is_open = row > 0 and self.table[row].state in ("sending", "uncertain")
             may_create = self.memo(self.loaded, p, row)
             yield "begins", self.to(s, p, a, at="plan", may_create=may_create, allowance=is_open)
         elif a.at in ("new", "plan", "rest"):
-            row = row or self.number(self.writes[p].planned(TASK))
+            row = row or self.number(self.rows[p])
             yield f"reads {self.seen(row).state}", self.sort(s, p, a, row)
         elif a.at == "sort":
             hits = tuple(one.id for one in s.jobs if one.digest == digest)
@@ -308,9 +314,9 @@ class Model:
         k, row = self.key[p], self.table[s.rows[self.key[p]]]
         what = self.memo(self.said, p, a, s.rows[k])
         made = [one for one in s.jobs if one.key in (k, -1) and one.id not in s.forgotten]
-        if what in outcomes.MADE:
+        if what in ledger.MADE:
             jobs = [one for one in s.jobs if one.key in (k, -1)]  # also what a person has forgotten since
-            fits = (row.result_id, self.writes[p].digest) in [(one.id, one.digest) for one in jobs]
+            fits = (row.result_id, self.rows[p].digest) in [(one.id, one.digest) for one in jobs]
             return "" if fits else f"{what} {row.result_id}"
         if what not in ("rejected", "not_created") or row.state == "done":
             return ""
@@ -331,7 +337,7 @@ class Model:
 
     def check(self, first=False):
         """Return what must not be, each with a shortest way to it, and the number of states."""
-        by_hand = (Job("J0", -1, self.writes[0].digest, None),) if self.by_hand else ()
+        by_hand = (Job("J0", -1, self.rows[0].digest, None),) if self.by_hand else ()
         none, new = (0,) * (max(self.key) + 1), (Attempt(),) * len(self.specs)
         start = State(none, new, by_hand, self.persons, none, (), (), frozenset(), frozenset())
         came, todo, found = {start: None}, deque([start]), {}

@@ -279,7 +279,7 @@ class TestForget:
 
         code, _, error = run("forget", "PM-7", *WHY)
         assert (code, error.startswith("'PM-7' was not forgotten: ")) == (1, True)
-        assert "a request may be on its way until 20" in error
+        assert "a request may be on its way for another " in error
         let_leases_end(store)
         assert run("forget", "PM-7", *WHY) == (0, "'PM-7' is forgotten: it may be sent again\n", "")
 
@@ -354,26 +354,6 @@ class TestList:
 
 
 class TestConnections:
-    def test_tables_of_another_version_are_not_touched(self, store, run):
-        assert run("list")[2] == "nothing was found\n"
-        with store.engine.begin() as connection:
-            connection.execute(sqlalchemy.text("UPDATE fsm_schema SET version = 1"))
-
-        code, _, error = run("list")
-        assert (code, "are of version 1" in error) == (2, True)
-
-    @pytest.mark.parametrize("host", ["https://[::1/v1", "https:///v1"])
-    def test_a_host_that_is_no_url_is_named(self, monkeypatch, run, host):
-        connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "host": host}))
-
-        for command in (("list",), ("settle", "PM-7", "--not-created", *WHY)):
-            code, output, error = run(*command)
-            assert (code, output) == (2, "")
-            assert error == (
-                "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1\n"
-            )
-
     @pytest.mark.parametrize(
         ("database", "says"),
         [
@@ -461,7 +441,11 @@ class TestInAirflow:
 
         code, output, _ = run("list", "--uncertain", "--json")
         assert (code, [one["by"]["run_id"] for one in json.loads(output)]) == (0, ["run"])
-        assert run(*settle) == (1, "", "'PM-7': its task is up_for_retry: wait until it has ended\n")
+        assert run(*settle) == (
+            1,
+            "",
+            "'PM-7' was not settled: its task is up_for_retry: wait until it has ended\n",
+        )
         store.set_state("failed")
         assert run(*settle) == (0, "'PM-7' is settled: it exists\n", "")
         result = write().execute(context_for(store, cleared=1))
@@ -494,7 +478,7 @@ class TestInAirflow:
         monkeypatch.setitem(command.COMMANDS, "settle", task_is_faster)
 
         code, _, error = run("settle", "PM-7", "--job-id", "4711", *WHY)
-        assert (code, error) == (1, "'PM-7' has changed meanwhile: look again\n")
+        assert (code, error) == (1, "'PM-7' was not settled: the ledger has changed meanwhile: look again\n")
 
     def test_rows_of_another_service_are_not_there(self, service, connect, store, run):
         leave_uncertain(service, store, create_job())

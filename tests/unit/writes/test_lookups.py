@@ -1,19 +1,13 @@
 """A job whose creation is uncertain, looked up in the service."""
 
-import json
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError, FsmResponseError
-from fsm_provider.api.payloads import JobRequest
-from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator, find_by
+from fsm_provider.api import FsmInputError
+from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
-from tests.http_server import serving
 from tests.unit.state_store import context_for
 
 JOB = {"customerReference": "PO-1"}
@@ -121,21 +115,8 @@ def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, fin
     assert f"found {service.jobs[0]['id']}, which may be that of another write" in caplog.text
 
 
-def test_a_response_of_the_job_of_another_key_is_uncertain(service, connect, store):
-    connect(service)
-    other = {"id": 4711, "propertyID": 7, **JOB}
-    service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)
-    operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), max_concurrency=1)
-    context = context_for(store)
-
-    with pytest.raises(AirflowFailException, match="1 created, 1 uncertain"):
-        operator.execute(context)
-    _, second = context["ti"].pushed["return_value"]
-    assert "job 4711 is that of key 'A' as well" in second["error"]
-
-
 def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service, connect, store, monkeypatch):
-    monkeypatch.setattr("fsm_provider.writes.ledger.MIN_LEASE", 120.0)
+    monkeypatch.setattr("fsm_provider.writes.runner.MIN_LEASE", 120.0)
     connect(service)
     other = {"id": 4711, "propertyID": 7, **JOB}
     service.fail("POST", "/properties/7/jobs", faults.Body(other), every=True)
@@ -182,97 +163,6 @@ def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, 
     assert Counter(one["outcome"] for one in outcomes) == {"existing": 20, "created": 4}
 
 
-def test_the_row_stays_while_the_lookup_waits(service, connect, store, attempt):
-    connect(service)
-    lose_the_response(service)
-    service.fail("GET", "/forms", faults.Status(429, headers={"Retry-After": "1"}))
-    seen = []
-
-    def find_existing(hook, request):
-        list(hook.list_forms(property_id=1))
-        seen.append([row["state"] for row in store.rows.values()])
-
-    with pytest.raises(AirflowFailException):
-        attempt(find_existing=find_existing)
-    assert seen == [["uncertain"]]
-
-
-def test_no_lookup_is_counted_as_a_job_to_be_created(service, connect, store, find):
-    connect(service)
-    lose_the_response(service)
-    jobs = [{"property_id": 7, "job": JOB}, {"property_id": 8, "job": JOB}]
-    with pytest.raises(AirflowFailException):
-        FsmCreateJobsOperator(task_id="task", jobs=jobs[:1]).execute(context_for(store))
-
-    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_jobs=1, find_existing=find)
-    outcomes = operator.execute(context_for(store))
-
-    assert [one["outcome"] for one in outcomes] == ["existing", "created"]
-
-
 def test_something_else_than_a_function_is_refused():
     with pytest.raises(FsmInputError, match="find_existing: should be a function, not 'find'"):
         FsmCreateJobOperator(task_id="task", property_id=7, job={}, find_existing="find")
-
-
-class Listing(BaseHTTPRequestHandler):
-    """Two pages of jobs."""
-
-    pages = (
-        [
-            {"id": 1, "customerReference": "PO-1", "propertyID": 8},
-            {"id": 2, "customerReference": "PO-2", "propertyID": 7},
-            {"id": 3, "customerReference": "twice", "propertyID": 7},
-        ],
-        [
-            {"id": 4, "customerReference": "PO-1", "propertyID": "7"},
-            {"id": 5, "customerReference": "twice"},
-            {"id": 6},
-            {"id": 7, "customerReference": "PO-3", "propertyID": None},
-            {"id": 8, "customerReference": "PO-4", "propertyID": ""},
-        ],
-    )
-
-    total = 8
-
-    def do_GET(self):
-        assert urlsplit(self.path).path == "/properties/7/jobs"
-        page = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
-        more = {"hasMore": page == 0, "nextCursor": "1" if page == 0 else None}
-        meta = {"totalRecords": self.total}
-        body = json.dumps({"data": self.pages[page], "pagination": more, "meta": meta}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("reference", "found"),
-    [("PO-1", 4), ("PO-2", 2), ("PO-3", 7), ("PO-4", 8), ("PO-9", None), (None, None)],
-)
-def test_a_listing_of_jobs_is_searched_by_reference_and_property(monkeypatch, reference, found):
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Listing)) as server:
-        connection = {
-            "conn_type": "fsm",
-            "host": f"http://127.0.0.1:{server.server_port}",
-            "password": "token",
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(connection))
-        look = find_by("/properties/{property_id}/jobs")
-        request = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": reference}})
-
-        assert look(FsmHook(), request) == found
-
-        twice = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "twice"}})
-        with pytest.raises(FsmInputError, match=r"customerReference: 2 jobs have 'twice': \[3, 5\]"):
-            look(FsmHook(), twice)
-
-        monkeypatch.setattr(Listing, "total", 9)  # what is not in the listing may be there
-        absent = JobRequest.model_validate({"property_id": 7, "job": {"customerReference": "PO-9"}})
-        with pytest.raises(FsmResponseError, match="8 distinct records were read, the service counted 9"):
-            look(FsmHook(), absent)
