@@ -28,8 +28,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 STOPPED = "the task was stopped"
-LEDGER = "fsm_ledger"
-"""Key of the task state store: the id of the database that has the rows of the task, or ``IN_AIRFLOW``."""
+FIRST = "fsm_ledger"
+"""Key of the task state store: the service that the first attempt wrote to, and the id of its ledger."""
 IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
 is missing: once_per="key", and before Airflow 3.3 every write, is recorded in a SQL database, so that
@@ -161,40 +161,50 @@ def _opened_ledger(
     """
     from fsm_provider.writes.task_ledger import TaskLedger
 
-    state_conn_id, store = hook.settings.state_conn_id, context.get("task_state_store")
+    settings, store = hook.settings, context.get("task_state_store")
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
         logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
         yield TaskLedger(None, task)
         return
-    if state_conn_id is None and (by_key or store is None):
+    if settings.state_conn_id is None and (by_key or store is None):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-    if state_conn_id is None:
-        _check_same(store, IN_AIRFLOW)
+    if settings.state_conn_id is None:
+        _check_first(store, settings.service, {"service": settings.service, "id": IN_AIRFLOW})
         yield TaskLedger(store, task)
         return
-    from fsm_provider.state.database import id_of, open_database
-    from fsm_provider.writes.sql_ledger import SqlLedger, scope_of_keys, scope_of_run
+    from fsm_provider.state.database import open_database
+    from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of_keys, scope_of_run
 
-    engine = open_database(state_conn_id)
+    engine = open_database(settings.state_conn_id)
     try:
-        if store is not None:
-            _check_same(store, id_of(engine))
-        yield SqlLedger(engine, scope_of_keys(hook.settings.service) if by_key else scope_of_run(task))
+        _check_first(store, settings.service, register(engine, task, settings.service))
+        yield SqlLedger(engine, scope_of_keys(settings.service) if by_key else scope_of_run(task))
     finally:
         engine.dispose()
 
 
-def _check_same(store: Any, database: str) -> None:
-    """Check that all attempts of the task record in one ledger."""
+def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
+    """Check that this attempt writes to the service of the task's first one, and records where that did.
+
+    :param store: the task state store, which remembers both; None before Airflow 3.3.
+    :param registered: what the ledger knows of the task.
+    """
     from fsm_provider.writes.task_ledger import NEVER_EXPIRE
 
-    if (before := store.get(LEDGER)) is None:
-        store.set(LEDGER, database, retention=NEVER_EXPIRE)
-    elif before != database:
-        where = "in Airflow itself" if before == IN_AIRFLOW else "in another database"
+    first = (store.get(FIRST) if store is not None else None) or registered
+    for before in (registered["service"], first["service"]):
+        if before != service:
+            raise FsmInputError(
+                f"host: earlier attempts of this task have written to {before}, and the connection leads to "
+                f"{service} now. Nothing was sent: restore its host and login, or start another run"
+            )
+    if first["id"] != registered["id"]:
+        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else "in another database"
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"
         )
+    if store is not None:
+        store.set(FIRST, first, retention=NEVER_EXPIRE)

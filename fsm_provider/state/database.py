@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from tenacity import retry, stop_after_attempt, wait_fixed
@@ -37,14 +36,6 @@ ResultT = TypeVar("ResultT")
 
 METADATA = sa.MetaData()
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
-_DATABASE = sa.Table(
-    "fsm_database",
-    METADATA,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("id", sa.String(32), nullable=False),
-    **TABLE_OPTIONS,
-)
-"""One row, with a random id: a database that was made anew has another."""
 MAX_REPEATS = 12
 """Of a transaction that a deadlock, a lock timeout or a lost connection has ended: 15 to 30 seconds."""
 MAX_DELAY = 5.0
@@ -99,11 +90,6 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
             error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
         raise
     return engine
-
-
-def id_of(engine: Engine) -> str:
-    """Return the random id of a database, drawn with its tables."""
-    return str(in_transaction(engine, lambda one: one.execute(sa.select(_DATABASE.c.id)).scalar()))
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
@@ -177,5 +163,3 @@ def _create_tables(engine: Engine) -> None:
             raw.cursor().execute("PRAGMA journal_mode=WAL")
     with engine.begin() as connection:
         METADATA.create_all(connection)
-        if connection.execute(sa.select(_DATABASE.c.id)).scalar() is None:
-            connection.execute(_DATABASE.insert().values(number=1, id=uuid4().hex))

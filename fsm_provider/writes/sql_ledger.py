@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -51,6 +52,16 @@ LEDGER = sa.Table(
     **TABLE_OPTIONS,
 )
 """A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
+
+TASKS = sa.Table(
+    "fsm_tasks",
+    METADATA,
+    sa.Column("task", sa.String(DIGITS), primary_key=True),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("id", sa.String(DIGITS), nullable=False),
+    **TABLE_OPTIONS,
+)
+"""The service that a task of a run writes to, and a random id: another database has another."""
 
 _UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY))
 
@@ -190,6 +201,22 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
 @lru_cache(maxsize=1_000)
 def task_digest(task: Task) -> str:
     return digest_for([*vars(task).values()], DIGITS)
+
+
+def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
+    """Return the service that a task writes to, and its random id: those of its first attempt."""
+    mine = sa.select(TASKS.c.service, TASKS.c.id).where(TASKS.c.task == task_digest(task))
+    row = {"task": task_digest(task), "service": _escaped(service), "id": uuid4().hex}
+
+    def work(connection: Connection) -> dict[str, str]:
+        if (known := connection.execute(mine).mappings().first()) is None:
+            connection.execute(TASKS.insert(), row)
+        return {name: str(_unescaped((known or row)[name])) for name in ("service", "id")}
+
+    try:
+        return in_transaction(engine, work)
+    except IntegrityError:  # another attempt has just done so
+        return in_transaction(engine, work)
 
 
 def _is_of(service: str) -> ColumnElement[bool]:

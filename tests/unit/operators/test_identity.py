@@ -77,6 +77,17 @@ def test_what_was_sent_is_not_taken_for_what_the_input_has_become(
         assert key is None or (outcome["propertyID"], outcome["customerReference"]) == (7, "PO-1")
 
 
+@IN_A_DATABASE
+@OPERATORS
+def test_a_key_of_another_run_is_that_of_what_it_has_sent(service, connect, store, operator):
+    connect(service)
+    operator(key="order-1", once_per="key").execute(context_for(store, run_id="first"))
+
+    with pytest.raises(AirflowFailException, match=r"POST /properties/7/jobs .*of run first of DAG dag"):
+        operator(key="order-1", once_per="key", property_id=8).execute(context_for(store, run_id="second"))
+    assert len(service.requests) == 1
+
+
 @OPERATORS
 @pytest.mark.parametrize("field", ["host", "login"])
 def test_a_task_writes_to_one_service_and_account(service, connect, store, monkeypatch, operator, field):
@@ -87,9 +98,21 @@ def test_a_task_writes_to_one_service_and_account(service, connect, store, monke
     with FakeFieldService(token=TOKEN) as other:
         edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
 
-        with pytest.raises(AirflowFailException, match="this is what was sent to http"):
+        with pytest.raises(AirflowFailException, match="earlier attempts of this task have written to http"):
             operator(if_uncertain="create").execute(context_for(store, cleared=1))
         assert (len(service.requests), other.requests) == (1, [])
+
+
+@IN_A_DATABASE
+def test_two_accounts_of_one_service_have_a_job_each(service, connect, store, monkeypatch):
+    connect(service)
+    made = []
+    for run, login in enumerate(["north", "south", "north", " south "]):
+        edit_connection(monkeypatch, login=login)
+        context = context_for(store, run_id=f"run {run}")
+        made.append(one(key="order-1", once_per="key").execute(context)["id"])
+
+    assert made == [job["id"] for job in service.jobs] * 2
 
 
 @pytest.mark.parametrize("operator", [one, many])

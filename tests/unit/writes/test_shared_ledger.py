@@ -520,9 +520,16 @@ def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, w
             "account": (2, 0),
             "host": (1, 1),
         }[way]
+        if way != "capitals":  # between two attempts of a task
+            with pytest.raises(
+                AirflowFailException, match="host: earlier attempts of this task have written"
+            ):
+                job("PO-2").execute(run_of("first"))
 
 
-def test_a_run_does_not_change_over_to_another_ledger(service, connect, connection_extra, database):
+def test_a_run_does_not_change_over_to_another_ledger(
+    service, connect, connection_extra, database_server, database, tmp_path, monkeypatch
+):
     in_airflow, in_database = MemoryStateStore(), MemoryStateStore()
     job(once_per="run").execute(run_of(store=in_database))
     del connection_extra["state_conn_id"]
@@ -533,6 +540,12 @@ def test_a_run_does_not_change_over_to_another_ledger(service, connect, connecti
     connect(service, state_conn_id="ledger")
     with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in Airflow itself"):
         job().execute(run_of("other", store=in_airflow))
+
+    another = empty_database(*database_server, tmp_path)  # as when the file was deleted
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", another.connection_json)
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in another database"):
+            job(once_per="run").execute(run_of(store=in_database))
     assert len(service.jobs) == 2
 
 
@@ -578,7 +591,7 @@ def test_tables_are_made_once_by_many_at_the_same_moment(database):
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(make, range(6)))
-    assert len(database.rows("fsm_database")) == 1
+    assert database.rows("fsm_tasks") == []
 
 
 def test_who_may_not_create_tables_is_told_so(database, database_server, service):
@@ -645,3 +658,18 @@ def test_a_database_whose_connection_is_not_defined_is_named_with_the_setting(mo
     assert re.match(r"state_conn_id: .*\bledger\b.* defined", str(missing.value))
     assert missing.value.__suppress_context__
     assert service.requests == []
+
+
+def test_personal_data_of_a_job_is_not_stored(service, database):
+    class Echo:
+        async def play(self, exchange):
+            await exchange.respond(faults.Response(400, await exchange.request.body()))
+
+    payload = {"notes": "canary: 07700 900123"}
+    service.fail("POST", "/properties/*/jobs", Echo())
+    with pytest.raises(AirflowFailException, match="canary"):
+        job("PO-2", job=payload).execute(run_of())
+    job(job=payload).execute(run_of())
+
+    assert {row.state for row in database.rows()} == {"free", "done"}
+    assert "canary" not in repr([tuple(row) for row in database.rows()])
