@@ -118,7 +118,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
-        from fsm_provider.plugins.webhooks.names import receiver_url
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
@@ -136,4 +135,4 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             raise FsmInputError(
                 f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
             )
-        return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)

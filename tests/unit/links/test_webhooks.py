@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fsm_provider.links.webhooks import deliveries_url
-from fsm_provider.plugins.webhooks.names import receiver_url
+from fsm_provider.plugins.webhooks.settings import receiver_url
 from fsm_provider.storage.lineage import uri_for_records
 
 

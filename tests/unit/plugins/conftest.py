@@ -69,7 +69,7 @@ class RunningReceiver:
         """Write the Variables, and let the cached ones expire."""
         settings = {"endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}}, **(base or {})}
         self.set("fsm_webhooks", settings)
-        self.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"by hand": list(tokens)})
+        self.set("fsm_webhook_secret_tokens_fsm_default_jobs", list(tokens))
         if secrets is not None:
             self.set("fsm_webhook_secrets_fsm_default_jobs", secrets)
         self.clock.now += 100
