@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
     bad_arguments_are_refused,
     is_known,
@@ -15,7 +14,7 @@ from fsm_provider.operators.base import (
 from fsm_provider.operators.writes import FsmWriteOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
+    from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import WebhookCreate
@@ -54,7 +53,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "object", "event_types", "target_url", "description", "if_uncertain", "headers"),
     )
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmWebhookLink(),)
 
     def __init__(
         self,
@@ -135,4 +133,4 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             raise FsmInputError(
                 f"target_url: is missing, and Variable {receiver.CONFIGURATION} has no endpoint '{endpoint}'"
             )
-        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN)

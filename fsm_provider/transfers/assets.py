@@ -50,8 +50,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
 
     def execute(self, context: Context) -> ExportResult:
         from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS as endpoint
-        from fsm_provider.transfers.export import entries_for_asset_fields
-        from fsm_provider.transfers.schema import Schema
+        from fsm_provider.transfers.export import Schema, entries_for_asset_fields
 
         with permanent_errors_fail_the_task():
             schema = Schema(endpoint.response)

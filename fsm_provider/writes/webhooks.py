@@ -18,8 +18,7 @@ from fsm_provider.api.errors import (
     FsmSecretNotStoredError,
 )
 from fsm_provider.api.redaction import hide_in
-from fsm_provider.links.webhooks import HIDDEN
-from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
+from fsm_provider.plugins.webhooks.settings import DIGITS, HIDDEN, registrations_prefix
 from fsm_provider.state.task import digest_for
 from fsm_provider.state.variables import read_variable, write_variable
 from fsm_provider.writes.ledger import Row, Write

@@ -21,7 +21,7 @@ from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, S
 from fsm_provider.plugins.webhooks.config import Configuration, RouteConfig
 from fsm_provider.plugins.webhooks.events import Outcome, record_delivery
 from fsm_provider.plugins.webhooks.signature import RefusedError, is_any_of, verify
-from fsm_provider.storage.lineage import uri_for_records
+from fsm_provider.storage import uri_for_records
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -31,6 +31,8 @@ REGISTRATIONS = "fsm_webhook_secret_"
 """How the names of the Variables begin that hold registrations, one each."""
 DIGITS = 16
 """Length of the digest in the name of a registration's Variable."""
+HIDDEN = "***"
+"""Replaces the token in a URL that is shown."""
 REMEMBERED_HOURS = 24
 """Hours that a delivery is remembered, so that its repeats are dropped."""
 

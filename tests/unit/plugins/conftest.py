@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
 from fsm_provider.plugins.webhooks.config import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
-from fsm_provider.storage.lineage import uri_for_records
+from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import ASSETS
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fsm_provider.plugins.webhooks.events import record_delivery
-from fsm_provider.storage.lineage import uri_for_records
+from fsm_provider.storage import uri_for_records
 
 URI = uri_for_records("fsm_default", "jobs")
 

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 from fsspec.implementations.local import LocalFileOpener
-from s3fs.core import S3File
+from s3fs import S3FileSystem
 
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.s3 import BUCKET
@@ -27,18 +27,25 @@ class Full:
 
     def __init__(self, monkeypatch):
         self.left = None
-        for kind, method in ((LocalFileOpener, "write"), (S3File, "_upload_chunk")):
-            monkeypatch.setattr(kind, method, self.limited(getattr(kind, method)))
+        write, call_s3 = LocalFileOpener.write, S3FileSystem._call_s3
 
-    def limited(self, write):
-        def limited(*args, **kwargs):
-            if self.left is not None:
-                if not self.left:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self.left -= 1
+        def limited_write(*args, **kwargs):
+            self.count()
             return write(*args, **kwargs)
 
-        return limited
+        async def limited_call(files, method, *args, **kwargs):
+            if method in ("put_object", "upload_part", "complete_multipart_upload"):
+                self.count()
+            return await call_s3(files, method, *args, **kwargs)
+
+        monkeypatch.setattr(LocalFileOpener, "write", limited_write)
+        monkeypatch.setattr(S3FileSystem, "_call_s3", limited_call)
+
+    def count(self):
+        if self.left is not None:
+            if not self.left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.left -= 1
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])

@@ -124,15 +124,6 @@ def test_a_window_without_a_form_is_read(service, dataset):
     assert dataset.latest("id") == [(form["id"],)]
 
 
-def test_a_column_that_comes_later_is_null_in_earlier_windows(service, dataset):
-    early = service.add_form(updated=DAY)
-    dataset.export(DAY)
-    late = service.add_form(updated=DAY + LOOK_BACK + timedelta(days=1))
-    dataset.export(DAY + LOOK_BACK + timedelta(days=1), include_pdf_url=True)
-
-    assert dataset.latest("id", "formPDFURL") == [(early["id"], None), (late["id"], late["formPDFURL"])]
-
-
 def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
     form = service.add_form(updated=DAY)["id"]
     dataset.export(DAY)

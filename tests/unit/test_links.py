@@ -2,7 +2,7 @@
 
 import pytest
 
-from fsm_provider.links.jobs import job_page_url, job_url, jobs_url
+from fsm_provider.links import job_page_url, job_url, jobs_url
 
 
 @pytest.mark.parametrize(

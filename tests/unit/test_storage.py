@@ -1,4 +1,4 @@
-"""Atomic files, on a disk, on S3, and where nothing can be renamed or discarded, as on Azure."""
+"""Atomic files, on a disk, on S3, and where nothing can be renamed, as on Azure."""
 
 import subprocess
 import sys
@@ -9,18 +9,18 @@ import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 from fsspec.implementations.memory import MemoryFileSystem
 
-from fsm_provider.storage.atomic_files import BLOCK_SIZE, AtomicFiles
+from fsm_provider.storage import UPLOAD_BYTES, AtomicFiles
 from tests.capabilities import TASK_SDK
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
 CONTEXT = context_for(None)
 OTHER_TASK = context_for(None, task_id="other")
-LARGE = 3 * BLOCK_SIZE
+LARGE = 3 * UPLOAD_BYTES
 
 
 class LikeAzure(MemoryFileSystem):
-    """A file is there as soon as it is closed, whatever ``autocommit`` says; a rename may be pending."""
+    """A rename may be pending there."""
 
     protocol = "abfs"
     store: ClassVar[dict] = {}
@@ -96,7 +96,7 @@ def test_what_a_killed_try_left_goes_with_the_next(tmp_path):
     code = f"""
         import os
         from airflow.providers.common.compat.sdk import ObjectStoragePath
-        from fsm_provider.storage.atomic_files import AtomicFiles
+        from fsm_provider.storage import AtomicFiles
         from tests.unit.state_store import context_for
 
         with AtomicFiles(ObjectStoragePath({str(tmp_path)!r}), context_for(None)) as files:
