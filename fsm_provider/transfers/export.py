@@ -94,7 +94,7 @@ _KINDS: dict[Any, str] = {int: "integer", AwareDatetime: "time"}
 class Schema:
     """The columns of a kind of record.
 
-    A list of objects has the columns of one of them: :func:`one_of_each` makes a row for each.
+    A list of objects has the columns of one of them.
 
     :param model: the class of the records.
     :param without: a column to leave out; its values are not in ``_extra`` either.
@@ -146,19 +146,6 @@ class Schema:
         others.update((prefix + name, value) for name, value in (record.model_extra or {}).items())
 
 
-def one_of_each(record: Record, *lists: str) -> Iterator[Record]:
-    """Yield a record for each combination of its lists' elements; an empty list counts as one None.
-
-    :param lists: the attributes that hold the lists.
-    """
-    copies = [record]
-    for name in lists:
-        found = getattr(record, name)
-        elements = (found or [None]) if isinstance(found, list) else [found]
-        copies = [copy.model_copy(update={name: element}) for copy in copies for element in elements]
-    yield from copies
-
-
 def _columns_for(model: type[Record], prefix: str = "", path: str = "") -> Iterator[Column]:
     for attribute, field in model.model_fields.items():
         kind, name = _type_for(field), f"{prefix}{field.alias}"
@@ -207,8 +194,17 @@ def entries_for_asset_fields(
 ) -> Iterator[Entry]:
     """Yield an entry for each field, with a row for each value in each use, in the service's order."""
     for field in fields:
-        rows = [schema.row(one) for one in one_of_each(field, "values", "used_by")]
+        rows = [
+            schema.row(field.model_copy(update={"values": value, "used_by": use}))
+            for value in _elements(field.values)
+            for use in _elements(field.used_by)
+        ]
         yield Entry(field.dynamic_field_id, "", "", len(rows), b"".join(map(encode, rows)))
+
+
+def _elements(found: Any) -> list[Any]:
+    """Return the elements of a list; None if it is empty, and what is no list itself."""
+    return (found or [None]) if isinstance(found, list) else [found]
 
 
 class SortBuffer:
@@ -310,11 +306,9 @@ def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
     """
     if name == "csv":
         encode = _csv_encoder(quote_formulas)
-        return Format(
-            encode, lambda file, chunks: _write_chunks(file, chain([encode([*schema.names])], chunks))
-        )
+        return Format(encode, lambda file, chunks: file.writelines(chain([encode([*schema.names])], chunks)))
     if name == "jsonl":
-        return Format(_json_encoder(schema), _write_chunks)
+        return Format(_json_encoder(schema), lambda file, chunks: file.writelines(chunks))
     if not find_spec("pyarrow"):
         raise FsmInputError(
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], or choose "
@@ -351,11 +345,6 @@ def _csv_encoder(quote_formulas: bool) -> Callable[[Row], bytes]:
         )
 
     return encode_quoted if quote_formulas else encode
-
-
-def _write_chunks(file: BinaryIO, chunks: Iterable[bytes]) -> None:
-    for chunk in chunks:
-        file.write(chunk)
 
 
 def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[bytes]) -> None:

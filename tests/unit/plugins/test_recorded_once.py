@@ -46,15 +46,6 @@ def test_assets_have_deliveries_of_their_own(asset):
             assert [record(number), record(number, other)] == [outcome] * 2
 
 
-def test_a_delivery_whose_transaction_fails_is_not_remembered():
-    record(1)
-
-    with pytest.raises(Exception, match="JSON serializable"):
-        record_delivery(URI, f"{2:064x}", {"type": object()})
-
-    assert [record(number) for number in (2, 2, 1)] == ["accepted", "repeated", "repeated"]
-
-
 def test_an_event_of_somebody_else_is_no_delivery_whatever_it_holds():
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session

@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import subprocess
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -67,40 +66,6 @@ def test_a_full_storage_leaves_the_export_before_it(service, connect, storage, m
 
     assert writes >= 1
     assert len(ids(storage)[f"forms.{format}"]) == 4
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of a megabyte, where root may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
-def test_a_full_disk_leaves_the_export_before_it(service, connect, small_disk):
-    service.seed_forms(600, property_ids=(7, 8, 9), first_created=START)
-    connect(service)
-    export(small_disk)
-    before = contents(small_disk)
-    service.update_form(5001)
-    disk = os.statvfs(small_disk)
-    ballast = small_disk / "_ballast"
-    ballast.write_bytes(b"x" * (disk.f_bavail * disk.f_frsize - len(before["forms.jsonl"]) // 2))
-    before["_ballast"] = ballast.read_bytes()
-
-    with pytest.raises(OSError, match="No space left"):
-        export(small_disk)
-    assert contents(small_disk) == before
-
-    ballast.unlink()
-    export(small_disk)
-    assert len(ids(small_disk)["forms.jsonl"]) == 600
 
 
 def test_uploads_of_an_export_that_fails_are_given_up(service, connect, storage_on_s3, monkeypatch):

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, ObjectStoragePath
@@ -79,15 +78,6 @@ def test_a_form_that_changed_is_a_further_file(service, stored, references):
     assert stored.files[path_for(form)] != stored.files[path_for(changed)]
 
 
-def test_full_records_need_no_listing(service, on_disk, references):
-    service.seed_forms(3)
-
-    on_disk.bring(references("full"))
-
-    assert len(service.requests_to("GET", "/forms/*/pdf")) == 3
-    assert service.requests_to("GET", "/forms") == []
-
-
 def test_references_are_listed_once_with_the_narrowest_filter(service, on_disk, references):
     service.seed_forms(5, first_created=NOON - timedelta(days=1))
     for minutes in (5, 3):
@@ -125,39 +115,6 @@ def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field, value):
     assert error is None
     assert result["stored"] == 2
     assert sorted(on_disk.files.values()) == sorted(service.pdf(form["id"]) for form in (odd, other))
-
-
-@pytest.mark.parametrize("value", [["x"], True, {"a": 1}, "x y", "\ud800", ""], ids=ascii)
-@pytest.mark.parametrize("field", ["propertyID", "jobID"])
-def test_the_listing_is_not_narrowed_to_what_is_no_identifier(service, on_disk, field, value):
-    form = service.add_form()
-
-    result, error = on_disk.bring([{"id": form["id"], field: value}])
-
-    assert (error, result["stored"]) == (None, 1)
-
-
-@pytest.mark.parametrize("value", ODD, ids=ascii)
-def test_an_odd_record_that_is_not_in_the_listing_is_reported(service, on_disk, value):
-    other = service.add_form()
-
-    result, error = on_disk.bring(
-        [{"id": 999_999, "lastUpdatedOnDateTime": value, "propertyID": value}, {"id": other["id"]}]
-    )
-
-    assert "form 999999 is not in the listing (all forms)" in str(error)
-    assert (result["failed"], result["stored"]) == (1, 1)
-
-
-def test_a_full_record_with_odd_values_is_stored_without_the_listing(service, on_disk, references):
-    service.add_form()
-    (form,) = references("full")
-
-    result, error = on_disk.bring([{**form, "propertyID": "\ud800", "jobDetails": [1]}])
-
-    assert (error, result["stored"]) == (None, 1)
-    assert [name.split("/")[:2] for name in on_disk.files] == [["property=%5Cud800", "job=unknown"]]
-    assert service.requests_to("GET", "/forms") == []
 
 
 def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
@@ -202,22 +159,6 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert str(error).splitlines()[0] == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
     assert "forms[0]: form 4711 is not in the listing (all forms)" in str(error)
     assert stored_ones(result) == [False, True]
-
-
-def test_something_else_in_the_place_of_a_file_does_not_stop_the_others(service, on_disk, references):
-    service.seed_forms(3)
-    on_disk.bring(references())
-    name, *others = sorted(on_disk.files)
-    place = Path(on_disk.folder.path, name)
-    place.unlink()
-    (place / "inside").mkdir(parents=True)
-
-    result, error = on_disk.bring(references())
-
-    assert isinstance(error, AirflowException)
-    assert not isinstance(error, AirflowFailException)
-    assert (result["failed"], result["skipped"]) == (1, 2)
-    assert sorted(on_disk.files) == others
 
 
 def test_what_a_storages_library_raises_does_not_stop_the_others(service, stored, references, monkeypatch):
@@ -383,20 +324,6 @@ def test_failures_in_a_row_stop_the_transfer_and_leave_the_rest_to_a_retry(
     assert "and 0 more" not in str(error)
 
 
-def test_a_retry_goes_on_from_what_is_there(service, connect, on_disk, references):
-    connect(service, max_retries=0)
-    service.seed_forms(4)
-    service.fail("GET", "/forms/5003/pdf", faults.Status(503))
-    on_disk.bring(references())
-    service.clear_requests()
-
-    result, error = on_disk.bring(references())
-
-    assert error is None
-    assert (result["stored"], result["skipped"]) == (1, 3)
-    assert len(service.requests_to(*PDFS)) == 1
-
-
 def test_what_asks_to_wait_is_the_cause_for_a_retry_policy(service, connect, on_disk, references):
     connect(service, max_retries=0)
     service.seed_forms(2)
@@ -452,6 +379,7 @@ def test_so_many_are_fetched_at_once(service, on_disk, references):
 
     assert error is None
     assert max(most) == 8
+    assert service.requests_to("GET", "/forms") == [], "full records need no listing"
 
 
 @pytest.mark.parametrize(
@@ -510,11 +438,3 @@ def test_the_hook_stores_one_file(service, stored):
 
     assert stored.files == {"deep/a.pdf": content}
     assert size == len(content)
-
-
-def test_the_hook_takes_a_record_with_a_value_of_another_type(service, stored):
-    form = service.add_form(createdOnDateTime=["odd"])
-
-    FsmHook().download_form_pdf(form, stored.folder / "a.pdf")
-
-    assert list(stored.files) == ["a.pdf"]

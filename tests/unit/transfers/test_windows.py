@@ -113,17 +113,6 @@ def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, 
     assert dataset.latest("id", "formName")[0] == (form, "third"), "a window has no end"
 
 
-def test_a_window_without_a_form_is_read(service, dataset):
-    dataset.export(DAY)
-    assert dataset.latest() == []
-
-    form = service.add_form(updated=DAY + timedelta(days=1))
-    dataset.export(DAY + timedelta(days=1))
-    dataset.export(DAY + timedelta(days=30))
-
-    assert dataset.latest("id") == [(form["id"],)]
-
-
 def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
     form = service.add_form(updated=DAY)["id"]
     dataset.export(DAY)
@@ -136,18 +125,6 @@ def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
 
     dataset.export(DAY)
     assert dataset.latest("formName") == [("new",)]
-
-
-def test_odd_values_are_in_the_view(service, dataset):
-    service.add_form(updated=DAY, **ODD)
-
-    dataset.export(DAY)
-
-    ((name, user, kind, job, extra),) = dataset.latest(
-        "formName", "createdByUser", "createdByType", "jobDetails_jobID", "_extra"
-    )
-    assert (name, user, kind, job) == (ODD["formName"], None, "", 11)
-    assert json.loads(extra) == EXTRA
 
 
 # [START howto_copy_window]
