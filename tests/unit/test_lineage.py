@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
 
-from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.storage import AtomicFiles, uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.unit.state_store import context_for
@@ -70,16 +69,6 @@ def test_an_export_reports_its_file(service, connect, tmp_path, collector):
     collected = collector.collected_assets
     assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
     assert uris(collected.outputs) == [f"file://{tmp_path}/a/forms.jsonl"]
-
-
-def test_the_hook_reports_too(service, connect, tmp_path, collector):
-    connect(service)
-
-    FsmHook().download_form_pdf(service.add_form(), tmp_path / "a.pdf")
-
-    collected = collector.collected_assets
-    assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
-    assert uris(collected.outputs) == [f"file://{tmp_path}/a.pdf"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ class Receiver:
             config = await self._config(route, token)
             shown = _show_route(scope, route)  # not before its token is known: it may be anything
             left = self._response_seconds - (time.monotonic() - started)
+            if any(name == b"content-encoding" and value != b"identity" for name, value in scope["headers"]):
+                raise _Refusal(415, "content encoding")
             body = await _read_body(receive)
             started = time.monotonic()
             outcome = await self._in_thread(

@@ -8,8 +8,6 @@ import duckdb
 import psycopg2
 import pytest
 
-from fsm_provider.api import FsmError
-from fsm_provider.testing import faults
 from tests.distributed.backends import missing, postgresql
 from tests.pages import DOCS, blocks
 from tests.unit.transfers.test_exports import COLUMNS, export
@@ -111,20 +109,6 @@ def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, 
     service.update_form(form, updated=days[1], formName="third")
     dataset.export(DAY)
     assert dataset.latest("id", "formName")[0] == (form, "third"), "a window has no end"
-
-
-def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
-    form = service.add_form(updated=DAY)["id"]
-    dataset.export(DAY)
-    service.update_form(form, updated=DAY + timedelta(hours=1), formName="new")
-    service.fail("GET", "/forms", faults.Status(500))
-
-    with pytest.raises(FsmError, match="500"):
-        dataset.export(DAY)
-    assert dataset.latest("formName") == [("Gas Safety Record",)]
-
-    dataset.export(DAY)
-    assert dataset.latest("formName") == [("new",)]
 
 
 # [START howto_copy_window]
