@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.operators.base import bad_arguments_are_refused, permanent_errors_fail_the_task
@@ -61,6 +59,6 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
                     endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
                 ),
                 lambda listing, encode: entries_for_asset_fields(
-                    chain.from_iterable(map(attrgetter("data"), listing)), schema, encode
+                    (field for page in listing for field in page.data), schema, encode
                 ),
             )

@@ -130,11 +130,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         list_records: Callable[[], Listing],
         entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
     ) -> ExportResult:
-        """Write the file.
-
-        :param list_records: starts a listing.
-        :param entries: reads a listing, given the encoder of rows.
-        """
+        """Write the rows that ``entries`` makes of a listing, given their encoder, to the file."""
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
         from fsm_provider.transfers.export import format_for, read_completely
 

@@ -208,11 +208,7 @@ def _elements(found: Any) -> list[Any]:
 
 
 class SortBuffer:
-    """Entries in a nameless file, which disappears with the process, even one that is killed.
-
-    SQLite puts it in ``SQLITE_TMPDIR`` or ``TMPDIR``, else in ``/var/tmp``. It is about as large as what is
-    written from it.
-    """
+    """Entries in a nameless file, which disappears with the process, even one that is killed."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)

@@ -29,10 +29,7 @@ MIN_TOKEN_CHARACTERS = 20
 
 
 class RouteConfig(NamedTuple):
-    """What a route, ``<connection>/<object>``, accepts.
-
-    :param tokens: its path may end with any of them.
-    """
+    """What a route, ``<connection>/<object>``, accepts; its path may end with any of the tokens."""
 
     endpoint: WebhookEndpoint
     tokens: list[str]
