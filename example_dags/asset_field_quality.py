@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
 
-from fsm_provider.storage.atomic_files import AtomicFiles
+from fsm_provider.storage import AtomicFiles
 
 sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
 from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url

@@ -43,7 +43,7 @@ from airflow.providers.common.compat.sdk import ObjectStoragePath, Param, Variab
 from fsm_provider.api.job_rows import jobs_from_rows
 from fsm_provider.operators.forms import FsmListFormsOperator
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
-from fsm_provider.storage.atomic_files import AtomicFiles
+from fsm_provider.storage import AtomicFiles
 
 VARIABLE = "invoice_on_signoff"
 OPTIONAL = ("notes", "priority", "quotedAmount")

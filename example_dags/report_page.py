@@ -14,7 +14,7 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import BaseOperatorLink, ObjectStoragePath, XCom
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-from fsm_provider.storage.lineage import uri_for
+from fsm_provider.storage import uri_for
 
 Tone = Literal["good", "notice", "bad", "unknown", "plain"]
 """Colour of a number; its label says the same in words."""

@@ -164,8 +164,7 @@ class FsmHook(BaseHook):
         from fsm_provider.api.forms import parse_form
         from fsm_provider.api.models import Form
         from fsm_provider.compat import context_for_current_task
-        from fsm_provider.storage.atomic_files import AtomicFiles
-        from fsm_provider.storage.lineage import report, uri_for_records
+        from fsm_provider.storage import AtomicFiles, report, uri_for_records
 
         path = ObjectStoragePath(str(destination))
         if not isinstance(form, Form):

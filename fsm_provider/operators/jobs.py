@@ -17,7 +17,7 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links.jobs import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
+from fsm_provider.links import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
 from fsm_provider.operators.base import (
     FsmArgumentError,
     OptionParsers,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError
-from fsm_provider.links.webhooks import HIDDEN, FsmWebhookLink
 from fsm_provider.operators.base import (
     bad_arguments_are_refused,
     is_known,
@@ -20,7 +19,7 @@ from fsm_provider.operators.base import (
 from fsm_provider.operators.writes import FsmWriteOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
+    from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.models import Webhook
@@ -56,7 +55,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     template_fields: tuple[str, ...] = (
         *("fsm_conn_id", "object", "event_types", "target_url", "description", "if_uncertain", "headers"),
     )
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmWebhookLink(),)
 
     def __init__(
         self,
@@ -97,7 +95,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
         """Return the write that makes one registration; its key is the name of its Variable."""
-        from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
+        from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
         from fsm_provider.state.task import digest_for
         from fsm_provider.writes.ledger import Write, planned
 
@@ -185,7 +183,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver
-        from fsm_provider.plugins.webhooks.names import receiver_url
         from fsm_provider.state.variables import read_variable
 
         configuration = read_variable(receiver.CONFIGURATION)
@@ -196,7 +193,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url and an "
                 f"endpoint '{endpoint}'"
             )
-        return receiver_url(settings.base_url, self.fsm_conn_id, self.object, HIDDEN)
+        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN)
 
 
 def _read(variable: str) -> dict[str, Any]:

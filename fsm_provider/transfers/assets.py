@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.operators.base import bad_arguments_are_refused, permanent_errors_fail_the_task
@@ -50,8 +48,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
 
     def execute(self, context: Context) -> ExportResult:
         from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS as endpoint
-        from fsm_provider.transfers.export import entries_for_asset_fields
-        from fsm_provider.transfers.schema import Schema
+        from fsm_provider.transfers.export import Schema, entries_for_asset_fields
 
         with permanent_errors_fail_the_task():
             schema = Schema(endpoint.response)
@@ -62,6 +59,6 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
                     endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
                 ),
                 lambda listing, encode: entries_for_asset_fields(
-                    chain.from_iterable(map(attrgetter("data"), listing)), schema, encode
+                    (field for page in listing for field in page.data), schema, encode
                 ),
             )

@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.export import Entry
-    from fsm_provider.transfers.schema import Row, Schema
+    from fsm_provider.transfers.export import Entry, Row, Schema
 
 MAX_PAGES = 1_000_000
 FORMATS = ("jsonl", "csv", "parquet")
 PACKAGES = {
     "s3": "apache-airflow-providers-amazon[s3fs]",
-    "s3a": "apache-airflow-providers-amazon[s3fs]",
     "gs": "apache-airflow-providers-google",
-    "gcs": "apache-airflow-providers-google",
     "abfs": "apache-airflow-providers-microsoft-azure",
-    "abfss": "apache-airflow-providers-microsoft-azure",
-    "adl": "apache-airflow-providers-microsoft-azure",
 }
 """What Airflow reaches a storage with."""
 
@@ -98,25 +93,15 @@ class FsmObjectStorageOperator(FsmBaseOperator):
             raise FsmInputError(f"destination: {text} needs {package} ({error})") from None
         return path
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Report to the OpenLineage provider what was read and written."""
-        from fsm_provider.storage.lineage import openlineage, uri_for, uri_for_records
-
-        return openlineage(
-            inputs=[uri_for_records(self.fsm_conn_id, self.records)],
-            outputs=[uri_for(self.destination_path())],
-        )
-
 
 class FsmExportOperator(FsmObjectStorageOperator):
     """Base of operators that export a listing as a file.
 
-    The file is atomic, and replaces an older one. The listing is read to its end before it is written.
-    Meanwhile it is on the worker's disk, in a file that disappears with the task's process (in ``TMPDIR``,
-    else ``/var/tmp``; as many bytes as the export has as text). Memory is bounded. Duplicate records are
-    written once. Where the number of records differs from the service's ``meta.totalRecords``, the listing is
-    read once more. Two readings of the same records are accepted, with a warning; otherwise the task fails
-    and may be retried. The same records give the same bytes, unless the version of pyarrow changes.
+    The file is atomic, and replaces an older one. The listing is read to its end before it is written, into a
+    file on the worker's disk that disappears with the task's process (in ``TMPDIR``, else ``/var/tmp``; as
+    many bytes as the export has as text). Duplicate records are written once. Where the number of records
+    differs from the service's ``meta.totalRecords``, the listing is read once more; readings that differ fail
+    the task, which may be retried. The same records give the same bytes with one version of pyarrow.
 
     All formats have the same columns, named as the service names them; a field of a nested object has that
     object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit integers, text, or
@@ -145,13 +130,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
         list_records: Callable[[], Listing],
         entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
     ) -> ExportResult:
-        """Write the file.
-
-        :param list_records: starts a listing.
-        :param entries: reads a listing, given the encoder of rows.
-        """
-        from fsm_provider.storage.atomic_files import AtomicFiles
-        from fsm_provider.storage.lineage import report, uri_for_records
+        """Write the rows that ``entries`` makes of a listing, given their encoder, to the file."""
+        from fsm_provider.storage import AtomicFiles, report, uri_for_records
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()

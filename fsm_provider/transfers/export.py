@@ -1,4 +1,4 @@
-"""Listings as files: rows of records, sorted on the local disk, then written in one of several formats."""
+"""Listings as files: records as rows with the same typed columns, whatever the data, sorted and written."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
-from typing import Any, BinaryIO, NamedTuple
+from operator import attrgetter
+from typing import Any, BinaryIO, NamedTuple, get_args
 
+from pydantic import AwareDatetime
+from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.listing import Listing
-from fsm_provider.api.models import AssetDynamicField, Form
-from fsm_provider.transfers.schema import Row, Schema, one_of_each
+from fsm_provider.api.models import AssetDynamicField, Form, Record
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -30,6 +33,11 @@ PROGRESS_EVERY = 20_000
 FORMULAS = frozenset("=+-@\t\r")
 """What begins a formula in a spreadsheet."""
 
+EXTRA = "_extra"
+"""The last column: JSON of fields without a column, and of values that do not fit theirs."""
+
+Row = list[int | str | None]
+
 _CREATE = """CREATE TABLE entries (
     id INTEGER PRIMARY KEY, sort_time TEXT, version TEXT, lines INTEGER, content BLOB
 )"""
@@ -37,6 +45,122 @@ _ADD = """INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE 
     sort_time = excluded.sort_time, version = excluded.version,
     lines = excluded.lines, content = excluded.content
     WHERE (excluded.version, excluded.content) > (version, content)"""
+
+
+class _TypeMismatch(Exception):
+    """A value does not have its column's type."""
+
+
+class Column(NamedTuple):
+    """A column.
+
+    :param path: the attributes that lead to the value, joined by dots.
+    :param kind: ``integer`` (64 bits), ``text``, or ``time``: ISO 8601 in UTC with microseconds.
+    """
+
+    name: str
+    path: str
+    kind: str
+
+
+def _parse_integer(value: Any) -> int:
+    if type(value) is not int or value.bit_length() > 63:
+        raise _TypeMismatch
+    return value
+
+
+def _parse_text(value: Any) -> str:
+    if type(value) is not str:
+        raise _TypeMismatch
+    return value
+
+
+def _parse_time(value: Any) -> str:
+    try:
+        time: datetime = value.astimezone(UTC)
+        return time.isoformat(timespec="microseconds")[:-6] + "Z"
+    except (AttributeError, OverflowError):  # text, or a time at the end of the calendar
+        raise _TypeMismatch from None
+
+
+_PARSERS: dict[str, Callable[[Any], int | str]] = {
+    "integer": _parse_integer,
+    "text": _parse_text,
+    "time": _parse_time,
+}
+_KINDS: dict[Any, str] = {int: "integer", AwareDatetime: "time"}
+
+
+class Schema:
+    """The columns of a kind of record.
+
+    A list of objects has the columns of one of them.
+
+    :param model: the class of the records.
+    :param without: a column to leave out; its values are not in ``_extra`` either.
+    """
+
+    def __init__(self, model: type[Record], *, without: str = "") -> None:
+        self._without = without
+        columns = [column for column in _columns_for(model) if column.name != without]
+        self.columns: list[Column] = [*columns, Column(EXTRA, "", "text")]
+        self.names: list[str] = [column.name for column in self.columns]
+        self._parsers = {column.name: _PARSERS[column.kind] for column in columns}
+        self._in_order = list(self._parsers.values())
+        self._values = attrgetter(*(column.path for column in columns))
+        nested = {column.path.rpartition(".")[0] for column in columns}
+        extras = [f"{path}.__pydantic_extra__".lstrip(".") for path in sorted(nested)]
+        self._extras = attrgetter(*extras)
+
+    def row(self, record: Record) -> Row:
+        try:
+            if not any(self._extras(record)):
+                pairs = zip(self._in_order, self._values(record), strict=True)
+                return [*(None if value is None else parse(value) for parse, value in pairs), None]
+        except (AttributeError, _TypeMismatch):
+            pass
+        fitting: dict[str, int | str] = {}
+        others: dict[str, Any] = {}
+        self._sort(record, "", fitting, others)
+        extra = (
+            to_json(dict(sorted(others.items())), by_alias=True, inf_nan_mode="null").decode()
+            if others
+            else None
+        )
+        return [*map(fitting.get, self._parsers), extra]
+
+    def _sort(
+        self, record: Record, prefix: str, fitting: dict[str, int | str], others: dict[str, Any]
+    ) -> None:
+        for attribute, field in type(record).model_fields.items():
+            column, value = f"{prefix}{field.alias}", getattr(record, attribute)
+            if value is None or column == self._without:
+                continue
+            if isinstance(value, Record):
+                self._sort(value, f"{column}_", fitting, others)
+                continue
+            try:
+                fitting[column] = self._parsers[column](value)
+            except (KeyError, _TypeMismatch):
+                others[column] = value
+        others.update((prefix + name, value) for name, value in (record.model_extra or {}).items())
+
+
+def _columns_for(model: type[Record], prefix: str = "", path: str = "") -> Iterator[Column]:
+    for attribute, field in model.model_fields.items():
+        kind, name = _type_for(field), f"{prefix}{field.alias}"
+        if isinstance(kind, type) and issubclass(kind, Record):
+            yield from _columns_for(kind, f"{name}_", f"{path}{attribute}.")
+        else:
+            yield Column(name, f"{path}{attribute}", _KINDS.get(kind, "text"))
+
+
+def _type_for(field: FieldInfo) -> Any:
+    """Return the type of a field's values: X for ``X | None`` or ``list[X] | None``, annotated or not."""
+    kind: Any = field.annotation
+    while alternatives := get_args(kind):
+        kind = alternatives[0]
+    return kind
 
 
 class Entry(NamedTuple):
@@ -70,16 +194,21 @@ def entries_for_asset_fields(
 ) -> Iterator[Entry]:
     """Yield an entry for each field, with a row for each value in each use, in the service's order."""
     for field in fields:
-        rows = [schema.row(one) for one in one_of_each(field, "values", "used_by")]
+        rows = [
+            schema.row(field.model_copy(update={"values": value, "used_by": use}))
+            for value in _elements(field.values)
+            for use in _elements(field.used_by)
+        ]
         yield Entry(field.dynamic_field_id, "", "", len(rows), b"".join(map(encode, rows)))
 
 
-class SortBuffer:
-    """Entries in a nameless file, which disappears with the process, even one that is killed.
+def _elements(found: Any) -> list[Any]:
+    """Return the elements of a list; None if it is empty, and what is no list itself."""
+    return (found or [None]) if isinstance(found, list) else [found]
 
-    SQLite puts it in ``SQLITE_TMPDIR`` or ``TMPDIR``, else in ``/var/tmp``. It is about as large as what is
-    written from it.
-    """
+
+class SortBuffer:
+    """Entries in a nameless file, which disappears with the process, even one that is killed."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -173,11 +302,9 @@ def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
     """
     if name == "csv":
         encode = _csv_encoder(quote_formulas)
-        return Format(
-            encode, lambda file, chunks: _write_chunks(file, chain([encode([*schema.names])], chunks))
-        )
+        return Format(encode, lambda file, chunks: file.writelines(chain([encode([*schema.names])], chunks)))
     if name == "jsonl":
-        return Format(_json_encoder(schema), _write_chunks)
+        return Format(_json_encoder(schema), lambda file, chunks: file.writelines(chunks))
     if not find_spec("pyarrow"):
         raise FsmInputError(
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], or choose "
@@ -214,11 +341,6 @@ def _csv_encoder(quote_formulas: bool) -> Callable[[Row], bytes]:
         )
 
     return encode_quoted if quote_formulas else encode
-
-
-def _write_chunks(file: BinaryIO, chunks: Iterable[bytes]) -> None:
-    for chunk in chunks:
-        file.write(chunk)
 
 
 def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[bytes]) -> None:

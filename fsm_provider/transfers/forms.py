@@ -24,12 +24,10 @@ from fsm_provider.operators.base import (
     FormFilterArguments,
     OptionParsers,
     bad_arguments_are_refused,
-    fail_in_part,
     is_known,
     permanent_errors_fail_the_task,
 )
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
-from fsm_provider.transfers.pdf_paths import PathTemplate
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
@@ -39,21 +37,17 @@ if TYPE_CHECKING:
     from fsm_provider.transfers.base import ExportResult
     from fsm_provider.transfers.pdfs import PdfTransfer
 
-PDF_PATHS = "property={property_id}/job={job_id}/form={form_id}/v={version}.pdf"
-
 
 class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     """Store the PDFs of forms in any storage that Airflow reaches, each version of a form once.
 
-    Files are atomic: each is written under a temporary name, checked (``%PDF-``, its end, size) and renamed,
-    or given its name by the store itself. So a file that is there is complete, and not fetched again; a
-    changed form is a further file. A task that is killed and run again fetches what is missing. What is there
-    is known from one listing of the folder.
+    The path of a PDF is ``property=7/job=21/form=5001/v=2026-11-22T014200.123000Z.pdf``, with the form's
+    ``lastUpdatedOnDateTime`` in UTC. Files are atomic: one that is there is complete, and not fetched again.
+    A changed form is a further file. What is there is known from one listing of the folder.
 
     The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of a PDF is
     missing, has expired or is refused, the form is looked up in the listing, with the narrowest filter that
-    matches all such forms: for bare ids, that is the full listing. The form's current version is then stored;
-    the log says where it is newer than the one asked for.
+    matches all such forms: for bare ids, that is the full listing. Its current version is then stored.
 
     One form that fails does not stop the others; the task fails at the end, and is retried where that could
     help. After twenty transient failures in a row, the remaining forms are not tried.
@@ -61,9 +55,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
         bare ids, as a list, the output of another task, or a template that gives JSON (templated).
     :param destination: the folder, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
-    :param path_template: path of a PDF in the folder (templated), with ``{form_id}`` and ``{version}``
-        (required), ``{property_id}``, ``{job_id}`` and ``{form_name}``. The version is
-        ``lastUpdatedOnDateTime``.
     :param max_concurrency: PDFs at once, 1 to 64 (templated).
     :param max_bytes: a larger PDF is refused (templated).
     :param max_seconds: limit of the total time of all requests for one PDF (templated).
@@ -79,13 +70,11 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmObjectStorageOperator.template_fields,
-        *("forms", "path_template", "max_concurrency", "max_bytes", "max_seconds"),
-        "allow_private_addresses",
+        *("forms", "max_concurrency", "max_bytes", "max_seconds", "allow_private_addresses"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     option_parsers: ClassVar[OptionParsers] = {
         **FsmObjectStorageOperator.option_parsers,
-        "path_template": lambda _, text: PathTemplate(text),
         "max_concurrency": partial(parse_count, max_value=64),
         "max_bytes": parse_count,
         "max_seconds": parse_count,
@@ -99,7 +88,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         forms: Any,
         destination: ObjectStoragePath | str,
         object_storage_conn_id: str | None = None,
-        path_template: str = PDF_PATHS,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
         max_seconds: int | str = MAX_PDF_SECONDS,
@@ -114,7 +102,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
             **kwargs,
         )
         self.forms = forms
-        self.path_template = path_template
         self.max_concurrency = max_concurrency
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
@@ -127,7 +114,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
                 parse_forms(forms, UTC)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from fsm_provider.storage.atomic_files import AtomicFiles
+        from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
         with permanent_errors_fail_the_task():
@@ -137,25 +124,17 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
                     parse_json("forms", self.forms),
                     fsm_conn_id=self.fsm_conn_id,
                     files=files,
-                    template=options["path_template"],
                     concurrency=options["max_concurrency"],
                     max_bytes=options["max_bytes"],
                     max_seconds=options["max_seconds"],
                     allow_private_addresses=options["allow_private_addresses"],
                 )
-                transfer.run()
+                result = transfer.run()
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")
-        result = {"paths": transfer.paths, **transfer.counts}
-        if not transfer.complete:
+        if None in result["paths"]:
             context["ti"].xcom_push(key="return_value", value=result)
-            fail_in_part(
-                transfer.summary,
-                transfer.failures,
-                all_are_in="the log",
-                retry=transfer.retry_could_help,
-                passing_error=transfer.passing_error,
-            )
+            transfer.fail()
         return result
 
     def on_kill(self) -> None:
@@ -173,27 +152,22 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
 
     :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. It is sorted by
     ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that was updated
-    last is written. Two filters are applied here rather than by the service:
+    last is written. ``formPDFURL``, which may be signed, is left out.
 
     :param created_before: created before this time: ISO 8601 text or a ``datetime``, UTC if without a zone
-        (templated).
-    :param updated_before: last updated before this time; likewise (templated). A form whose time cannot be
-        parsed is in every window.
-    :param include_pdf_url: add the column ``formPDFURL``. The URL may be signed: whoever has the file can
-        then read the form (templated).
+        (templated). It is applied here rather than by the service; a form whose time cannot be parsed is in
+        every window.
     """
 
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *ALL_FILTERS,
-        *("query_params", "created_before", "updated_before", "include_pdf_url"),
+        *("query_params", "created_before"),
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
         "created_before": _parse_bound,
-        "updated_before": _parse_bound,
-        "include_pdf_url": parse_flag,
     }
 
     def __init__(
@@ -206,14 +180,12 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         created_since: datetime | str | None = None,
         created_before: datetime | str | None = None,
         updated_since: datetime | str | None = None,
-        updated_before: datetime | str | None = None,
         form_category: str | None = None,
         form_name_id: int | str | None = None,
         created_by_type: str | None = None,
         created_by_id: int | str | None = None,
         form_names: str | list[str] | None = None,
         query_params: dict[str, Any] | None = None,
-        include_pdf_url: bool | str = False,
         quote_formulas: bool | str = False,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
@@ -236,53 +208,41 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self.form_names = form_names
         self.query_params = query_params
         self.created_before = created_before
-        self.updated_before = updated_before
-        self.include_pdf_url = include_pdf_url
         with bad_arguments_are_refused():
             self.check_filters()
-            self._check_windows(only_known=True)
+            self._check_window(only_known=True)
 
     def execute(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
-        from fsm_provider.transfers.export import entries_for_forms
-        from fsm_provider.transfers.schema import Schema
+        from fsm_provider.transfers.export import Schema, entries_for_forms
 
         with permanent_errors_fail_the_task():
-            self._check_windows()
-            include_pdf_url = self.options()["include_pdf_url"]
-            schema = Schema(Form, without=() if include_pdf_url else ("formPDFURL",))
+            before = self._check_window()
+            schema = Schema(Form, without="formPDFURL")
             return self.export(
                 context,
                 schema,
                 lambda: self.hook.client.form_pages(
                     self.form_filter(), self.query_params, max_pages=MAX_PAGES
                 ),
-                lambda listing, encode: entries_for_forms(self._forms(listing), schema, encode),
+                lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
             )
 
-    def _forms(self, listing: Listing) -> Iterator[Form]:
+    def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
         from fsm_provider.api.forms import matching_forms
 
-        options = self.options()
-        created_before, updated_before = options["created_before"], options["updated_before"]
-        return (
-            form
-            for form in chain.from_iterable(matching_forms(listing, self.form_filter()))
-            if _is_before(form.created_on_date_time, created_before)
-            and _is_before(form.last_updated_on_date_time, updated_before)
-        )
+        for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
+            created = form.created_on_date_time
+            if created_before is None or not isinstance(created, datetime) or created < created_before:
+                yield form
 
-    def _check_windows(self, *, only_known: bool = False) -> None:
-        """Check the options and filters.
+    def _check_window(self, *, only_known: bool = False) -> datetime | None:
+        """Return the window's end.
 
-        :raises FsmInputError: naming one of the wrong type, or the bound of an empty window.
+        :raises FsmInputError: naming what has the wrong type, or the bound of an empty window.
         """
-        options, wanted = self.options(only_known=only_known), self.form_filter(only_known=only_known)
-        for field in ("created", "updated"):
-            since, before = getattr(wanted, f"{field}_since"), options.get(f"{field}_before")
-            if before is not None and since is not None and before <= since:
-                raise FsmInputError(f"{field}_before: {before} is not after {field}_since: {since}")
-
-
-def _is_before(found: Any, bound: datetime | None) -> bool:
-    return bound is None or not isinstance(found, datetime) or found < bound
+        before: datetime | None = self.options(only_known=only_known).get("created_before")
+        since: Any = self.form_filter(only_known=only_known).created_since
+        if before is not None and since is not None and before <= since:
+            raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
+        return before

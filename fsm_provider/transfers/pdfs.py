@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
-from itertools import count
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
+from urllib.parse import quote
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -28,13 +29,12 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.retry import is_repeatable
 from fsm_provider.api.validation import parse_identifier
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.storage.lineage import report, uri_for_records
-from fsm_provider.transfers.pdf_paths import utc_time
+from fsm_provider.operators.base import fail_in_part
+from fsm_provider.storage import report, uri_for_records
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
-    from fsm_provider.storage.atomic_files import AtomicFiles
-    from fsm_provider.transfers.pdf_paths import PathTemplate
+    from fsm_provider.storage import AtomicFiles
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -46,30 +46,18 @@ class _StoppedError(Exception):
     """The task is stopping: downloads under way are abandoned."""
 
 
+@dataclass
 class _Item:
-    def __init__(self, form: Form) -> None:
-        self.form = form
-        self.requested = self.version
-        self.outcome: Literal["stored", "skipped", "failed", "not_tried"] = "not_tried"
-        self.name: str | None = None
-        self.size = 0
-        self.error: FsmError | None = None
+    """One of the inputs, and what became of it."""
+
+    form: Form
+    outcome: Literal["stored", "skipped", "failed", "not_tried"] = "not_tried"
+    name: str | None = None
+    size: int = 0
+    error: FsmError | None = None
 
     def fail(self, error: FsmError) -> None:
         self.outcome, self.error = "failed", error
-
-    def store(self, name: str, *, size: int | None = None) -> None:
-        self.outcome = "skipped" if size is None else "stored"
-        self.name, self.size, self.error = name, size or 0, None
-
-    @property
-    def version(self) -> datetime | None:
-        """The time of the version, if it can be read."""
-        return utc_time(self.form.last_updated_on_date_time)
-
-    @property
-    def is_newer(self) -> bool:
-        return self.requested is not None and self.version != self.requested
 
     @property
     def needs_lookup(self) -> bool:
@@ -78,12 +66,16 @@ class _Item:
             isinstance(self.error, FsmApiError) and not is_repeatable(self.error)
         )
 
+    def log(self) -> None:
+        level, what = (logging.ERROR, self.error) if self.error else (logging.INFO, self.name)
+        logger.log(level, "Form %s %s: %s", self.form.id, self.outcome, what)
+
 
 class PdfTransfer:
     """Stores the PDFs of forms.
 
     A form whose URL is missing, has expired or is refused is looked up in the listing, repeatedly as long as
-    that helps. After ``MAX_FAILURES_IN_A_ROW`` transient failures in a row, no more are tried.
+    that helps.
 
     :param forms: references to forms, records of forms, or bare identifiers.
     :param limits: for each PDF.
@@ -96,25 +88,21 @@ class PdfTransfer:
         *,
         fsm_conn_id: str,
         files: AtomicFiles,
-        template: PathTemplate,
         concurrency: int,
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
-        given = parse_forms(forms, self._hook.client.settings.server_timezone)
-        self._items = [_Item(form) for form in given]
+        self._items = [_Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)]
         self._files = files
-        self._template = template
         self._concurrency = concurrency
         self._limits = limits
         self._stopping = Event()
-        self._finished = count(1)
         self._failures_in_a_row = 0
         self.interrupted: bool = False
         """Whether :meth:`interrupt` was called, or an unexpected error stopped it."""
 
-    def run(self) -> None:
-        """Store the files; returns once no download is under way."""
+    def run(self) -> dict[str, Any]:
+        """Store the files; return the operator's result once no download is under way."""
         self._store_all(self._items)
         remaining = [item for item in self._items if item.needs_lookup]
         while remaining and not self._stopping.is_set():
@@ -124,52 +112,40 @@ class PdfTransfer:
             if len(remaining) == len(listed):
                 break
         for item in remaining:
-            self._log(item)
+            item.log()
         report(self._hook, inputs=[uri_for_records(self._hook.fsm_conn_id, "forms")])
-        logger.info(self.summary)
+        logger.info(self._summary())
+        folder = self._files.folder
+        paths = [str(folder / item.name) if item.name else None for item in self._items]
+        return {"paths": paths, **self._counts()}
 
     def interrupt(self) -> None:
         """Start no more downloads, and abandon those under way."""
         self.interrupted = True
         self._stopping.set()
 
-    @property
-    def paths(self) -> list[str | None]:
-        """The path of each input's PDF, with the storage's connection; None where it is not stored."""
-        folder = self._files.folder
-        return [str(folder / item.name) if item.name else None for item in self._items]
+    def fail(self) -> NoReturn:
+        """Fail the task with the errors, for a retry where that could store what is missing."""
+        errors = [item.error for item in self._items if item.error]
+        passing = [error for error in errors if not error.permanent]
+        fail_in_part(
+            self._summary(),
+            [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error],
+            all_are_in="the log",
+            retry=bool(passing) or any(item.outcome == "not_tried" for item in self._items),
+            passing_error=passing[-1] if passing else None,
+        )
 
-    @property
-    def failures(self) -> list[str]:
-        return [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error]
-
-    @property
-    def complete(self) -> bool:
-        return all(item.name for item in self._items)
-
-    @property
-    def retry_could_help(self) -> bool:
-        """Whether a retry of the task could store what is missing."""
-        return self.passing_error is not None or any(item.outcome == "not_tried" for item in self._items)
-
-    @property
-    def passing_error(self) -> FsmError | None:
-        """The last error that is not permanent."""
-        errors = [item.error for item in self._items if item.error and not item.error.permanent]
-        return errors[-1] if errors else None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of inputs by outcome, and the bytes that were stored."""
+    def _counts(self) -> dict[str, int]:
+        """Return the number of inputs by outcome, and the bytes that were stored."""
         outcomes = Counter[str](item.outcome for item in self._items)
         return {
             **{outcome: outcomes[outcome] for outcome in ("stored", "skipped", "failed", "not_tried")},
             "bytes": sum({item.name: item.size for item in self._items if item.size}.values()),
         }
 
-    @property
-    def summary(self) -> str:
-        counts = self.counts
+    def _summary(self) -> str:
+        counts = self._counts()
         size = counts.pop("bytes")
         parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]
         return f"{len(self._items)} PDFs: {', '.join(parts) or 'nothing to do'}; {size:,} bytes"
@@ -178,21 +154,21 @@ class PdfTransfer:
         by_name: dict[str, list[_Item]] = defaultdict(list)
         for item in items:
             try:
-                by_name[self._template.path_for(item.form)].append(item)
+                by_name[path_for(item.form)].append(item)
             except FsmPdfUrlError as error:
                 item.fail(error)
-        there = self._already_there(list(by_name))
+        there = self._already_there(by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
                 for work in [
-                    pool.submit(self._process, name, same, name in there) for name, same in by_name.items()
+                    pool.submit(self._process, name, by_name[name], name in there) for name in by_name
                 ]:
                     work.result()
             except BaseException:
                 self.interrupt()
                 raise
 
-    def _already_there(self, names: list[str]) -> set[str]:
+    def _already_there(self, names: Collection[str]) -> set[str]:
         """Return which of these files are stored, from one listing of the folder that they have in common."""
         if not names:
             return set()
@@ -206,24 +182,27 @@ class PdfTransfer:
     def _process(self, name: str, same: list[_Item], is_there: bool) -> None:
         if self._stopping.is_set():
             return
-        item = max(same, key=lambda one: bool(one.form.form_pdf_url))
+        form = max((item.form for item in same), key=lambda form: bool(form.form_pdf_url))
+        error: FsmError | None = None
+        size = 0
         try:
-            size = None if is_there else self._fetch(name, item.form)
-            self._failures_in_a_row = 0
-            for one in same:
-                one.store(name, size=size)
+            if not is_there:
+                size = self._fetch(name, form)
         except _StoppedError:
             return
-        except FsmError as error:
-            for one in same:
-                one.fail(error)
-            self._stop_after_failures(error)
-        except Exception as error:  # noqa: BLE001 - each storage's library has errors of its own
-            reason = f"form {item.form.id}: {name}: {type(error).__name__}: {error}"
-            for one in same:
-                one.fail(FsmStorageError(reason))
-        if not item.needs_lookup:
-            self._log(item)
+        except FsmError as caught:
+            error = caught
+        except Exception as caught:  # noqa: BLE001 - each storage's library has errors of its own
+            error = FsmStorageError(f"form {form.id}: {name}: {type(caught).__name__}: {caught}")
+        for item in same:
+            if error:
+                item.fail(error)
+            else:
+                item.outcome = "skipped" if is_there else "stored"
+                item.name, item.size, item.error = name, size, None
+        if not same[0].needs_lookup:
+            same[0].log()
+        self._stop_after_failures(error)
 
     def _fetch(self, name: str, form: Form) -> int:
         return self._hook.client.download_pdf(
@@ -235,6 +214,13 @@ class PdfTransfer:
             if self._stopping.is_set():
                 raise _StoppedError
             yield chunk
+
+    def _stop_after_failures(self, error: FsmError | None) -> None:
+        transient = error and (is_repeatable(error) or isinstance(error, FsmDownloadTimeoutError))
+        self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
+        if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
+            logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
+            self._stopping.set()
 
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Replace the records of those in the listing by their current ones; return these items."""
@@ -254,25 +240,11 @@ class PdfTransfer:
             return []
         except FsmError as error:
             failure = error
-        for same in missing.values():
-            for item in same:
-                item.error = failure or FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})")
-                self._log(item)
+        for item in items:
+            if item.form.id in missing:
+                item.fail(failure or FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})"))
+                item.log()
         return [item for item in items if item.form.id not in missing]
-
-    def _stop_after_failures(self, error: FsmError) -> None:
-        transient = is_repeatable(error) or isinstance(error, FsmDownloadTimeoutError)
-        self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
-        if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
-            logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
-            self._stopping.set()
-
-    def _log(self, item: _Item) -> None:
-        level, what = (logging.ERROR, item.error) if item.error else (logging.INFO, item.name)
-        newer = ", a newer version than the one asked for" if item.name and item.is_newer else ""
-        logger.log(
-            level, "%s: form %s %s: %s%s", next(self._finished), item.form.id, item.outcome, what, newer
-        )
 
     def _sleep(self, seconds: float) -> None:
         """Wait between two attempts at a request; raise as soon as the transfer is stopped."""
@@ -280,14 +252,35 @@ class PdfTransfer:
             raise _StoppedError
 
 
+def path_for(form: Form) -> str:
+    """Return the path of a form's PDF, another one for each version; values are percent-encoded.
+
+    :raises FsmPdfUrlError: for a form without a readable version.
+    """
+    if (updated := _utc(form.last_updated_on_date_time)) is None:
+        raise FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
+    property_id, job_id = (
+        quote("unknown" if value in (None, "") else str(value), safe="", errors="backslashreplace")
+        for value in (form.property_id, job_id_from(form))
+    )
+    return f"property={property_id}/job={job_id}/form={form.id}/v={updated:%Y-%m-%dT%H%M%S.%fZ}.pdf"
+
+
+def _utc(value: Any) -> datetime | None:
+    """Return a time in UTC; None if it is no time, or beyond the calendar there."""
+    try:
+        return value.astimezone(UTC) if isinstance(value, datetime) else None
+    except OverflowError:
+        return None
+
+
 def _narrowest(forms: list[Form]) -> FormFilter:
     """Make the filter that matches these forms and as few others as possible."""
-    updated_since = _earliest(form.last_updated_on_date_time for form in forms)
+    times = [_utc(form.last_updated_on_date_time) for form in forms]
     return FormFilter(
         property_id=_common_identifier(form.property_id for form in forms),
-        job_id=_common_identifier(job_id_from(form) for form in forms),
-        updated_since=updated_since,
-        created_since=None if updated_since else _earliest(form.created_on_date_time for form in forms),
+        job_id=_common_identifier(map(job_id_from, forms)),
+        updated_since=None if None in times else min(filter(None, times)),
     )
 
 
@@ -297,8 +290,3 @@ def _common_identifier(values: Iterable[Any]) -> int | str | None:
     with suppress(FsmInputError):
         return parse_identifier("", first) if all(other == first for other in others) else None
     return None
-
-
-def _earliest(times: Iterable[Any]) -> datetime | None:
-    known = list(map(utc_time, times))
-    return None if None in known else min(filter(None, known))

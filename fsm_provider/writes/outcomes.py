@@ -15,7 +15,7 @@ from fsm_provider.api.errors import (
     FsmRepeatableWriteError,
     FsmUncertainWriteError,
 )
-from fsm_provider.links.jobs import job_page_url
+from fsm_provider.links import job_page_url
 from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
 
 

@@ -69,7 +69,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     [
         ("list", "airflow-provider-fsm"),
         ("hooks", "fsm_provider.hooks.fsm.FsmHook"),
-        ("links", "fsm_provider.links.jobs.FsmJobLink"),
+        ("links", "fsm_provider.links.FsmJobLink"),
     ],
 )
 def test_airflow_shows_the_installed_provider(

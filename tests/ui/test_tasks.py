@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from fsm_provider.links.jobs import FsmJobLink
+from fsm_provider.links import FsmJobLink
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy

@@ -100,16 +100,6 @@ def test_the_plugin_that_every_component_imports_loads_no_server():
     assert loaded == "['fsm_provider.plugins', 'fsm_provider.plugins.webhooks']"
 
 
-def test_a_task_that_registers_a_webhook_elsewhere_loads_no_settings_of_the_receiver():
-    loaded = python("""
-        import sys
-        import fsm_provider.operators.webhooks, fsm_provider.plugins.webhooks.names
-        print("fsm_provider.plugins.webhooks.settings" in sys.modules)
-    """)
-
-    assert loaded == "False"
-
-
 def test_the_protocol_needs_no_airflow():
     loaded = python("""
         import sys

@@ -1,42 +1,50 @@
-"""What ``make docs`` finds of broken links."""
+"""URLs of jobs."""
 
 import pytest
 
-from tests.links import broken_below
-
-
-def test_a_link_is_followed_to_its_anchor(tmp_path):
-    (tmp_path / "guide").mkdir()
-    (tmp_path / "guide" / "jobs.html").write_text('<h1 id="a&amp;b">Jobs</h1><a href="../index.html">up</a>')
-    (tmp_path / "index.html").write_text(
-        '<a href="guide/jobs.html#a%26b"><img src="picture.png?v=1"></a><a href="#">top</a>'
-        '<a href="https://example.com/none">away</a><a href="mailto:nobody@example.com">write</a>'
-    )
-    (tmp_path / "picture.png").touch()
-    (tmp_path / "llms.txt").write_text("- [Jobs](guide/jobs.html): text")
-
-    assert broken_below(tmp_path) == []
+from fsm_provider.links import job_page_url, job_url, jobs_url
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "link"),
+    ("job", "url"),
     [
-        ("index.html", '<a href="gone.html">', "gone.html"),
-        ("index.html", '<a href="#gone">', "#gone"),
-        ("index.html", '<a href="other.html#gone">', "other.html#gone"),
-        ("index.html", '<img src="gone.png">', "gone.png"),
-        ("index.html", '<a href="../beside.html">', "../beside.html"),
-        ("index.html", '<a href="folder/">', "folder/"),
-        ("llms.txt", "[text](gone.html)", "gone.html"),
-        ("index.md", "[text](other.html#gone)", "other.html#gone"),
-        ("index.md", "# A heading\n[text](#heading)", "#heading"),
+        (None, None),
+        ("x", None),
+        ({}, None),
+        ({"links": None}, None),
+        ({"links": "x"}, None),
+        ({"links": {"self": 5}}, None),
+        ({"links": {"self": "javascript:alert(1)"}}, None),
+        ({"links": {"self": "https://fsm.example.com/jobs/1001"}}, "https://fsm.example.com/jobs/1001"),
+        ({"links": {"self": "https://a.example", "web": None}}, "https://a.example"),
+        ({"links": {"self": "https://a.example", "web": "https://b.example"}}, "https://b.example"),
     ],
 )
-def test_a_link_that_leads_nowhere_is_broken(tmp_path, name, text, link):
-    site = tmp_path / "site"
-    (site / "folder").mkdir(parents=True)
-    (tmp_path / "beside.html").touch()
-    (site / "other.html").write_text('<h1 id="here">')
-    (site / name).write_text(text)
+def test_it_leads_to_the_job_if_that_has_a_url(job, url):
+    assert job_url(job) == url
 
-    assert broken_below(site / name if name.endswith(".md") else site) == [f"{name}: {link}"]
+
+@pytest.mark.parametrize(
+    ("web_url", "url"),
+    [
+        ("https://x.example.com/jobs/{id}", "https://x.example.com/jobs/7"),
+        ("https://x.example.com/#/{propertyID}/{id}", "https://x.example.com/#/a%2Fb%20%7Bid%7D/7"),
+        ("https://x.example.com/?a={id}&b={id}", "https://x.example.com/?a=7&b=7"),
+    ],
+)
+def test_the_page_of_a_job_is_the_setting_for_its_ids(web_url, url):
+    assert job_page_url(web_url, 7, "a/b {id}") == url
+
+
+@pytest.mark.parametrize(
+    ("web_url", "url"),
+    [
+        (None, None),
+        ("https://x.example.com/jobs/{id}", "https://x.example.com/jobs"),
+        ("https://x.example.com/#/jobs/{id}/edit", "https://x.example.com/#/jobs"),
+        ("https://x.example.com/jobs?id={id}", None),
+        ("https://x.example.com/properties/{propertyID}/jobs/{id}", None),
+    ],
+)
+def test_the_jobs_are_before_the_id(web_url, url):
+    assert jobs_url(web_url) == url

@@ -48,9 +48,9 @@ def test_every_module_of_a_kind_is_listed(kind):
     assert set(listed["python-modules"]) == modules - bases
 
 
-def public_classes(folder: str) -> set[str]:
+def public_classes(pattern: str) -> set[str]:
     root = Path(fsm_provider.__file__).parent
-    modules = [f"fsm_provider.{folder}.{path.stem}" for path in (root / folder).glob("*.py")]
+    modules = [".".join(path.relative_to(root.parent).with_suffix("").parts) for path in root.glob(pattern)]
     return {
         f"{module}.{name}"
         for module in modules
@@ -64,13 +64,13 @@ def test_every_transfer_is_listed():
 
     assert listed == {
         dotted.rpartition(".")[0]
-        for dotted in public_classes("transfers")
+        for dotted in public_classes("transfers/*.py")
         if issubclass(import_string(dotted), BaseOperator) and ".base." not in dotted
     }
 
 
 def test_every_link_is_listed():
-    assert set(INFO["extra-links"]) == public_classes("links")
+    assert set(INFO["extra-links"]) == public_classes("links.py")
 
 
 def test_every_plugin_is_an_entry_point():

@@ -14,37 +14,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
-from fsm_provider.plugins.webhooks.config import (
-    MAX_AGE,
-    MAX_AGE_BEFORE_REFUSAL,
-    Configuration,
-    Route,
-    RouteConfig,
-)
+from fsm_provider.plugins.webhooks.config import Configuration, RouteConfig
 from fsm_provider.plugins.webhooks.events import Outcome, record_delivery
-from fsm_provider.plugins.webhooks.signature import DeliveryIdentity, Headers, RefusedError, is_any_of, verify
-from fsm_provider.storage.lineage import uri_for_records
+from fsm_provider.plugins.webhooks.signature import RefusedError, is_any_of, verify
+from fsm_provider.storage import uri_for_records
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MAX_BODY = 1024 * 1024
 BODY_SECONDS = 10.0
 """Seconds that a body may take to arrive."""
 RESPONSE_SECONDS = 0.8
 """Seconds that a delivery may wait for the database before the sender is asked to retry."""
 THREADS = 4
 MAX_IN_FLIGHT = 64
-"""Deliveries whose bodies are in memory at once; senders of further ones are asked to retry."""
-UNKNOWN = Route("-", "-")
+"""Deliveries that wait for the database or are being stored; senders of further ones are asked to retry."""
+UNKNOWN = "-/-"
 
-TYPE_NAMES = ("type", "eventType", "event_type", "event")
-ID_NAMES = ("id", "jobID", "propertyID", "assetID", "contractID", "opportunityID", "appointmentID")
-PAYLOAD_NAMES = ("data", "payload", "object")
 MAX_HINT_LENGTH = 200
 
 
@@ -66,154 +58,103 @@ class Receiver:
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            return
-        (route, token), shown = _parse_path(scope), UNKNOWN
-        _hide_path(scope, None)
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
+        route, _, token = scope["path"].partition(f"{URL_PREFIX}/")[2].rpartition("/")
+        shown = _show_route(scope, UNKNOWN)
+        if scope["type"] != "http":
             return
         try:
             if scope["method"] != "POST":
                 raise _Refusal(405, "method")
             started = time.monotonic()
             config = await self._config(route, token)
-            shown = route  # not before its token is known: it may be anything
-            _hide_path(scope, route)
+            shown = _show_route(scope, route)  # not before its token is known: it may be anything
             left = self._response_seconds - (time.monotonic() - started)
-            await self._deliver(route, config, scope, receive, within=left)
+            if any(name == b"content-encoding" and value != b"identity" for name, value in scope["headers"]):
+                raise _Refusal(415, "content encoding")
+            body = await _read_body(receive)
+            started = time.monotonic()
+            outcome = await self._in_thread(
+                partial(_record, route, config, scope["headers"], body), within=left
+            )
+            if outcome == "no asset":  # no parsed DAG uses it
+                raise _Refusal(503, "no asset")
+            logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
+            _count(outcome, route)
+            status = 200
         except _Refusal as refusal:
             status = refusal.status
-            _count("refused", shown, refusal.reason)
             logger.warning("Delivery for %s refused: %s", shown, refusal.reason)
+            _count("refused", shown, refusal.reason)
         except Exception as error:  # noqa: BLE001 - its text may quote the delivery
             status = 503
-            _count("refused", shown, "error")
             logger.error("A delivery for %s failed with %s", shown, type(error).__name__)
             logger.debug("%s", "".join(traceback.format_tb(error.__traceback__)))
-        else:
-            status = 200
+            _count("refused", shown, "error")
         await _respond(send, status)
 
-    async def _config(self, route: Route, token: str) -> RouteConfig:
+    async def _config(self, route: str, token: str) -> RouteConfig:
         """Return what the route accepts, if the token is one of its own."""
-        for max_age in (MAX_AGE, MAX_AGE_BEFORE_REFUSAL):
-            known = self._configuration.known(route, max_age)
-            config = (
-                known[0]
-                if known
-                else await self._in_thread(
-                    partial(self._configuration.read, route, max_age), within=self._response_seconds
-                )
-            )
-            tokens = config.tokens if config else []
-            if is_any_of(token, tokens or [""]) and config and tokens:
-                return config
-        raise _Refusal(404, "path")
+        routes = self._configuration.known()
+        if routes is None:
+            routes = await self._in_thread(self._configuration.read, within=self._response_seconds)
+        config = routes.get(route)
+        if not is_any_of(token, config.tokens if config else [""]) or config is None:
+            raise _Refusal(404, "path")
+        return config
 
-    async def _deliver(
-        self, route: Route, config: RouteConfig, scope: Scope, receive: Receive, *, within: float
-    ) -> None:
+    async def _in_thread(self, function: Callable[[], T], *, within: float) -> T:
         if self._in_flight >= MAX_IN_FLIGHT:
             raise _Refusal(503, "busy")
         self._in_flight += 1
-        try:
-            headers = [
-                (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]
-            ]
-            _check_head(config.endpoint.max_body, dict(headers))
-            body = await _read_body(receive, config.endpoint.max_body)
-        except BaseException:
-            self._end_delivery()
-            raise
-        started = time.monotonic()
-        outcome = await self._in_thread(
-            lambda: self._record(route, config, headers, body), within=within, on_done=self._end_delivery
-        )
-        if outcome == "no asset":  # no parsed DAG uses it
-            raise _Refusal(503, "no asset")
-        _count(outcome, route)
-        logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
-
-    def _end_delivery(self) -> None:
-        self._in_flight -= 1
-
-    def _record(self, route: Route, config: RouteConfig, headers: Headers, body: bytes) -> Outcome:
-        try:
-            identity = self._verify(route, config, headers, body)
-        except RefusedError as error:
-            raise _Refusal(401, error.reason) from None
-        extra = {**_hints(body), "received_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
-        if config.endpoint.keep_body:
-            # As text, which every database and page of Airflow takes, whatever JSON it is.
-            extra["body"] = body.decode(errors="replace").replace("\0", "")
-        return record_delivery(uri_for_records(*route), identity, extra)
-
-    def _verify(self, route: Route, config: RouteConfig, headers: Headers, body: bytes) -> DeliveryIdentity:
-        try:
-            return verify(config.endpoint, config.secrets, headers, body, now=time.time())
-        except RefusedError:
-            newer = self._configuration.read(route, MAX_AGE_BEFORE_REFUSAL)
-            if newer is None or newer == config:
-                raise
-            return verify(newer.endpoint, newer.secrets, headers, body, now=time.time())
-
-    async def _in_thread(
-        self,
-        function: Callable[[], T],
-        *,
-        within: float,
-        on_done: Callable[[], None] = lambda: None,
-    ) -> T:
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        future.add_done_callback(lambda _: on_done())
-        # Retrieve the error, as asyncio would log its text if nobody waits for it any more.
-        future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        future.add_done_callback(self._end)
         try:
             return await asyncio.wait_for(asyncio.shield(future), within)
         except TimeoutError:
             # The thread goes on. If it stores the delivery after all, the sender's retry is a repeat.
             raise _Refusal(503, "slow") from None
 
+    def _end(self, done: asyncio.Future[Any]) -> None:
+        self._in_flight -= 1
+        # Retrieve the error, as asyncio would log its text if nobody waits for it any more.
+        if not done.cancelled():
+            done.exception()
 
-def _parse_path(scope: Scope) -> tuple[Route, str]:
-    _, _, rest = scope["path"].partition(f"{URL_PREFIX}/")
-    names, _, token = rest.rpartition("/")
-    fsm_conn_id, _, watched = names.rpartition("/")
-    return Route(fsm_conn_id, watched), token
 
-
-def _hide_path(scope: Scope, route: Route | None) -> None:
+def _show_route(scope: Scope, route: str) -> str:
     # The access logs of Airflow and uvicorn read the path from the scope after the response.
-    path = f"{URL_PREFIX}/{route}/***" if route else f"{URL_PREFIX}/***"
-    scope["path"], scope["raw_path"] = path, path.encode()
-    scope["query_string"] = b""
+    path = f"{URL_PREFIX}/{route}/***"
+    scope["path"], scope["raw_path"], scope["query_string"] = path, path.encode(), b""
+    return route
 
 
-def _check_head(max_body: int, headers: dict[str, str]) -> None:
-    if headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise _Refusal(415, "content encoding")
-    length = headers.get("content-length", "0")
-    if not (length.isascii() and length.isdecimal()) or int(length[:20]) > max_body:
-        raise _Refusal(413, "size")
+def _record(route: str, config: RouteConfig, headers: Any, body: bytes) -> Outcome:
+    decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
+    try:
+        delivery = verify(config.endpoint, config.secrets, decoded, body, now=time.time())
+    except RefusedError as error:
+        raise _Refusal(401, error.reason) from None
+    extra = {**_hints(body), "received_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    if config.endpoint.keep_body:
+        # As text, which every database and page of Airflow takes, whatever JSON it is.
+        extra["body"] = body.decode(errors="replace").replace("\0", "")
+    return record_delivery(uri_for_records(*route.split("/")), delivery, extra)
 
 
-async def _read_body(receive: Receive, max_size: int) -> bytes:
-    """Read a body of at most ``max_size`` bytes, whatever length its headers claim."""
-    chunks: list[bytes] = []
-    size = 0
+async def _read_body(receive: Receive) -> bytes:
+    """Read a body of at most ``MAX_BODY`` bytes, whatever length its headers claim."""
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
                     raise _Refusal(400, "disconnected")
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > max_size:
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY:
                     raise _Refusal(413, "size")
                 if not message.get("more_body"):
-                    return b"".join(chunks)
+                    return bytes(body)
     except TimeoutError:
         raise _Refusal(408, "slow body") from None
 
@@ -226,24 +167,21 @@ def _hints(body: bytes) -> dict[str, str | int]:
         return {}
     if not isinstance(payload, dict):
         return {}
-    inner: dict[str, Any] = next(
-        (payload[name] for name in PAYLOAD_NAMES if isinstance(payload.get(name), dict)), {}
-    )
-    found = {"type": _first(TYPE_NAMES, payload), "id": _first(ID_NAMES, inner, payload)}
-    return {name: value for name, value in found.items() if value is not None}
+    data = payload.get("data")
+    inner = data if isinstance(data, dict) else {}
+    found = {"type": payload.get("type"), "id": inner.get("id", payload.get("id"))}
+    return {name: value for name, value in found.items() if _is_short(value)}
 
 
-def _first(names: tuple[str, ...], *records: dict[str, Any]) -> str | int | None:
-    for value in (record.get(name) for record in records for name in names):
-        if isinstance(value, str) and 0 < len(value) <= MAX_HINT_LENGTH and value.isprintable():
-            return value
-        if type(value) is int and abs(value) < 2**63:
-            return value
-    return None
+def _is_short(value: Any) -> TypeGuard[str | int]:
+    if isinstance(value, str):
+        return 0 < len(value) <= MAX_HINT_LENGTH and value.isprintable()
+    return type(value) is int and abs(value) < 2**63
 
 
-def _count(outcome: str, route: Route, reason: str | None = None) -> None:
-    tags = {"connection": route.fsm_conn_id, "object": route.watched}
+def _count(outcome: str, route: str, reason: str | None = None) -> None:
+    fsm_conn_id, watched = route.split("/")
+    tags = {"connection": fsm_conn_id, "object": watched}
     AirflowMetrics(**tags, **{"reason": reason} if reason else {}).incr(f"webhooks.{outcome}")
 
 

@@ -6,16 +6,14 @@ Other Variables hold secrets: the path tokens and the signing secrets.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, ClassVar, Literal, Self, get_args
+from urllib.parse import quote, urlsplit
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -24,11 +22,17 @@ from pydantic import (
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.api.settings import is_loopback
-from fsm_provider.api.validation import describe_invalid_fields, dotted_name
+from fsm_provider.api.validation import describe_invalid_fields
+from fsm_provider.plugins.webhooks import URL_PREFIX
 
 CONFIGURATION = "fsm_webhooks"
 """The Variable that configures the receiver."""
-MAX_BODY = 1024 * 1024
+REGISTRATIONS = "fsm_webhook_secret_"
+"""How the names of the Variables begin that hold registrations, one each."""
+DIGITS = 16
+"""Length of the digest in the name of a registration's Variable."""
+HIDDEN = "***"
+"""Replaces the token in a URL that is shown."""
 REMEMBERED_HOURS = 24
 """Hours that a delivery is remembered, so that its repeats are dropped."""
 
@@ -40,63 +44,36 @@ class _Model(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
-class HmacSignature(_Model):
-    """An HMAC-SHA256 with the secret as text: of the body, or of time and body as ``<time>.<body>``.
+class WebhookEndpoint(_Model):
+    """One URL of the receiver: for deliveries about one object of one connection.
 
-    :param header: the header that carries the signature, or several separated by blanks or commas.
-    :param prefix: what precedes the signature, e.g. ``sha256=`` or ``v1=``.
-    :param timestamp_prefix: what precedes the time of sending in the same header, in seconds since 1970, e.g.
-        ``t=`` where it is ``t=1790000000,v1=...``. Then time and body are signed; otherwise the body.
-    :param encoding: how the signature is written.
-    :param tolerance: seconds that the time may be off, either way; at most half of ``REMEMBERED_HOURS``, so
-        that no delivery is accepted again after it has been forgotten.
+    :param signature: ``standard-webhooks`` (https://www.standardwebhooks.com); ``hmac``, an HMAC-SHA256 with
+        the secret as text, of the body or of ``<time>.<body>``; or ``none``: then the token in the path is
+        the only protection.
+    :param header: of an ``hmac``: the header with the signature, or several separated by blanks or commas.
+    :param prefix: of an ``hmac``: what precedes the signature, e.g. ``sha256=`` or ``v1=``.
+    :param timestamp_prefix: of an ``hmac``: what precedes the time of sending in the same header, in seconds
+        since 1970, e.g. ``t=`` where it is ``t=1790000000,v1=...``. Then time and body are signed.
+    :param encoding: of an ``hmac``.
+    :param tolerance: seconds that a signed time may be off, either way; at most half of
+        ``REMEMBERED_HOURS``, so that no delivery is accepted again after it has been forgotten.
+    :param keep_body: store the body in the asset event, as text; it may hold personal data.
     """
 
-    header: HeaderName
+    signature: Literal["standard-webhooks", "hmac", "none"]
+    header: HeaderName | None = None
     prefix: Prefix = ""
     timestamp_prefix: Prefix = ""
     encoding: Literal["hex", "base64"] = "hex"
     tolerance: int = Field(default=300, ge=1, le=REMEMBERED_HOURS * 3600 // 2)
-
-    @model_validator(mode="after")
-    def _the_two_can_be_told_apart(self) -> Self:
-        if self.timestamp_prefix and self.prefix in ("", self.timestamp_prefix):
-            raise ValueError("prefix: should precede the signature, as timestamp_prefix precedes the time")
-        return self
-
-
-_SIGNATURE_KINDS = ("a name", "an HMAC")
-
-
-def _signature_kind(value: Any) -> str:
-    return _SIGNATURE_KINDS[isinstance(value, dict | HmacSignature)]
-
-
-Signature = Annotated[
-    Annotated[Literal["none", "standard-webhooks"], Tag("a name")] | Annotated[HmacSignature, Tag("an HMAC")],
-    Discriminator(_signature_kind),
-]
-
-
-class WebhookEndpoint(_Model):
-    """One URL of the receiver: for deliveries about one object of one connection.
-
-    :param signature: ``standard-webhooks`` (https://www.standardwebhooks.com), an HMAC, or ``none``: then the
-        token in the path is the only protection.
-    :param id_header: for ``none``: the header that carries the delivery's identifier.
-    :param max_body: maximum bytes of a body.
-    :param keep_body: store the body in the asset event, as text; it may hold personal data.
-    """
-
-    signature: Signature
-    id_header: HeaderName | None = None
-    max_body: int = Field(default=MAX_BODY, ge=1, le=MAX_BODY)
     keep_body: bool = False
 
     @model_validator(mode="after")
-    def _signed_identifiers_have_their_header(self) -> Self:
-        if self.id_header is not None and self.signature != "none":
-            raise ValueError("id_header: is for the signature 'none' (standard-webhooks has its own)")
+    def _an_hmac_is_found(self) -> Self:
+        if (self.header is None) is (self.signature == "hmac"):
+            raise ValueError("header: is needed for the signature 'hmac', and for no other")
+        if self.timestamp_prefix and self.prefix in ("", self.timestamp_prefix):
+            raise ValueError("prefix: should precede the signature, as timestamp_prefix precedes the time")
         return self
 
 
@@ -146,12 +123,15 @@ class ReceiverSettings(_Model):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            described = describe_invalid_fields(error, cls, name_for=_name)
-        raise FsmInputError(
-            f"Variable {CONFIGURATION}: {described}"
-        )  # not inside except: it holds the values
+            described = describe_invalid_fields(error, cls)
+        # Not inside except: the cause holds the values.
+        raise FsmInputError(f"Variable {CONFIGURATION}: {described}")
 
 
-def _name(location: tuple[int | str, ...]) -> str:
-    """Name a field as the Variable does, without the tag of the signature's kind."""
-    return dotted_name(tuple(part for part in location if part not in _SIGNATURE_KINDS))
+def registrations_prefix(fsm_conn_id: str, watched: str) -> str:
+    """Return how the names of an object's Variables begin: one for each registration, as JSON."""
+    return f"{REGISTRATIONS}{re.sub(r'[^A-Za-z0-9_.-]', '-', fsm_conn_id)[:100]}_{watched}_"
+
+
+def receiver_url(base_url: str, fsm_conn_id: str, watched: str, token: str) -> str:
+    return f"{base_url}{URL_PREFIX}/{quote(fsm_conn_id, safe='')}/{watched}/{token}"

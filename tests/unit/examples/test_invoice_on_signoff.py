@@ -9,7 +9,7 @@ import pytest
 from example_dags import invoice_on_signoff as invoices
 from example_dags import planned_maintenance_jobs as planned
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.storage.atomic_files import AtomicFiles
+from fsm_provider.storage import AtomicFiles
 
 EXAMPLES = Path(planned.__file__).parent
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
-from fsm_provider.links.jobs import FsmJobsLink
+from fsm_provider.links import FsmJobsLink
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import context_for

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
 from fsm_provider.plugins.webhooks.config import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
-from fsm_provider.storage.lineage import uri_for_records
+from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import ASSETS
 
@@ -69,7 +69,7 @@ class RunningReceiver:
         """Write the Variables, and let the cached ones expire."""
         settings = {"endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}}, **(base or {})}
         self.set("fsm_webhooks", settings)
-        self.set("fsm_webhook_secret_tokens_fsm_default_jobs", {"by hand": list(tokens)})
+        self.set("fsm_webhook_secret_tokens_fsm_default_jobs", list(tokens))
         if secrets is not None:
             self.set("fsm_webhook_secrets_fsm_default_jobs", secrets)
         self.clock.now += 100

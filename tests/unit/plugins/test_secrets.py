@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from fsm_provider.plugins.webhooks.names import DIGITS, registrations_prefix
+from fsm_provider.plugins.webhooks.settings import registrations_prefix
 from tests.unit.plugins import signing
 from tests.unit.plugins.conftest import TOKEN
 
 BODY = b'{"type": "jobs.created"}'
 SECRET = "a signing secret"
-SCHEME = {"header": "x-signature"}
+SCHEME = {"signature": "hmac", "header": "x-signature"}
 SECRETS = "fsm_webhook_secrets_fsm_default_jobs"
 
 
@@ -26,51 +26,41 @@ def ours(caplog):
 
 NO_SECRETS = [
     *("", "null", "None", "NONE", '""', "false", "0", "{}", "[]", "short", "fifteen letters", '"short"'),
-    *(" " * 20, " None              ", json.dumps(" None              "), "[" * 50_000),
-    *({"1": None}, {"1": "None"}, {"1": ""}, {"1": False}, {"1": 0}, {"1": {}}, {"1": "short"}),
-    *("*" * 16, "\0" * 20, "abcd" + "\0" * 20, "\u200b" * 16),
-    *([None], ["null"], [[["  None             "]]], 10**14),
+    *(" " * 20, " None              ", "[" * 50_000),
+    *([None], ["null"], [False], [0], [{}], ["short"], ["  None             "], [["nested in a list"]]),
 ]
 
 
 class TestVariable:
     @pytest.mark.parametrize("value", NO_SECRETS, ids=lambda value: repr(value)[:20])
-    def test_an_invalid_secret_is_refused_and_logged_once(self, receiver, caplog, value):
-        receiver.configure(signature=SCHEME, secrets=value)
+    def test_an_invalid_secret_is_refused_and_logged(self, receiver, caplog, value):
+        receiver.configure(**SCHEME, secrets=value)
         guesses = {str(value), json.dumps(value), *("", "null", "None", "false", "False", "0", "short", "{}")}
 
         for guess in guesses | {str(value).strip(), "fifteen letters"}:
             assert post(receiver, guess[:1000]) == 401
-            receiver.clock.now += 100
         (line,) = [line for line in ours(caplog) if "every delivery is refused" in line]
         assert f"Variable {SECRETS}: holds no signing secret of fsm_default/jobs" in line
         assert "short" not in line
         assert "fifteen" not in line
 
-    def test_it_is_logged_again_after_it_was_right(self, receiver, caplog):
-        for value, lines in (("null", 1), ("None", 1), (SECRET, 1), ("None", 2)):
-            receiver.configure(signature=SCHEME, secrets=value)
-            post(receiver, "a guess")
-            assert len([line for line in ours(caplog) if "every delivery is refused" in line]) == lines
-
     def test_a_valid_secret_among_invalid_ones_is_accepted(self, receiver, caplog):
-        receiver.configure(signature=SCHEME, secrets={"1": None, "2": SECRET, "3": "None", "4": ["x"]})
+        receiver.configure(**SCHEME, secrets=[None, SECRET, "None", "x"])
 
         assert post(receiver, SECRET) == 200
         assert post(receiver, "None") == 401
-        assert (
-            f"Variable {SECRETS}: 3 of 4 values are refused: each should be a signing secret" in caplog.text
-        )
+        assert f"Variable {SECRETS}: 3 values are refused" in caplog.text
 
     @pytest.mark.parametrize(("key_bytes", "status"), [(15, 401), (16, 200)])
     def test_the_length_of_the_decoded_key_counts_for_standard_webhooks(self, receiver, key_bytes, status):
         secret = "whsec_" + base64.b64encode(b"0123456789abcdef"[:key_bytes]).decode()
-        receiver.configure(signature="standard-webhooks", secrets={"1": secret})
+        receiver.configure(signature="standard-webhooks", secrets=secret)
 
         assert receiver.post(BODY, headers=signing.standard(secret, BODY)).status_code == status
 
-    def test_a_json_string_is_unquoted(self, receiver):
-        receiver.configure(signature=SCHEME, secrets=json.dumps(SECRET))
+    @pytest.mark.parametrize("text", [f" {SECRET}\n", json.dumps([SECRET], indent=1)])
+    def test_a_secret_may_be_text_or_in_a_list(self, receiver, text):
+        receiver.configure(**SCHEME, secrets=text)
 
         assert post(receiver, SECRET) == 200
 
@@ -81,7 +71,7 @@ class TestVariable:
         assert receiver.post(BODY).status_code == 200
         assert "each should be a path token of fsm_default/jobs" in caplog.text
 
-    @pytest.mark.parametrize("tokens", ["null", "None", '""', "0", {"by hand": None}, {"by hand": ["short"]}])
+    @pytest.mark.parametrize("tokens", ["null", "None", '""', "0", [None], ["short"]])
     def test_without_a_valid_token_no_path_is_found(self, receiver, caplog, tokens):
         receiver.set("fsm_webhook_secret_tokens_fsm_default_jobs", tokens)
         receiver.clock.now += 100
@@ -99,10 +89,10 @@ class TestRegistrations:
     def register(self, receiver):
         """Have the operator's Variable of a registration."""
 
-        def write(number, *, route="fsm_default/jobs", digits=DIGITS, **record):
+        def write(number, *, route="fsm_default/jobs", **record):
             conn_id, watched = route.split("/")
             given = {"for": route, "at": f"2026-01-0{number}T00:00:00+00:00", **record}
-            name = registrations_prefix(conn_id, watched) + str(number).zfill(digits)
+            name = registrations_prefix(conn_id, watched) + str(number) * 16
             receiver.set(name, record.get("text", given))
 
         return write
@@ -115,36 +105,32 @@ class TestRegistrations:
     def test_each_has_a_token_and_a_secret(self, receiver, register):
         for number in (1, 2):
             register(number, token=f"{TOKEN}{number}", secret=f"{SECRET} {number}")
-        receiver.configure(signature=SCHEME)
+        receiver.configure(**SCHEME)
 
         assert [self.post(receiver, number) for number in (1, 2, 3)] == [200, 200, 404]
         assert post(receiver, SECRET) == 401  # by hand: a token without a secret
-        receiver.configure(signature=SCHEME, secrets=SECRET)
+        receiver.configure(**SCHEME, secrets=SECRET)
         assert [post(receiver, SECRET), self.post(receiver, 1)] == [200, 200]
 
-    @pytest.mark.parametrize("record", [{"digits": 20}, {"route": "fsm default/jobs"}, {"text": "[1"}])
+    @pytest.mark.parametrize("record", [{"route": "fsm default/jobs"}, {"text": "[1"}])
     def test_what_is_of_another_connection_or_no_registration_is_not_read(
         self, receiver, register, caplog, record
     ):
         """Names of connections that differ only in signs begin alike."""
         given = {"token": f"{TOKEN}1", "secret": f"{SECRET} 1", **record}
         register(1, **given)
-        receiver.configure(signature=SCHEME, base={"endpoints": {"fsm-default/jobs": {"signature": SCHEME}}})
+        receiver.configure(**SCHEME, base={"endpoints": {"fsm-default/jobs": SCHEME}})
 
         assert self.post(receiver, 1, "fsm-default/jobs") == 404
-        receiver.configure(signature=SCHEME)
+        receiver.configure(**SCHEME)
         assert self.post(receiver, 1) == 404
         assert SECRET not in caplog.text
 
-    def test_a_new_one_is_read_before_its_first_delivery_is_refused(self, receiver, register):
-        """However old what is known of registrations is, where tokens by hand have just been read."""
-        receiver.configure(signature=SCHEME, secrets=SECRET)
-        assert post(receiver, SECRET) == 200
-        receiver.clock.now += 5
-        assert post(receiver, "a wrong secret") == 401
-        receiver.clock.now += 5.5
+    def test_a_new_one_is_accepted_within_a_second(self, receiver, register):
+        receiver.configure(**SCHEME, secrets=SECRET)
         assert post(receiver, SECRET) == 200
 
+        receiver.clock.now += 1
         register(1, token=f"{TOKEN}1", secret=f"{SECRET} 1")
 
         assert self.post(receiver, 1) == 200

@@ -12,12 +12,12 @@ from airflow.providers.amazon.aws.fs import s3 as s3_files
 from airflow.providers.amazon.aws.hooks import s3 as s3_hook
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider.storage import atomic_files
+from fsm_provider import storage
 from fsm_provider.transfers import pdfs
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.unit.state_store import context_for
 
-_ = pdfs, atomic_files, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
+_ = pdfs, storage, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).fs
 """What takes a process its first second is done before it is forked."""
 
 

@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.s3 import BUCKET
@@ -50,13 +49,3 @@ def test_a_task_writes_with_the_connection(service, connect, folder, name, way):
     TASKS[name](task_id="t", **way(f"{folder}/{name}")).execute(context_for(None))
 
     assert list(ObjectStoragePath(f"s3://store@{folder}").iterdir())
-
-
-def test_the_hook_stores_with_the_connection_of_a_path(service, connect, folder):
-    service.seed_forms(1)
-    connect(service)
-    path = ObjectStoragePath(f"s3://{folder}/a.pdf", conn_id="store")
-
-    FsmHook().download_form_pdf(service.forms[0], path)
-
-    assert path.read_bytes() == service.pdf(5001)

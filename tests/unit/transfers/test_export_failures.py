@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import subprocess
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -11,7 +10,7 @@ import boto3
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 from fsspec.implementations.local import LocalFileOpener
-from s3fs.core import S3File
+from s3fs import S3FileSystem
 
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.s3 import BUCKET
@@ -27,18 +26,25 @@ class Full:
 
     def __init__(self, monkeypatch):
         self.left = None
-        for kind, method in ((LocalFileOpener, "write"), (S3File, "_upload_chunk")):
-            monkeypatch.setattr(kind, method, self.limited(getattr(kind, method)))
+        write, call_s3 = LocalFileOpener.write, S3FileSystem._call_s3
 
-    def limited(self, write):
-        def limited(*args, **kwargs):
-            if self.left is not None:
-                if not self.left:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self.left -= 1
+        def limited_write(*args, **kwargs):
+            self.count()
             return write(*args, **kwargs)
 
-        return limited
+        async def limited_call(files, method, *args, **kwargs):
+            if method in ("put_object", "upload_part", "complete_multipart_upload"):
+                self.count()
+            return await call_s3(files, method, *args, **kwargs)
+
+        monkeypatch.setattr(LocalFileOpener, "write", limited_write)
+        monkeypatch.setattr(S3FileSystem, "_call_s3", limited_call)
+
+    def count(self):
+        if self.left is not None:
+            if not self.left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.left -= 1
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
@@ -60,40 +66,6 @@ def test_a_full_storage_leaves_the_export_before_it(service, connect, storage, m
 
     assert writes >= 1
     assert len(ids(storage)[f"forms.{format}"]) == 4
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of a megabyte, where root may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
-def test_a_full_disk_leaves_the_export_before_it(service, connect, small_disk):
-    service.seed_forms(600, property_ids=(7, 8, 9), first_created=START)
-    connect(service)
-    export(small_disk)
-    before = contents(small_disk)
-    service.update_form(5001)
-    disk = os.statvfs(small_disk)
-    ballast = small_disk / "_ballast"
-    ballast.write_bytes(b"x" * (disk.f_bavail * disk.f_frsize - len(before["forms.jsonl"]) // 2))
-    before["_ballast"] = ballast.read_bytes()
-
-    with pytest.raises(OSError, match="No space left"):
-        export(small_disk)
-    assert contents(small_disk) == before
-
-    ballast.unlink()
-    export(small_disk)
-    assert len(ids(small_disk)["forms.jsonl"]) == 600
 
 
 def test_uploads_of_an_export_that_fails_are_given_up(service, connect, storage_on_s3, monkeypatch):

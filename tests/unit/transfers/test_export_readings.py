@@ -74,15 +74,6 @@ def test_readings_that_go_on_differing_fail_and_leave_the_export_before(service,
     assert contents(storage) == before
 
 
-def test_nothing_is_there_after_a_first_export_that_fails_so(service, storage):
-    shift(service, delete, SECOND_PAGES)
-
-    with pytest.raises(FsmError, match=r"nothing is exported"):
-        export(storage)
-
-    assert contents(storage) == {}
-
-
 @pytest.mark.parametrize("total", [5, 1000])
 def test_a_total_that_counts_something_else_is_logged_once(service, storage, caplog, total):
     rewrite = faults.Rewrite(lambda body: {**body, "meta": {**body["meta"], "totalRecords": str(total)}})
@@ -94,14 +85,6 @@ def test_a_total_that_counts_something_else_is_logged_once(service, storage, cap
     assert readings(service) == 2
     (warning,) = [message for message in warnings(caplog) if "totalRecords" in message]
     assert f"30 distinct records were read, the service counted {total}" in warning
-
-
-def test_what_the_filter_leaves_out_is_counted(service, storage, caplog):
-    export(storage, created_before="2026-01-30T22:00:05Z")
-
-    assert len(ids(storage)["forms.jsonl"]) == 5
-    assert readings(service) == 1
-    assert not warnings(caplog)
 
 
 def test_a_listing_without_totals_is_read_once(service, storage):

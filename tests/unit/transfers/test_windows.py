@@ -8,8 +8,6 @@ import duckdb
 import psycopg2
 import pytest
 
-from fsm_provider.api import FsmError
-from fsm_provider.testing import faults
 from tests.distributed.backends import missing, postgresql
 from tests.pages import DOCS, blocks
 from tests.unit.transfers.test_exports import COLUMNS, export
@@ -111,52 +109,6 @@ def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, 
     service.update_form(form, updated=days[1], formName="third")
     dataset.export(DAY)
     assert dataset.latest("id", "formName")[0] == (form, "third"), "a window has no end"
-
-
-def test_a_window_without_a_form_is_read(service, dataset):
-    dataset.export(DAY)
-    assert dataset.latest() == []
-
-    form = service.add_form(updated=DAY + timedelta(days=1))
-    dataset.export(DAY + timedelta(days=1))
-    dataset.export(DAY + timedelta(days=30))
-
-    assert dataset.latest("id") == [(form["id"],)]
-
-
-def test_a_column_that_comes_later_is_null_in_earlier_windows(service, dataset):
-    early = service.add_form(updated=DAY)
-    dataset.export(DAY)
-    late = service.add_form(updated=DAY + LOOK_BACK + timedelta(days=1))
-    dataset.export(DAY + LOOK_BACK + timedelta(days=1), include_pdf_url=True)
-
-    assert dataset.latest("id", "formPDFURL") == [(early["id"], None), (late["id"], late["formPDFURL"])]
-
-
-def test_a_listing_that_fails_leaves_the_window_before_it(service, dataset):
-    form = service.add_form(updated=DAY)["id"]
-    dataset.export(DAY)
-    service.update_form(form, updated=DAY + timedelta(hours=1), formName="new")
-    service.fail("GET", "/forms", faults.Status(500))
-
-    with pytest.raises(FsmError, match="500"):
-        dataset.export(DAY)
-    assert dataset.latest("formName") == [("Gas Safety Record",)]
-
-    dataset.export(DAY)
-    assert dataset.latest("formName") == [("new",)]
-
-
-def test_odd_values_are_in_the_view(service, dataset):
-    service.add_form(updated=DAY, **ODD)
-
-    dataset.export(DAY)
-
-    ((name, user, kind, job, extra),) = dataset.latest(
-        "formName", "createdByUser", "createdByType", "jobDetails_jobID", "_extra"
-    )
-    assert (name, user, kind, job) == (ODD["formName"], None, "", 11)
-    assert json.loads(extra) == EXTRA
 
 
 # [START howto_copy_window]

@@ -1,4 +1,4 @@
-"""What is reported of reads and writes to Airflow's collector and to OpenLineage."""
+"""What is reported of reads and writes to Airflow's collector."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
 
-from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.storage.atomic_files import AtomicFiles
-from fsm_provider.storage.lineage import uri_for
+from fsm_provider.storage import AtomicFiles, uri_for
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.unit.state_store import context_for
 
@@ -73,37 +71,9 @@ def test_an_export_reports_its_file(service, connect, tmp_path, collector):
     assert uris(collected.outputs) == [f"file://{tmp_path}/a/forms.jsonl"]
 
 
-def test_the_hook_reports_too(service, connect, tmp_path, collector):
-    connect(service)
-
-    FsmHook().download_form_pdf(service.add_form(), tmp_path / "a.pdf")
-
-    collected = collector.collected_assets
-    assert uris(collected.inputs) == ["fsm://fsm_default/forms"]
-    assert uris(collected.outputs) == [f"file://{tmp_path}/a.pdf"]
-
-
 @pytest.mark.parametrize(
     ("url", "uri"),
     [("/srv/x", ON_DISK), (ON_DISK, ON_DISK), ("s3://bucket/x", "s3://bucket/x")],
 )
 def test_a_uri_has_a_scheme(url, uri):
     assert uri_for(ObjectStoragePath(url)) == uri
-
-
-@pytest.mark.parametrize(
-    ("destination", "folder"),
-    [("s3://aws_default@bucket/forms", ("s3://bucket", "forms")), ("/srv/forms", ("file", "/srv/forms"))],
-)
-def test_openlineage_learns_the_destination(destination, folder):
-    pytest.importorskip("airflow.providers.openlineage")
-    from airflow.providers.openlineage.extractors.base import DefaultExtractor
-
-    operator = FsmFormPdfsToObjectStorageOperator(
-        task_id="pdfs", fsm_conn_id="prod", forms=[], destination=destination
-    )
-
-    lineage = DefaultExtractor(operator).extract_on_complete(None)
-
-    assert [(one.namespace, one.name) for one in lineage.inputs] == [("fsm://prod", "forms")]
-    assert [(one.namespace, one.name) for one in lineage.outputs] == [folder]
