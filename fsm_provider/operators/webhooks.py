@@ -109,6 +109,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
         """Register it, and store its secret; return it without."""
+        from fsm_provider.plugins.webhooks.settings import HIDDEN
         from fsm_provider.writes.outcomes import NotCreatedError
 
         payload: WebhookCreate = write.payload
