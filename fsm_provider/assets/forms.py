@@ -86,7 +86,7 @@ def completed_forms(
     """
     from fsm_provider.api.forms import FormFilter, same_name
     from fsm_provider.api.validation import parse_count, parse_names, parse_text
-    from fsm_provider.polling.watch import Watch, question_from
+    from fsm_provider.polling.tracker import Watch, question_from
     from fsm_provider.storage.lineage import uri_for_records
     from fsm_provider.triggers.assets import FsmFormConfigurationTrigger, FsmFormEventTrigger
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
-from fsm_provider.polling.watch import QUESTION
+from fsm_provider.polling.tracker import QUESTION
 from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 

@@ -8,8 +8,7 @@ import pytest
 
 from fsm_provider.assets.forms import completed_forms
 from fsm_provider.polling import polls as polls_module
-from fsm_provider.polling.asset_events import CONFIGURATION
-from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import run_hurried
 from tests.unit.polling.watching import NAME

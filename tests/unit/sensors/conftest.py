@@ -90,7 +90,7 @@ async def outcome_from(deferral):
     finally:
         await events.aclose()
         for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
-            reading.join()
+            await asyncio.to_thread(reading.join)
     return deferral.method_name, {**(deferral.kwargs or {}), "event": json.loads(json.dumps(event.payload))}
 
 
