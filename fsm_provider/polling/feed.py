@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextvars import Context
 from heapq import nsmallest
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from fsm_provider.api.errors import (
@@ -29,7 +29,13 @@ from fsm_provider.polling.polls import (
     Time,
     list_completely,
 )
+from fsm_provider.polling.tracker import LOOK_BACK
 from fsm_provider.polling.waits import Wait
+
+if TYPE_CHECKING:
+    from fsm_provider.polling.watcher import Watcher
+
+    Member: TypeAlias = Wait | Watcher
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -38,52 +44,12 @@ MAX_OWN = 20
 GIVE_UP_AFTER = 900.0
 """Seconds after which an unreadable listing of changes is left to the catch-ups, and after which a common
 catch-up that failed is tried again."""
-LOOK_BACK = 3600.0
-"""Seconds that a listing of changes goes back behind the start of the one before."""
 LOG_EVERY = 600.0
 """Seconds between two lines of the log about the same failure."""
 SLICE = 2_000
 """Forms that are handed out before the loop gets its turn."""
 
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakKeyDictionary()
-
-
-class Member(Protocol):
-    """A wait or a watcher.
-
-    :ivar due: the loop's time of its next catch-up.
-    :ivar asked: that of its last.
-    :ivar failing_since: that of the first failure of its own questions in a row.
-    """
-
-    due: float
-    asked: float
-    failing_since: float | None
-
-    @property
-    def places(self) -> Sequence[Place]:
-        """Where its forms are."""
-
-    def questions(self) -> list[Query]:
-        """Return what its catch-up asks."""
-
-    def check_after(self, now: Time) -> float:
-        """Return the seconds until its next catch-up."""
-
-    def ingest(self, forms: Iterable[Form]) -> None:
-        """Take forms that may concern it."""
-
-    def polled(self, since: Time | None, started: Time) -> None:
-        """Note a complete poll of what was updated since a time."""
-
-    def caught_up(self, started: Time) -> None:
-        """Note that its last questions have complete answers."""
-
-    def moved(self) -> None:
-        """End: the connection leads to another service, and this feed is over."""
-
-    def fail(self, error: FsmError, since: float) -> None:
-        """Note a failure that is its own, or of the service; ``since`` by the loop's clock."""
 
 
 class _MovedError(Exception):

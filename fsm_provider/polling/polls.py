@@ -268,19 +268,15 @@ async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> 
         reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
         connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
+        text = (
+            f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
+            f"({type(error).__name__})"
+        )
         if otherwise is None:
-            raise connection_not_read(fsm_conn_id, error) from None
-        logger.warning("%s; polling goes on with what it was before", connection_not_read(fsm_conn_id, error))
+            raise FsmConnectionError(text) from None
+        logger.warning("%s; polling goes on with what it was before", text)
         return otherwise
     return settings_from(connection)
-
-
-def connection_not_read(fsm_conn_id: str, error: Exception) -> FsmConnectionError:
-    """Return the error of a connection that is undefined, or whose secrets backend is not reached."""
-    return FsmConnectionError(
-        f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
-        f"({type(error).__name__})"
-    )
 
 
 def list_once(
@@ -304,14 +300,6 @@ def list_once(
         forms += [_form_from(record, reference_for(record)) for record in matching]
         del page, matching  # what is alive at the next page counts as long-lived
     pages.log_mismatch()
-    if others:
-        warn_once(
-            logger,
-            ("filter", client.settings.service, *wanted.as_dict()),
-            "%s forms of the listing did not match the filter (%s) and were left out: the service ignores a "
-            "part of it",
-            *(others, wanted),
-        )
     total = None if others else pages.last_total
     return Listing(forms, requested if started is None else started, total, client.settings.service)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from heapq import nsmallest
 from itertools import product
 from typing import Any, TypedDict
 
@@ -122,8 +123,6 @@ class NewForms:
         self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
         self._unsaved: set[str] = set()
         self._in_event: dict[int, Form] = {}
-        self._order: list[Form] = []
-        self._is_ordered = True
 
     def begin(self, floor: Time, known: Iterable[str] = ()) -> None:
         """Begin with all that was updated from a time on; 0: with everything.
@@ -135,7 +134,6 @@ class NewForms:
         self._emitted = {key: {} for key in self._emitted}
         self._unsaved = set(known)
         self.pending, self._in_event = {}, {}
-        self._is_ordered = False
 
     @property
     def gap_since(self) -> Time | None:
@@ -150,14 +148,11 @@ class NewForms:
     def _bound(self, back: float) -> Time:
         return max((self.watermark or 0.0) - back, self.floor or 0.0)
 
-    # --- polls ---
-
     def ingest(self, forms: Iterable[Form], now: Time) -> None:
         """Add forms that were listed; those that are new are pending from now on.
 
         A version with an older time than an emitted one is that of a replica that lags.
         """
-        self._is_ordered = False
         for form in forms:
             if not self._wanted(form):
                 held = self.pending.get(form.id)
@@ -192,13 +187,10 @@ class NewForms:
         versions[form.version] = now if form.time is None else form.time
         self._unsaved.add(RECENT)
 
-    # --- events ---
-
     def next_event(self, max_forms: int) -> list[Form]:
         """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
         if not self._in_event:
-            order = self._oldest_last()
-            oldest = [order.pop() for _ in range(min(max_forms, len(order)))]
+            oldest = nsmallest(max_forms, self.pending.values(), key=lambda form: (form.time or 0.0, form.id))
             self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
         return list(self._in_event.values())
 
@@ -207,8 +199,6 @@ class NewForms:
         for form in self._in_event.values():
             self._remember(form, now)
         self._in_event = {}
-
-    # --- what is stored ---
 
     def to_store(self, now: Time) -> list[tuple[str, Any]]:
         """Return two or three entries, to be written in this order; then call :meth:`stored`."""
@@ -247,14 +237,6 @@ class NewForms:
             return None
         unconfirmed = (*self.pending.values(), *self._in_event.values())
         return min([self.watermark, *(form.time for form in unconfirmed if form.time is not None)])
-
-    def _oldest_last(self) -> list[Form]:
-        if not self._is_ordered:
-            self._order = sorted(
-                self.pending.values(), key=lambda form: (form.time or 0.0, form.id), reverse=True
-            )
-            self._is_ordered = True
-        return self._order
 
     def _remembered(self, chunk: Versions) -> Versions:
         """Return a chunk without versions so old that they would not be emitted again."""

@@ -142,6 +142,9 @@ class Deferral:
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
+    :ivar due: the loop's time of its next catch-up.
+    :ivar asked: that of its last.
+    :ivar failing_since: that of the first failure of its own questions in a row.
     :ivar woken: set once it is worth a poll on the worker.
     :ivar warn: logs a text.
     :ivar tolerance: seconds for which polls may fail.

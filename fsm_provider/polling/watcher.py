@@ -16,7 +16,7 @@ from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.asset_stores import AssetStore
-from fsm_provider.polling.feed import Feed, feed_of
+from fsm_provider.polling.feed import LOG_EVERY, Feed, feed_of
 from fsm_provider.polling.polls import Form, Query, Time, read_settings, time_of
 from fsm_provider.polling.tracker import (
     CHUNKS,
@@ -59,8 +59,6 @@ CHECK_EVERY = 15.0
 """Seconds between two looks at the configuration, and at who watches the asset."""
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
-LOG_EVERY = 600.0
-"""Seconds between two errors in the log while polls fail."""
 MAX_PAUSE = 30.0
 """Seconds, at most, between two attempts to read or to store."""
 
@@ -235,7 +233,8 @@ class Watcher:
         so the claim is written first, and read last.
         """
         await self._claim()
-        self._reset = reset_id(reset := await self._store.aget(self._prefix + RESET))
+        if reset := await self._store.aget(self._prefix + RESET):
+            self._reset = reset["id"]
         stored = await self._store.aget(self._prefix + WATERMARK)
         entries = {}
         if stored is not None:
@@ -243,7 +242,7 @@ class Watcher:
                 if (entry := await self._store.aget(self._prefix + key)) is not None:
                     entries[key] = entry
         await self._check_claim()
-        if reset is not None and (stored is None or stored["reset"] != self._reset):
+        if reset and (stored is None or stored["reset"] != self._reset):
             self.tracker.begin(reset["time"], entries)
         elif stored is not None:
             self.tracker.restore(stored, entries)
@@ -315,7 +314,8 @@ class Watcher:
                 raise ReplacedError
             await self._check_claim()
             await self._claim()
-            if reset_id(await self._store.aget(self._prefix + RESET)) not in (None, self._reset):
+            reset = await self._store.aget(self._prefix + RESET)
+            if reset and reset["id"] != self._reset:
                 raise ReplacedError
         except (ReplacedError, SupersededError):
             raise
@@ -381,7 +381,3 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
 
 def prefix_for(service: str) -> str:
     return f"fsm_forms/{digest_for(service, 12)}/"
-
-
-def reset_id(reset: dict[str, str] | None) -> str | None:
-    return None if reset is None else reset["id"]

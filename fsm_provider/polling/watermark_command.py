@@ -79,6 +79,7 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
+    from fsm_provider.polling.polls import time_of
     from fsm_provider.polling.tracker import WATERMARK
     from fsm_provider.polling.watcher import RESET, prefix_for
 
@@ -95,7 +96,8 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
             if options.command == "set":
                 await store.aset(prefix + RESET, {"id": uuid4().hex, "time": options.time.timestamp()})
             stored = await store.aget(prefix + WATERMARK) or {}
-            rows.append((asset.name, _shown(stored.get("watermark")), _shown(stored.get("floor"))))
+            times = [time_of(stored.get(key)) for key in ("watermark", "floor")]
+            rows.append((asset.name, *(format_time(time) if time else "-" for time in times)))
     return rows
 
 
@@ -142,10 +144,3 @@ class ServerAssetStore:
 
     async def aset(self, key: str, value: Any) -> None:
         self._backend.set(self._scope, key, json.dumps(value), session=self._session)
-
-
-def _shown(seconds: float | None) -> str:
-    from fsm_provider.polling.polls import time_of
-
-    time = time_of(seconds)
-    return format_time(time) if time else "-"

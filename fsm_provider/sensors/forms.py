@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import FormFilter, reference_to
@@ -46,10 +46,9 @@ FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     """Wait for newly completed forms on a property, a job, or the entire account.
 
-    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. Poke, reschedule
-    and deferrable mode poll on the worker, by one code, and so have the same result, timeout and errors. A
-    deferred sensor is woken when a poll may find enough
-    (:class:`~fsm_provider.triggers.forms.FsmFormTrigger`); ``exponential_backoff`` is for the other modes.
+    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. All modes poll
+    on the worker, and so have the same result, timeout and errors. A deferred sensor is woken when a poll may
+    find enough; ``exponential_backoff`` is for the other modes.
 
     :param job: the job, in place of ``job_id``: the output of the task that creates it, its record, or its
         identifier. The task that creates it becomes a dependency (templated).
@@ -138,7 +137,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def poll(self, context: Context) -> PokeReturnValue:
         """List the forms once."""
         from fsm_provider.api.models import Form
-        from fsm_provider.polling.polls import connection_not_read, list_once
+        from fsm_provider.polling.polls import list_once
         from fsm_provider.polling.waits import Deferral, Found
 
         wanted, criteria = self._asked(context)
@@ -146,12 +145,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._missing = Found(criteria, dict(self._before.known)).missing()
         elif "found" not in self._missing:
             self._missing = {**Found(criteria, {}).missing(), **self._missing}
-        try:
-            client = self.hook.client
-        except AirflowNotFoundException as error:
-            if not self._is_resumed:
-                raise
-            raise connection_not_read(self.fsm_conn_id, error) from None
+        client = self.hook.client
         as_reference = Form.as_json if self.xcom == "full" else reference_to
         if self._before is None and self.deferrable:
             since = self.since.isoformat() if isinstance(self.since, datetime) else self.since
@@ -205,12 +199,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if next_method == "execute_complete":
                 return self.execute_complete(context, (next_kwargs or {}).get("event"))
             return super().resume_execution(next_method, next_kwargs, context)
-        # The trigger, if it runs, ends before.
-        limit = self.execution_timeout
-        if limit is None or limit.total_seconds() > self.timeout:
-            self._hint = "no triggerer has polled until then: does one run (airflow triggerer)?"
-        else:
-            self._hint = f"its execution_timeout is {limit}"
+        self._hint = (  # the trigger, if it runs, ends before
+            "no triggerer has polled until then: does one run (airflow triggerer)? Or is its "
+            "execution_timeout over?"
+        )
         self._began, self._deadline = time.time() - self.timeout, time.time()
         return self._resume(context)
 

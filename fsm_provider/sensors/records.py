@@ -51,7 +51,6 @@ class FsmRecordSensor(FsmBaseSensor):
     :param minimum_records: number of records, at least 1 (templated).
     :param fields: the fields to return of each record that counts, None if it lacks one. The first one
         identifies a record, so each record has to have it, as an integer or text (templated).
-    :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
 
     For other arguments see Airflow's ``BaseSensorOperator``.
@@ -65,7 +64,6 @@ class FsmRecordSensor(FsmBaseSensor):
         "query_params": _parse_query,
         "minimum_records": parse_count,
         "fields": _parse_fields,
-        "max_pages": parse_count,
     }
 
     def __init__(
@@ -77,7 +75,6 @@ class FsmRecordSensor(FsmBaseSensor):
         single: bool = False,
         minimum_records: int | str = 1,
         fields: str | list[str] | tuple[str, ...] = ("id",),
-        max_pages: int = 10_000,
         failure_tolerance: timedelta | float = 600.0,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
@@ -89,7 +86,6 @@ class FsmRecordSensor(FsmBaseSensor):
         self.single = single
         self.minimum_records = minimum_records
         self.fields = fields
-        self.max_pages = max_pages
         with bad_arguments_are_refused():
             if not callable(predicate):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
@@ -116,7 +112,7 @@ class FsmRecordSensor(FsmBaseSensor):
         records = (
             iter([self.hook.request("GET", self.path, query)])
             if self.single
-            else self.hook.paginate(self.path, query, max_pages=self.max_pages)
+            else self.hook.paginate(self.path, query)
         )
         seen: set[str] = set()
         counted: dict[str, dict[str, Any]] = {}

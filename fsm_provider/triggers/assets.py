@@ -39,9 +39,8 @@ class FsmFormEventTrigger(BaseEventTrigger):
     and Airflow restarts it, with its ID and in the same process, once the event is in the database. If the
     restart never comes, or comes elsewhere, the event is emitted again.
 
-    What to poll for, and how often, comes from an :class:`FsmFormConfigurationTrigger` through the asset's
-    state. As arguments of this trigger they would identify it: Airflow would replace it whenever two DAGs
-    disagree about the asset, and leave the asset without a watcher in between.
+    What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
+    replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
 
     :param asset_name: the asset whose state holds the configuration and the watermark.
     :param fsm_conn_id: its connection, which names the database of that state before Airflow 3.3.
@@ -53,7 +52,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
         self.fsm_conn_id = fsm_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
+        """Return the class path and the arguments."""
         return _class_path(self), {"asset_name": self.asset_name, "fsm_conn_id": self.fsm_conn_id}
 
     def shared_stream_key(self) -> str:
@@ -65,7 +64,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
-        """Create the producer, which polls for the events and notes which of them are stored."""
+        """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
@@ -76,7 +75,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
             yield TriggerEvent(event)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Emit one event; only Airflow before 3.3 calls this."""
+        """Emit one event, before Airflow 3.3."""
         from fsm_provider.polling.asset_stores import SqlAssetStore
         from fsm_provider.polling.watcher import AssetEvents
 
@@ -137,7 +136,7 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
         self.watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
+        """Return the class path and the arguments."""
         return _class_path(self), {"watch": self.watch}
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:

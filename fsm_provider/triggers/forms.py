@@ -69,7 +69,7 @@ class FsmFormTrigger(BaseTrigger):
         self.wait = wait
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
+        """Return the class path and the arguments."""
         kind = type(self)
         names = signature(kind).parameters
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}

@@ -21,7 +21,7 @@ from fsm_provider.api.forms import format_time
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.sensors.conftest import MODES, START, Run
+from tests.unit.sensors.conftest import MODES, SHORT, START, Run
 from tests.unit.state_store import MemoryStateStore, TaskInstance
 
 
@@ -332,14 +332,6 @@ def test_poll_failures_are_tolerated(service, mode, soon, fault):
     assert len(service.requests) > 3
 
 
-@pytest.mark.parametrize("mode", ["poke", "deferred"])
-def test_a_failure_of_the_first_poll_is_tolerated(service, mode):
-    service.fail("GET", "/forms", faults.Status(503))
-    service.add_form(job_id=11, id=900)
-
-    assert Run(mode)(job_id=11, xcom="ids") == [900]
-
-
 def test_in_reschedule_mode_a_failed_poll_is_airflows_retry(service):
     service.fail("GET", "/forms", faults.Status(503))
 
@@ -360,7 +352,8 @@ def test_the_tolerance_is_for_failures_in_a_row_not_for_all_together(service, mo
     soon(service.fail, "GET", "/forms", faults.Status(503), polls=3)
     soon(service.add_form, polls=4, job_id=11, id=900)
 
-    assert Run(mode)(job_id=11, failure_tolerance=1.8, xcom="ids") == [900]
+    tolerance = 1.8 if mode == "deferred" else 1.8 * SHORT
+    assert Run(mode)(job_id=11, failure_tolerance=tolerance, xcom="ids") == [900]
 
 
 def test_the_tolerance_ends_also_where_only_the_worker_does_not_reach_the_service(
@@ -425,13 +418,6 @@ def test_an_unreachable_secrets_backend_is_tolerated(service, connect, deferred_
     soon(lose)
 
     assert deferred_run(job_id=11, xcom="ids", timeout=300) == [900]
-
-
-def test_a_secrets_backend_that_stays_unreachable_fails_the_task(deferred_run, service, soon, monkeypatch):
-    soon(monkeypatch.delenv, "AIRFLOW_CONN_FSM_DEFAULT")
-
-    with pytest.raises(FsmConnectionError, match="'fsm_default': is not defined, or what it is stored in"):
-        deferred_run(job_id=11, failure_tolerance=2)
 
 
 def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, monkeypatch):
