@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -15,17 +14,25 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.forms import FormFilter, FormReference, parse_reference_time, same_name
+from fsm_provider.api.validation import (
+    parse_count,
+    parse_identifier,
+    parse_names,
+    parse_params,
+    parse_text,
+    parse_time,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
-
-    from fsm_provider.api.forms import FormReference
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
-MAX_LATE = timedelta(days=366)
+LONGEST = timedelta(days=366).total_seconds()
 NEEDS_3_0 = (
     "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
     "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
@@ -58,12 +65,9 @@ def completed_forms(
     Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
 
     A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
-    tasks get by :func:`forms_from_events`. Every form is emitted, even if a triggerer dies or the DAG is
-    paused for a while; a second time only if its watcher ends after an event is stored and before that is
-    recorded. What was updated before the asset began is history, whatever arguments change.
-
-    Define an asset once, in a module that its DAGs import. Where two DAGs define it with different arguments,
-    both get the events of one definition, and :func:`forms_from_events` logs an error that names both.
+    tasks get by :func:`forms_from_events`. Every form is emitted; a second time only if a triggerer ends
+    before an event that is stored is recorded. What was updated before the asset began is history. Define an
+    asset once, in a module that its DAGs import.
 
     :param name: the asset's name; its URI is ``fsm://<connection>/forms/<name>``.
     :param fsm_conn_id: the Airflow connection.
@@ -84,9 +88,7 @@ def completed_forms(
     :raises FsmInputError: naming the argument that is invalid.
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
-    from fsm_provider.api.forms import FormFilter, same_name
-    from fsm_provider.api.validation import parse_count, parse_names, parse_text
-    from fsm_provider.polling.watch import Watch, question_from
+    from fsm_provider.polling.tracker import Watch, question_from
     from fsm_provider.storage import uri_for_records
     from fsm_provider.triggers.assets import FsmFormConfigurationTrigger, FsmFormEventTrigger
 
@@ -109,11 +111,12 @@ def completed_forms(
         property_ids=_identifiers("property_id", property_id),
         job_ids=_identifiers("job_id", job_id),
         form_names=list(map(same_name, parse_names("form_names", form_names or ()))),
-        query_params=_query_params(query_params),
+        # As the events of the asset have them.
+        query_params=json.loads(json.dumps(parse_params("query_params", query_params))) or None,
         poll_interval=_seconds("poll_interval", poll_interval, least=1),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
         start_from=_start(start_from),
-        late_by=_seconds("late_by", late_by, least=3600, most=MAX_LATE.total_seconds()),
+        late_by=_seconds("late_by", late_by, least=3600),
     )
     _defined.setdefault(name, []).append(question_from(watch))
     return Asset(
@@ -132,16 +135,12 @@ def completed_forms(
 def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[FormReference]:
     """Return the forms that started a run: those of all its events, each version of a form once.
 
-    A run takes the events of several polls if they came while it could not start, and a form may be in two
-    events if a triggerer died. Of one version, the last reference is returned. References of a form without
-    a readable ``lastUpdatedOnDateTime`` are one version if they are equal, even if the form's record has
-    changed between them: a task that reads the record gets the last. Events of other assets are ignored.
+    Of one version, the last reference is returned. References without a readable ``lastUpdatedOnDateTime``
+    are one version if they are equal. Events of other assets are ignored.
 
     :param triggering_asset_events: ``context["triggering_asset_events"]``.
     :return: references, in the order of their events; each names its connection, as ``fsm_conn_id``.
     """
-    from fsm_provider.api.forms import parse_reference_time
-
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
@@ -182,53 +181,26 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri
 
 
-def _seconds(name: str, value: timedelta | float, *, least: float, most: float = math.inf) -> float:
-    try:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise FsmInputError(f"{name}: should be a timedelta, or a number of seconds such as 60")
-    if seconds < least:
-        raise FsmInputError(f"{name}: {seconds:g} s is less than {least:g} s")
-    if seconds > most:
-        raise FsmInputError(f"{name}: {seconds:g} s is more than {most:g} s")
-    return seconds
-
-
-def _query_params(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return query parameters as JSON has them, as the events of the asset do."""
-    from fsm_provider.api.validation import parse_params
-
-    if given is None:
-        return None
-    try:
-        params: dict[str, Any] = json.loads(json.dumps(parse_params("query_params", given), allow_nan=False))
-    except (TypeError, ValueError) as error:
+def _seconds(name: str, value: timedelta | float, least: float) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, int | float) or not least <= seconds <= LONGEST:
         raise FsmInputError(
-            f"query_params: {error}: give text, numbers, booleans or lists of these"
-        ) from None
-    return params
+            f"{name}: should be a timedelta, or a number of seconds such as 60, from {least:g} to {LONGEST:g}"
+        )
+    return float(seconds)
 
 
 def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
     """Return the identifiers of a filter in one spelling, each once, sorted; empty: there is no filter."""
-    from fsm_provider.api.validation import parse_identifier, spelled
-
     if value is None:
         return []
-    given = list(value) if isinstance(value, list | tuple) else [value]
+    given = value if isinstance(value, list | tuple) else [value]
     if not given:
         raise FsmInputError(f"{name}: is an empty list, which no form matches")
     return sorted({spelled(parse_identifier(name, one)) for one in given})
 
 
 def _start(value: datetime | str) -> str:
-    from fsm_provider.api.validation import parse_time
-
     if value in ("now", "beginning"):
         return str(value)
-    try:
-        return parse_time("start_from", value).astimezone(UTC).isoformat()
-    except OverflowError:
-        raise FsmInputError(f"start_from: {value} is no time of a calendar in UTC") from None
+    return parse_time("start_from", value).astimezone(UTC).isoformat()

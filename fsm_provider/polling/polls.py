@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from fsm_provider.api.errors import (
-    FsmConnectionError,
-    FsmError,
-    FsmRateLimitedError,
-    FsmResponseError,
-    FsmUnauthorisedError,
-)
+from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import (
     FormFilter,
     FormFilters,
     FormReference,
     job_id_from,
+    reference_to,
     same_name,
     seconds_of,
 )
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.threads import run_in_thread
 from fsm_provider.state.task import digest_for
 
 if TYPE_CHECKING:
@@ -40,12 +37,15 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 Time = float
+Place = tuple[str, str]
+"""Where forms are: ``job``, ``property`` or ``name`` and its value; ``any``."""
 MAX_READINGS = 3
 """Of one listing, whose totals show that records slipped between its pages."""
 READ_CONNECTION_EVERY = 900.0
 """Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
 EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 MAX_CLOCK_SKEW = 300.0
+_URL = re.compile(r'"https?://[^"]*"')
 
 
 class Form(NamedTuple):
@@ -159,51 +159,35 @@ class Source:
 ListForms = Callable[[Query], Awaitable[Listing]]
 
 
-def concerns_service(error: FsmError) -> bool:
-    """Return whether no other question would be answered: not reached, 401 or 429."""
-    return isinstance(error, FsmConnectionError | FsmUnauthorisedError | FsmRateLimitedError)
+async def list_completely(list_forms: ListForms, query: Query) -> Listing:
+    """Return a listing, of several readings if records slipped between its pages.
 
+    It is complete if its total is that of its records, or if another reading adds nothing that is older.
 
-class Reader:
-    """Lists completely: reads again what shifted while it was read.
-
-    :param list_forms: lists once; raises ``FsmError``.
+    :param list_forms: lists once.
+    :raises FsmError: if it fails.
     """
-
-    def __init__(self, list_forms: ListForms) -> None:
-        self._list_forms = list_forms
-        self._false_alarms = 0
-
-    async def read(self, query: Query) -> Listing:
-        """Return a listing, of several readings if need be.
-
-        It is complete if its total is that of its records, or if another reading adds nothing that is older.
-        After three listings in which only the totals were wrong they are not believed any more.
-
-        :raises FsmError: if it fails.
-        """
-        first = listing = await self._list_forms(query)
-        forms = {form.id: form for form in first.forms}
-        for _ in range(MAX_READINGS - 1):
-            count = len({form.id for form in listing.forms})
-            if listing.total is None or count >= listing.total or self._false_alarms >= MAX_READINGS:
-                return replace(first, forms=list(forms.values()))
-            listing = await self._list_forms(query)
-            added = [form for form in listing.forms if form.id not in forms]
-            is_older = any(form.time is None or form.time < first.started for form in added)
-            forms |= {form.id: form for form in listing.forms}
-            if not is_older:
-                self._false_alarms += 1
-                return replace(first, forms=list(forms.values()))
-            self._false_alarms = 0
+    first = listing = await list_forms(query)
+    forms = {form.id: form for form in first.forms}
+    for _ in range(MAX_READINGS - 1):
+        count = len({form.id for form in listing.forms})
+        if listing.total is None or count >= listing.total:
+            break
+        listing = await list_forms(query)
+        added = [form for form in listing.forms if form.id not in forms]
+        forms |= {form.id: form for form in listing.forms}
+        if not any(form.time is None or form.time < first.started for form in added):
+            break
+    else:
         return replace(first, forms=list(forms.values()), is_complete=False)
+    return replace(first, forms=list(forms.values()))
 
 
 class Lister:
-    """Lists the forms of a source in a thread, each time with the retries of the client.
+    """Lists the forms of a source, each time with the retries of the client.
 
-    A listing that fails, fails as a whole. The connection is read again where a token is refused, where the
-    service is not reached, and from time to time; then the listing may be of another service.
+    The connection is read again where a token is refused, where the service is not reached, and from time to
+    time; then the listing may be of another service.
     """
 
     def __init__(self, source: Source) -> None:
@@ -226,24 +210,10 @@ class Lister:
             created_since=time_of(query.created_since),
             updated_since=time_of(query.updated_since),
         )
-        refused: FsmUnauthorisedError | None = None
-        while True:
-            client = await self._connected(refused)
-            try:
-                return await run_in_thread(self._source.fsm_conn_id, list_once, client, wanted, self._params)
-            except FsmUnauthorisedError as error:
-                self.close()
-                if refused is not None:
-                    raise
-                refused = error
-            except FsmConnectionError:
-                self.close()
-                raise
-            except FsmError:
-                raise
-            except Exception as error:
-                logger.exception("A listing of forms of '%s' failed", self._source.fsm_conn_id)
-                raise FsmResponseError(f"a listing of forms failed: {type(error).__name__}") from None
+        try:
+            return await self._list(wanted)
+        except FsmUnauthorisedError:  # the token may have changed
+            return await self._list(wanted)
 
     def close(self) -> None:
         """Close the connections; the next listing reads the Airflow connection again."""
@@ -251,21 +221,35 @@ class Lister:
         if client is not None:
             client.close()
 
-    async def _connected(self, refused: FsmUnauthorisedError | None) -> FsmClient:
+    async def _list(self, wanted: FormFilter) -> Listing:
+        """List in a daemon thread: a service that hangs fills no pool of Airflow's, and delays no exit."""
+        client, answer = await self._connected(), Future[Listing]()
+        answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
+
+        def run() -> None:
+            try:
+                answer.set_result(list_once(client, wanted, self._params))
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                answer.set_exception(error)
+
+        Thread(target=run, name=f"fsm {self._source.fsm_conn_id}", daemon=True).start()
+        try:
+            return await asyncio.wrap_future(answer)
+        except (FsmConnectionError, FsmUnauthorisedError):
+            self.close()
+            raise
+
+    async def _connected(self) -> FsmClient:
         from fsm_provider.api.client import FsmClient
 
-        now, before = asyncio.get_running_loop().time(), self._settings
-        if self._client is not None and now < self._reads_connection_at:
-            return self._client
-        settings = await read_settings(self._source.fsm_conn_id, otherwise=None if refused else before)
-        if refused is not None and before is not None and settings.token == before.token:
-            raise refused
-        if self._client is None or settings != before:
+        now, client = asyncio.get_running_loop().time(), self._client
+        if client is None or now >= self._reads_connection_at:
             self.close()
+            self._settings = await read_settings(self._source.fsm_conn_id, otherwise=self._settings)
             metrics = AirflowMetrics(connection=self._source.fsm_conn_id)
-            self._client, self._settings = FsmClient(settings, metrics=metrics), settings
-        self._reads_connection_at = now + READ_CONNECTION_EVERY
-        return self._client
+            self._client = client = FsmClient(self._settings, metrics=metrics)
+            self._reads_connection_at = now + READ_CONNECTION_EVERY
+        return client
 
 
 async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> Settings:
@@ -284,34 +268,27 @@ async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> 
         reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
         connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
+        text = (
+            f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
+            f"({type(error).__name__})"
+        )
         if otherwise is None:
-            raise connection_not_read(fsm_conn_id, error) from None
-        logger.warning("%s; polling goes on with what it was before", connection_not_read(fsm_conn_id, error))
+            raise FsmConnectionError(text) from None
+        logger.warning("%s; polling goes on with what it was before", text)
         return otherwise
     return settings_from(connection)
-
-
-def connection_not_read(fsm_conn_id: str, error: Exception) -> FsmConnectionError:
-    """Return the error of a connection that is undefined, or whose secrets backend is not reached."""
-    return FsmConnectionError(
-        f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
-        f"({type(error).__name__})"
-    )
 
 
 def list_once(
     client: FsmClient,
     wanted: FormFilter,
     params: Mapping[str, Any] | None,
-    reference_for: Callable[[FormRecord], FormReference] | None = None,
+    reference_for: Callable[[FormRecord], FormReference] = reference_to,
 ) -> Listing:
     """List the forms that match a filter; each is also checked here.
 
-    :param reference_for: default: the compact reference.
     :raises FsmError: if a page cannot be read.
     """
-    from fsm_provider.api.forms import reference_to
-
     pages, forms, others = client.form_pages(wanted, params), [], 0
     requested, began, started = time.time(), time.monotonic(), None
     for page in pages:
@@ -320,58 +297,35 @@ def list_once(
             started = _started(client, seconds_of(served), requested, duration)
         matching = [record for record in page.data if wanted.matches(record)]
         others += len(page.data) - len(matching)
-        forms += [_form_from(record, (reference_for or reference_to)(record)) for record in matching]
+        forms += [_form_from(record, reference_for(record)) for record in matching]
         del page, matching  # what is alive at the next page counts as long-lived
     pages.log_mismatch()
-    if others:
-        warn_once(
-            logger,
-            ("filter", client.settings.service, *wanted.as_dict()),
-            "%s forms of the listing did not match the filter (%s) and were left out: the service ignores a "
-            "part of it",
-            *(others, wanted),
-        )
     total = None if others else pages.last_total
     return Listing(forms, requested if started is None else started, total, client.settings.service)
 
 
 def _form_from(record: FormRecord, reference: FormReference) -> Form:
-    updated = seconds_of(record.last_updated_on_date_time)
+    updated, job_id = seconds_of(record.last_updated_on_date_time), job_id_from(record)
+    digest = ""
+    if updated is None:  # without URLs: a signed one differs at each listing
+        values = record.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"form_pdf_url", "links"}, warnings=False
+        )
+        digest = digest_for(_URL.sub('""', json.dumps(values, sort_keys=True)), 16)
     return Form(
         record.id,
         same_name(record.form_name),
         "" if record.property_id is None else spelled(record.property_id),
-        "" if (job_id := job_id_from(record)) is None else spelled(job_id),
+        "" if job_id is None else spelled(job_id),
         seconds_of(record.created_on_date_time),
         updated,
-        "" if updated is not None else _digest_for(record),
+        digest,
         reference,
     )
 
 
 def time_of(seconds: Time | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(min(max(seconds, 0.0), 2.5e11), UTC)
-
-
-def _digest_for(record: FormRecord) -> str:
-    """Return a digest of a record's content. URLs are left out: a signed one differs at each listing."""
-    values = record.model_dump(by_alias=True, exclude={"form_pdf_url", "links"}, warnings=False)
-    return digest_for(_content_from(values), 16)
-
-
-def _content_from(value: Any) -> Any:
-    match value:
-        case dict():
-            contents = {name: _content_from(one) for name, one in value.items()}
-            return {name: content for name, content in contents.items() if content is not None}
-        case list():
-            return [_content_from(one) for one in value]
-        case datetime():
-            return value.timestamp()
-        case str() if value.startswith(("https://", "http://")):
-            return None
-        case _:
-            return value
 
 
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:

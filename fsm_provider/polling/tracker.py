@@ -1,19 +1,23 @@
-"""Which completed forms are new to a watcher, across restarts. Nothing here does I/O."""
+"""What an asset watches for, and which forms are new to it, across restarts. Nothing here does I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from heapq import nsmallest
+from itertools import product
+from typing import Any, TypedDict
 
-from fsm_provider.polling.polls import Form, Query, Time
+from fsm_provider.api.forms import FORM_FILTERS, FormReference
+from fsm_provider.polling.polls import Form, Place, Query, Source, Time
 
-DAY = 86_400.0
-LOOK_BACK = 3_600.0
+QUESTION = ("fsm_conn_id", "filters", "property_ids", "job_ids", "form_names", "query_params")
+"""What decides which forms an asset has; the other keys say when and how often it is polled."""
+MAX_BASES = 20
+"""Places that an asset's own question asks for one by one; for more, it asks for all."""
+HOUR, DAY, WEEK = 3_600.0, 86_400.0, 7 * 86_400.0
+LOOK_BACK = HOUR
 """Seconds that a poll goes back behind the start of the one before it, also after a restart."""
-LATE_BY = 7 * DAY
-"""Seconds that a form may be late, unless the asset says otherwise: a reconciliation goes back so far."""
 MAX_RECENT = 1_000
 """Versions that are stored anew with each event; more are merged into the chunk of their period."""
 WATERMARK, RECENT = "watermark", "recent"
@@ -21,6 +25,80 @@ CHUNKS = tuple(f"emitted/{number}" for number in range(4))
 """Keys of the periods in which forms were emitted; the oldest is written over."""
 Versions = dict[str, dict[Time | str, Time]]
 """The time of each version that was emitted, by the form's identifier."""
+
+
+class Watch(TypedDict):
+    """The configuration of an asset's watcher: times in seconds, every value plain JSON.
+
+    :param filters: of :class:`~fsm_provider.api.forms.FormFilter`, without property and job.
+    :param property_ids: in the one spelling of identifiers, sorted; empty: any.
+    :param start_from: ``now``, ``beginning``, or a time in ISO 8601.
+    """
+
+    asset_name: str
+    fsm_conn_id: str
+    filters: dict[str, Any]
+    property_ids: list[str]
+    job_ids: list[str]
+    form_names: list[str]
+    query_params: dict[str, Any] | None
+    poll_interval: float
+    max_forms_per_event: int
+    start_from: str
+    late_by: float
+
+
+def is_wanted(watch: Watch, form: Form) -> bool:
+    return (
+        (not watch["property_ids"] or form.property_id in watch["property_ids"])
+        and (not watch["job_ids"] or form.job_id in watch["job_ids"])
+        and (not watch["form_names"] or form.name in watch["form_names"])
+    )
+
+
+def bases_of(watch: Watch) -> list[Query]:
+    any_place: list[str | None] = [None]
+    places = list(product(watch["property_ids"] or any_place, watch["job_ids"] or any_place))
+    return [Query(*place) for place in places] if len(places) <= MAX_BASES else [Query()]
+
+
+def places_of(watch: Watch) -> list[Place]:
+    for kind, values in (("job", watch["job_ids"]), ("property", watch["property_ids"])):
+        if values:
+            return [(kind, value) for value in values]
+    return [("name", name) for name in watch["form_names"]] or [("any", "")]
+
+
+def source_of(watch: Watch, service: str) -> Source:
+    filters: Any = {name: value for name, value in watch["filters"].items() if name in FORM_FILTERS}
+    return Source.of(watch["fsm_conn_id"], service, filters, watch["query_params"], watch["poll_interval"])
+
+
+def reconcile_every(watch: Watch) -> float:
+    """Return the seconds between two reconciliations: less if polls are frequent, more if they go far."""
+    usual = min(max(60 * watch["poll_interval"], 60.0), HOUR)
+    return max(usual * max(watch["late_by"] / WEEK, 1.0), watch["poll_interval"])
+
+
+def first_floor(watch: Watch) -> Time | None:
+    """Return where an asset begins that has nothing stored; None: at its first poll."""
+    match watch["start_from"]:
+        case "now":
+            return None
+        case "beginning":
+            return 0.0
+        case text:
+            return datetime.fromisoformat(text).timestamp()
+
+
+def question_from(watch: Watch) -> dict[str, Any]:
+    """Return the part of a configuration that decides which forms the asset has."""
+    given: dict[str, Any] = {**watch}
+    return {name: given[name] for name in QUESTION}
+
+
+def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
+    return {"asset_name": watch["asset_name"], "question": question_from(watch), "forms": references}
 
 
 class NewForms:
@@ -35,7 +113,7 @@ class NewForms:
     :ivar pending: new forms that were not emitted, by their identifier.
     """
 
-    def __init__(self, wanted: Callable[[Form], bool], late_by: float = LATE_BY) -> None:
+    def __init__(self, wanted: Callable[[Form], bool], late_by: float = WEEK) -> None:
         self._wanted, self._late_by = wanted, max(late_by, LOOK_BACK)
         self.floor: Time | None = None
         self.watermark: Time | None = None
@@ -45,9 +123,6 @@ class NewForms:
         self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
         self._unsaved: set[str] = set()
         self._in_event: dict[int, Form] = {}
-        self._order: list[Form] = []
-        self._is_ordered = True
-        self._older: dict[int, tuple[Time, Time]] = {}
 
     def begin(self, floor: Time, known: Iterable[str] = ()) -> None:
         """Begin with all that was updated from a time on; 0: with everything.
@@ -58,21 +133,12 @@ class NewForms:
         self._forgotten_before = floor
         self._emitted = {key: {} for key in self._emitted}
         self._unsaved = set(known)
-        self.pending, self._in_event, self._older = {}, {}, {}
-        self._is_ordered = False
+        self.pending, self._in_event = {}, {}
 
-    # --- questions ---
-
-    def questions(self, bases: Sequence[Query], *, reconciles: bool) -> list[Query]:
-        """Return what closes the gap, then what reconciles: the second's failure leaves no gap."""
-        if self.watermark is None:
-            return list(bases)
-        gap, oldest = self._bound(LOOK_BACK), self.oldest
-        asked = [replace(base, updated_since=gap) for base in bases]
-        if reconciles:
-            asked += [replace(base, updated_since=oldest) for base in bases if oldest != gap]
-            asked += [replace(base, created_since=oldest) for base in bases]
-        return asked
+    @property
+    def gap_since(self) -> Time | None:
+        """From when on what was updated closes the gap; None: all."""
+        return None if self.watermark is None else self._bound(LOOK_BACK)
 
     @property
     def oldest(self) -> Time:
@@ -82,15 +148,11 @@ class NewForms:
     def _bound(self, back: float) -> Time:
         return max((self.watermark or 0.0) - back, self.floor or 0.0)
 
-    # --- polls ---
-
-    def ingest(self, forms: Iterable[Form], now: Time, *, is_own: bool = False) -> None:
+    def ingest(self, forms: Iterable[Form], now: Time) -> None:
         """Add forms that were listed; those that are new are pending from now on.
 
-        A version with an older time than an emitted one is that of a replica that lags, unless catch-ups show
-        it, and no newer one, for longer than the look-back: then the clock of a phone is wrong.
+        A version with an older time than an emitted one is that of a replica that lags.
         """
-        self._is_ordered = False
         for form in forms:
             if not self._wanted(form):
                 held = self.pending.get(form.id)
@@ -102,19 +164,10 @@ class NewForms:
             if form.version in known:
                 if form.time is None:  # it is remembered for as long as it is listed
                     self._remember(form, now)
-                if form.updated == newest:
-                    self._older.pop(form.id, None)
             elif form.time is not None and form.time < (self.floor or 0.0):
                 continue
             elif newest is None or (form.updated is not None and form.updated > newest):
                 self.pending[form.id] = form
-            elif form.updated is not None and is_own:
-                version, since = self._older.get(form.id, (None, now))
-                if version != form.updated:
-                    self._older[form.id] = form.updated, now
-                elif now - since >= LOOK_BACK:
-                    del self._older[form.id]
-                    self.pending[form.id] = form
 
     def polled(self, since: Time | None, started: Time) -> None:
         """Move the watermark past a complete poll of what was updated since a time, if it leaves no gap."""
@@ -134,13 +187,10 @@ class NewForms:
         versions[form.version] = now if form.time is None else form.time
         self._unsaved.add(RECENT)
 
-    # --- events ---
-
     def next_event(self, max_forms: int) -> list[Form]:
         """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
         if not self._in_event:
-            order = self._oldest_last()
-            oldest = [order.pop() for _ in range(min(max_forms, len(order)))]
+            oldest = nsmallest(max_forms, self.pending.values(), key=lambda form: (form.time or 0.0, form.id))
             self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
         return list(self._in_event.values())
 
@@ -149,8 +199,6 @@ class NewForms:
         for form in self._in_event.values():
             self._remember(form, now)
         self._in_event = {}
-
-    # --- what is stored ---
 
     def to_store(self, now: Time) -> list[tuple[str, Any]]:
         """Return two or three entries, to be written in this order; then call :meth:`stored`."""
@@ -187,17 +235,8 @@ class NewForms:
         """
         if self.watermark is None:
             return None
-        pending = (form.time for form in reversed(self._oldest_last()) if form.time is not None)
-        in_event = (form.time for form in self._in_event.values() if form.time is not None)
-        return min([self.watermark, *islice(pending, 1), *in_event])
-
-    def _oldest_last(self) -> list[Form]:
-        if not self._is_ordered:
-            self._order = sorted(
-                self.pending.values(), key=lambda form: (form.time or 0.0, form.id), reverse=True
-            )
-            self._is_ordered = True
-        return self._order
+        unconfirmed = (*self.pending.values(), *self._in_event.values())
+        return min([self.watermark, *(form.time for form in unconfirmed if form.time is not None)])
 
     def _remembered(self, chunk: Versions) -> Versions:
         """Return a chunk without versions so old that they would not be emitted again."""

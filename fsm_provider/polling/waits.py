@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
-from unicodedata import normalize
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.forms import FormFilter, FormFilters
-from fsm_provider.polling.polls import Form, Query, Time
+from fsm_provider.api.forms import FormFilter
+from fsm_provider.polling.polls import Form, Place, Query, Time
 
 CHECK_EVERY = 900.0
 """Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain."""
@@ -37,18 +34,11 @@ class Criteria:
     minimum_forms: int = 1
     form_names: tuple[str, ...] = ()
 
-    @property
-    def total(self) -> int:
-        return max(self.minimum_forms, len(set(self.form_names)))
-
     def counts(self, name: str) -> bool:
         return not self.form_names or name in self.form_names
 
-    def missing(self, found: Collection[str]) -> list[str]:
-        return [name for name in dict.fromkeys(self.form_names) if name not in found]
-
     def are_met(self, found: Mapping[int, str]) -> bool:
-        return len(found) >= self.minimum_forms and not self.missing(found.values())
+        return len(found) >= self.minimum_forms and set(self.form_names) <= set(found.values())
 
     def describe(self, wanted: FormFilter) -> str:
         forms = "a form" if self.minimum_forms == 1 else f"{self.minimum_forms} forms"
@@ -61,42 +51,41 @@ class Criteria:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of the forms that are waited for.
+    """What there is of the forms that are waited for: names by identifier.
 
-    :ivar counted: the names of those that count, by id.
-    :ivar others: the names of those on the property or job that do not.
+    :ivar others: forms on the property or job that do not count.
     """
 
     criteria: Criteria
     counted: dict[int, str]
-    others: list[str] = field(default_factory=list)
+    others: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def among(cls, forms: Iterable[Form], criteria: Criteria, *, is_narrow: bool) -> Self:
         """Return what a listing has; ``is_narrow``: of one property or job."""
-        names = {form.id: form.name for form in forms}
-        counted = {key: name for key, name in names.items() if criteria.counts(name)}
-        others = [name for key, name in names.items() if key not in counted] if is_narrow else []
-        return cls(criteria, counted, others)
+        counted: dict[int, str] = {}
+        others: dict[int, str] = {}
+        for form in forms:
+            (counted if criteria.counts(form.name) else others)[form.id] = form.name
+        return cls(criteria, counted, others if is_narrow else {})
 
     @property
     def is_enough(self) -> bool:
         return self.criteria.are_met(self.counted)
 
     def missing(self) -> dict[str, Any]:
-        names = self.criteria.missing(self.counted.values())
-        return {"text": str(self), "form_names": names, "found": list(self.counted)}
-
-    def __str__(self) -> str:
-        text = f"{len(self.counted)} of {self.criteria.total} forms"
-        if missing := self.criteria.missing(self.counted.values()):
-            text += f": {listed(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-        if self.counted and self.criteria.form_names:
-            text += f"; there {'is' if len(self.counted) == 1 else 'are'} {_counted(self.counted.values())}"
-        if self.others:
-            number, names = len(self.others), _counted(self.others, missing)
-            text += f"; {number} other form{'s' if number > 1 else ''} since then: {names}"
-        return text
+        """Return the XCom that a timeout leaves."""
+        wanted, there = dict.fromkeys(self.criteria.form_names), self.counted.values()
+        names = [name for name in wanted if name not in there]
+        text = f"{len(there)} of {max(self.criteria.minimum_forms, len(wanted))} forms"
+        if names:
+            text += f": {listed(names)} {'is' if len(names) == 1 else 'are'} missing"
+        if there and wanted:
+            text += f"; there {'is' if len(there) == 1 else 'are'} {_counted(there)}"
+        if number := len(self.others):
+            others = _counted(self.others.values())
+            text += f"; {number} other form{'s' if number > 1 else ''} since then: {others}"
+        return {"text": text, "form_names": names, "found": list(self.counted)}
 
 
 def listed(names: Collection[str]) -> str:
@@ -104,22 +93,11 @@ def listed(names: Collection[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _counted(names: Collection[str], missing: Collection[str] = ()) -> str:
-    alike = {_skeleton(name): name for name in missing}
-    counts = Counter(_shown(name, alike.get(_skeleton(name))) for name in names)
+def _counted(names: Iterable[str]) -> str:
+    """Return how many there are of each name, as Python writes it if it cannot be printed as it is."""
+    counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
     by_count = sorted(counts, key=lambda name: (-counts[name], name))
     return listed([f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count])
-
-
-def _skeleton(name: str) -> str:
-    return " ".join(normalize("NFKC", name).casefold().split())
-
-
-def _shown(name: str, wanted: str | None = None) -> str:
-    """Return a name that can be printed as it is, else as Python writes it; so also one that looks wanted."""
-    if wanted is not None:
-        return f"{name!a} (not {wanted!a})"
-    return (name if name.isprintable() else repr(name)) or "(no name)"
 
 
 @dataclass(frozen=True)
@@ -159,27 +137,15 @@ class Deferral:
             self, service=service, polled_at=polled_at, known=known, in_vain=in_vain, failing_since=None
         )
 
-    def after_failure(self, failing_since: Time) -> Deferral:
-        """Return the next one, after a poll on the worker that failed."""
-        return replace(self, in_vain=self.in_vain + 1, failing_since=failing_since)
-
-    def ended(self, failed_for: float | None, *, has_polled: bool) -> Deferral:
-        """Return it as the trigger ends: after failures, or after it has waited for forms with success."""
-        if failed_for is not None:
-            since = time.time() - failed_for
-            return replace(self, failing_since=min(since, self.failing_since or since))
-        return replace(self, failing_since=None) if has_polled else self
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON values; the inverse is ``Deferral(**...)``."""
-        return asdict(self)
-
 
 @dataclass(eq=False, slots=True)
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
-    :ivar woken: set once it is over, that is worth a poll on the worker.
+    :ivar due: the loop's time of its next catch-up.
+    :ivar asked: that of its last.
+    :ivar failing_since: that of the first failure of its own questions in a row.
+    :ivar woken: set once it is worth a poll on the worker.
     :ivar warn: logs a text.
     :ivar tolerance: seconds for which polls may fail.
     :ivar found: what counts of all that it has heard of, by id.
@@ -196,12 +162,10 @@ class Wait:
     asked: float = 0.0
     failing_since: float | None = None
     failed_for: float | None = None
-    follows: bool = field(default=False, init=False)
-    is_over: bool = False
     _warned_of: float = -1.0
 
     @property
-    def places(self) -> list[tuple[str, str]]:
+    def places(self) -> list[Place]:
         if self.query.job_id is not None:
             return [("job", self.query.job_id)]
         if self.query.property_id is not None:
@@ -215,10 +179,9 @@ class Wait:
         bounds = [
             bound for bound in (self.query.created_since, self.query.updated_since) if bound is not None
         ]
-        age = now - min(bounds) if bounds else 0.0
-        return max(CHECK_EVERY, age / CHECKS_PER_AGE)
+        return max(CHECK_EVERY, (now - min(bounds, default=now)) / CHECKS_PER_AGE)
 
-    def ingest(self, forms: Iterable[Form], *, is_own: bool = False) -> None:
+    def ingest(self, forms: Iterable[Form]) -> None:
         """Count forms that are new or changed, and wake the sensor if all it knows of are enough."""
         for form in forms:
             if self.query.matches(form) and self.criteria.counts(form.name):
@@ -226,41 +189,24 @@ class Wait:
             else:
                 self.found.pop(form.id, None)
         if self.criteria.are_met(self.found):
-            self._wake()
+            self.woken.set()
 
-    def _wake(self) -> None:
-        self.is_over = True
-        self.woken.set()
+    def polled(self, since: Time | None, started: Time) -> None:
+        """Do nothing: only its forms count."""
 
-    def polled(self, query: Query, started: Time) -> None:
-        """Do nothing: it does not follow every poll."""
+    def caught_up(self, started: Time) -> None:
+        """Do nothing, likewise."""
 
-    def moved(self, service: str) -> None:
+    def moved(self) -> None:
         """Wake: the worker asks the other service."""
-        self._wake()
+        self.woken.set()
 
     def fail(self, error: FsmError, since: float) -> None:
         """Wake for an error that is permanent or not tolerated any longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
-            self._wake()
+            self.woken.set()
         elif since != self._warned_of:
             self._warned_of = since
             self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")
-
-    def progress(self, filters: FormFilters, began: Time, deadline: Time) -> str:
-        found = Found(self.criteria, self.found)
-        return progress(self.criteria.describe(FormFilter(**filters)), began, deadline, str(found))
-
-
-def progress(target: str, began: Time, deadline: Time, state: str) -> str:
-    return f"Still waiting for {target}, for {duration(began)} now until {shown_time(deadline)}; {state}"
-
-
-def duration(began: Time) -> timedelta:
-    return timedelta(seconds=round(time.time() - began))
-
-
-def shown_time(seconds: Time) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -5,22 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmError
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.feed import Feed
-from fsm_provider.polling.polls import Form, Query, Time, time_of
-from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK, NewForms
-from fsm_provider.polling.watch import Watch, bases_of, first_floor, is_wanted, places_of, reconcile_every
-from fsm_provider.state.assets import AssetStore
+from fsm_provider.polling.asset_stores import AssetStore
+from fsm_provider.polling.feed import LOG_EVERY, Feed, feed_of
+from fsm_provider.polling.polls import Form, Query, Time, read_settings, time_of
+from fsm_provider.polling.tracker import (
+    CHUNKS,
+    RECENT,
+    WATERMARK,
+    NewForms,
+    Watch,
+    bases_of,
+    event_for,
+    first_floor,
+    is_wanted,
+    places_of,
+    reconcile_every,
+    source_of,
+)
 from fsm_provider.state.task import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+ResultT = TypeVar("ResultT")
+
+CONFIGURATION = "fsm_forms/configuration"
+"""Key of what was announced last."""
 OWNER = "fsm_forms/owner"
 """Key of who watches the asset: an identifier, and a number that grows while it does."""
 RESET = "reset"
@@ -38,8 +57,10 @@ A DAG run takes the events up to the first for which the scheduler had not made 
 """
 CHECK_EVERY = 15.0
 """Seconds between two looks at the configuration, and at who watches the asset."""
-LOG_EVERY = 600.0
-"""Seconds between two errors in the log while polls fail."""
+SILENCE = 90.0
+"""Seconds after which the triggerer that watches the asset is taken for dead."""
+MAX_PAUSE = 30.0
+"""Seconds, at most, between two attempts to read or to store."""
 
 
 class ReplacedError(Exception):
@@ -50,63 +71,78 @@ class SupersededError(Exception):
     """Another triggerer watches the asset."""
 
 
-class Claim:
-    """Of this process on an asset: the last one to claim it watches it.
+class AssetEvents:
+    """Emits the events of an asset, one at a time: the next after the one before is stored.
 
-    :param beats: show that this one is alive, each time that it is checked.
+    It never ends by itself. Killed or cancelled at any time and begun anew, it still emits every form, and a
+    second time the forms of an event that was stored just before.
+
+    :param settles: seconds from :meth:`confirm` until an event counts as stored.
     """
 
-    def __init__(self, store: AssetStore, *, beats: bool) -> None:
-        self._store, self._beats = store, beats
-        self._owner, self._number = uuid4().hex, 0
+    def __init__(self, asset_name: str, store: AssetStore, settles: float = SETTLES) -> None:
+        self._name, self._store, self._settles = asset_name, store, settles
+        self._watcher: Watcher | None = None
 
-    async def take(self) -> None:
-        await self._store.aset(OWNER, [self._owner, self._number])
+    async def events(self) -> AsyncGenerator[dict[str, Any]]:
+        """Yield events of new forms; call :meth:`confirm` after each."""
+        while True:
+            watch = await self._configuration()
+            settings = await until_done(self._name, partial(read_settings, watch["fsm_conn_id"]))
+            self._watcher = watcher = Watcher(watch, settings.service, self._store, self._settles)
+            try:
+                await until_done(self._name, watcher.restore)
+                watcher.feed = feed_of(source_of(watch, settings.service))
+                watcher.feed.join(watcher)
+                try:
+                    async with aclosing(watcher.events()) as events:
+                        async for forms in events:
+                            yield event_for(watch, [form.reference for form in forms])
+                finally:
+                    watcher.feed.leave(watcher)
+            except ReplacedError:
+                logger.info("The asset '%s' begins anew from what is stored", self._name)
+            except SupersededError:
+                logger.warning("Another triggerer watches the asset '%s': this one waits", self._name)
+                await self._until_free()
 
-    async def check(self) -> None:
-        """Make sure that this process owns the asset.
+    def confirm(self, *, is_stored: bool = True) -> None:
+        if self._watcher:
+            self._watcher.confirm(is_stored=is_stored)
 
-        :raises SupersededError: if it does not.
-        """
-        if not (owner := await self._store.aget(OWNER)) or owner[0] != self._owner:
-            raise SupersededError
-        if self._beats:
-            self._number += 1
-            await self.take()
+    async def _configuration(self) -> Watch:
+        waited = 0
+        while not (found := await until_done(self._name, partial(self._store.aget, CONFIGURATION))):
+            waited += 1
+            if waited % 60 == 0:
+                logger.error(
+                    "The asset '%s' has no configuration yet, so no form is emitted. If two DAGs define it "
+                    "with different arguments, Airflow removes the triggers of both: import the asset from "
+                    "one module, or give one of them another name",
+                    self._name,
+                )
+            await asyncio.sleep(1.0)
+        return cast(Watch, found)
 
-    async def until_free(self, silence: float) -> None:
-        """Wait until the owner has been silent for some seconds, or does not beat at all."""
+    async def _until_free(self) -> None:
         clock = asyncio.get_running_loop().time
         seen, since = None, clock()
-        while clock() - since < silence:
-            with suppress(Exception):  # away, so that its age is not known
-                if (owner := await self._store.aget(OWNER)) != seen:
-                    seen, since = owner, clock()
+        while clock() - since < SILENCE:
+            if (owner := await until_done(self._name, partial(self._store.aget, OWNER))) != seen:
+                seen, since = owner, clock()
             await asyncio.sleep(CHECK_EVERY)
 
 
 class Watcher:
-    """Emits the new forms of one asset of one service.
+    """Emits the new forms of one asset of one service, while no other triggerer claims the asset.
 
     :param service: base URL and account; what is stored is stored for it.
-    :param claim: on the asset.
-    :param check: raises :class:`ReplacedError` once the configuration is another one.
     :param settles: seconds from :meth:`confirm` until an event counts as stored.
     """
 
-    follows = True
-
-    def __init__(
-        self,
-        watch: Watch,
-        service: str,
-        store: AssetStore,
-        claim: Claim,
-        check: Callable[[], Awaitable[None]],
-        settles: float = SETTLES,
-    ) -> None:
-        self.watch, self._store, self._claim, self._check_configuration = watch, store, claim, check
-        self._settles = settles
+    def __init__(self, watch: Watch, service: str, store: AssetStore, settles: float) -> None:
+        self.watch, self._store, self._settles = watch, store, settles
+        self._owner, self._beat = uuid4().hex, 0
         self._prefix = prefix_for(service)
         self._bases, self.places = bases_of(watch), places_of(watch)
         self.tracker = NewForms(partial(is_wanted, watch), watch["late_by"])
@@ -116,8 +152,8 @@ class Watcher:
         self._clock = asyncio.get_running_loop().time
         self._polled_at, self._logged_at, self._failures = self._clock(), float("-inf"), 0
         self._reconciled_at = self._saved_at = float("-inf")
-        self._answered: dict[Query, Time] = {}
-        self._has_begun, self._has_moved = False, False
+        self._asked_since: Time | None = None
+        self._reconciles = self._has_begun = self._has_moved = False
         self._reset: str | None = None
         self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=watch["asset_name"])
@@ -125,23 +161,28 @@ class Watcher:
     # --- as a member of the feed ---
 
     def questions(self) -> list[Query]:
-        self._answered = {}
-        if not self._has_begun:
-            return [Query(one.property_id, one.job_id, updated_since=self.feed.time()) for one in self._bases]
-        is_due = self._clock() - self._reconciled_at >= reconcile_every(self.watch)
-        return self.tracker.questions(self._bases, reconciles=is_due)
+        """Ask what closes the gap; only then reconcile, whose failure leaves none."""
+        self._reconciles = self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
+        bounds: list[dict[str, Any]]
+        if self._reconciles:
+            oldest = self.tracker.oldest
+            bounds = [{"updated_since": oldest}, {"created_since": oldest}]
+        else:
+            self._asked_since = self.tracker.gap_since if self._has_begun else self.feed.time()
+            bounds = [{"updated_since": self._asked_since}] if self._asked_since else [{}]
+        return [replace(base, **bound) for bound in bounds for base in self._bases]
 
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
             return 0.0
         return max(self._reconciled_at + reconcile_every(self.watch) - self._clock(), 0.0)
 
-    def ingest(self, forms: Iterable[Form], *, is_own: bool = False) -> None:
+    def ingest(self, forms: Iterable[Form]) -> None:
         """Take forms; before the floor is stored none are looked at, a catch-up brings them."""
         if self._has_begun:
-            self.tracker.ingest(forms, self.feed.time(), is_own=is_own)
+            self.tracker.ingest(forms, self.feed.time())
 
-    def polled(self, query: Query, started: Time) -> None:
+    def polled(self, since: Time | None, started: Time) -> None:
         """Note a complete poll. The service's time of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
         if self._failures and self.failing_since is None:
@@ -149,23 +190,19 @@ class Watcher:
             self._failures, self._logged_at = 0, float("-inf")
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
-        if not self._has_begun:
-            if self.tracker.floor is None:
-                self.tracker.begin(started)
-            return
-        self._answered[query] = started
-        bound = {"created_since": query.created_since, "updated_since": query.updated_since}
-        is_common = query.property_id is None and query.job_id is None
-        asked = [Query(one.property_id, one.job_id, **bound) for one in self._bases]
-        if not is_common and not all(one in self._answered for one in asked):
-            return
-        if query.created_since is None:
-            earliest = started if is_common else min(self._answered[one] for one in asked)
-            self.tracker.polled(query.updated_since, earliest)
-        if (query.created_since or 0.0) <= self.tracker.oldest and not query.updated_since:
-            self._reconciled_at = self._clock()
+        if self._has_begun:
+            self.tracker.polled(since, started)
+        elif self.tracker.floor is None:
+            self.tracker.begin(started)
 
-    def moved(self, service: str) -> None:
+    def caught_up(self, started: Time) -> None:
+        if self._reconciles:
+            self._reconciled_at = self._clock()
+            self._wake.set()
+        else:
+            self.polled(self._asked_since, started)
+
+    def moved(self) -> None:
         self._has_moved = True
         self._wake.set()
 
@@ -181,45 +218,37 @@ class Watcher:
             level = logging.ERROR if error.permanent else logging.WARNING
             logger.log(level, "Polling for the asset '%s' failed, and goes on: %s", name, error)
             return
-        failing = timedelta(seconds=round(now - since))
-        if not self.tracker.has_gap and self._polled_at >= self.asked:
-            logger.error(
-                "Late forms of the asset '%s' are not found: polls that go back %s have failed for %s: %s",
-                *(name, timedelta(seconds=self.watch["late_by"]), failing, error),
-            )
-            return
         logger.error(
             "Forms of the asset '%s' may be missing, as polls have failed for %s: %s. They are asked for "
             "again from %s; `python -m fsm_provider watermark set %s` makes it begin later",
-            *(name, failing, error, time_of(self.tracker.watermark), name),
+            *(name, timedelta(seconds=round(now - since)), error, time_of(self.tracker.watermark), name),
         )
 
     # --- as a trigger ---
 
     async def restore(self) -> None:
-        """Own the asset, and read what is stored.
+        """Claim the asset, and read what is stored.
 
         For an inactive asset of Airflow 3.3 a read returns None as if nothing were stored, but a write fails:
         so the claim is written first, and read last.
         """
-        await self._claim.take()
-        self._reset = reset_id(reset := await self._store.aget(self._prefix + RESET))
+        await self._claim()
+        if reset := await self._store.aget(self._prefix + RESET):
+            self._reset = reset["id"]
         stored = await self._store.aget(self._prefix + WATERMARK)
         entries = {}
         if stored is not None:
             for key in (RECENT, *CHUNKS):
                 if (entry := await self._store.aget(self._prefix + key)) is not None:
                     entries[key] = entry
-        await self._claim.check()
-        if reset is not None and (stored is None or stored["reset"] != self._reset):
+        await self._check_claim()
+        if reset and (stored is None or stored["reset"] != self._reset):
             self.tracker.begin(reset["time"], entries)
         elif stored is not None:
             self.tracker.restore(stored, entries)
             self._has_begun = True
         elif (floor := first_floor(self.watch)) is not None:
             self.tracker.begin(floor)
-        if self.tracker.floor is not None and not self._has_begun:
-            await self._write()
 
     async def events(self) -> AsyncGenerator[list[Form]]:
         """Yield the forms of each event, the next after :meth:`confirm`.
@@ -241,37 +270,38 @@ class Watcher:
                 yield forms
                 await self._confirmed.wait()
                 await asyncio.sleep(self._settles)
-                await self._note(len(forms))
-                await self._until(EVENT_INTERVAL - self._settles if self.tracker.pending else 0.0)
+                if self._is_stored:
+                    self.tracker.confirm(self.feed.time())
+                    self._metrics.incr("watcher.forms", len(forms))
+                    await self._save()
+                if self.tracker.pending:
+                    await asyncio.sleep(EVENT_INTERVAL - self._settles)
             elif self._has_begun and self._clock() - self._saved_at >= reconcile_every(self.watch):
                 await self._save()
             else:
-                await self._until(check_at - self._clock())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(check_at - self._clock()):
+                        await self._wake.wait()
+                self._wake.clear()
 
     def confirm(self, *, is_stored: bool = True) -> None:
+        if not is_stored:
+            logger.warning(
+                "New forms of the asset '%s' could not be stored; they are emitted again",
+                self.watch["asset_name"],
+            )
         self._is_stored = is_stored
         self._confirmed.set()
 
-    async def _note(self, number: int) -> None:
-        if not self._is_stored:
-            logger.warning(
-                "%s new forms of the asset '%s' could not be stored; they are emitted again",
-                *(number, self.watch["asset_name"]),
-            )
-            return
-        self.tracker.confirm(self.feed.time())
-        self._metrics.incr("watcher.forms", number)
-        await self._save()
+    async def _claim(self) -> None:
+        """Claim the asset, and show that this process is alive: the last one to claim it watches it."""
+        self._beat += 1
+        await self._store.aset(OWNER, [self._owner, self._beat])
 
-    async def _until(self, seconds: float) -> None:
-        """Wait, but while nothing is pending only until the next poll."""
-        if self.tracker.pending:
-            await asyncio.sleep(seconds)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        self._wake.clear()
+    async def _check_claim(self) -> None:
+        owner = await self._store.aget(OWNER)
+        if owner is None or owner[0] != self._owner:
+            raise SupersededError
 
     async def _check(self) -> None:
         """Measure, and make sure that the watcher is to go on."""
@@ -280,16 +310,17 @@ class Watcher:
         self._metrics.gauge("watcher.failures", self._failures)
         self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
         try:
-            await self._check_configuration()
-            await self._claim.check()
+            if await self._store.aget(CONFIGURATION) not in (None, self.watch):
+                raise ReplacedError
+            await self._check_claim()
+            await self._claim()
             reset = await self._store.aget(self._prefix + RESET)
+            if reset and reset["id"] != self._reset:
+                raise ReplacedError
         except (ReplacedError, SupersededError):
             raise
         except Exception:
             logger.exception("The state of the asset '%s' could not be read", self.watch["asset_name"])
-        else:
-            if reset is not None and reset_id(reset) != self._reset:
-                raise ReplacedError
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does.
@@ -297,8 +328,10 @@ class Watcher:
         :raises SupersededError: if another triggerer watches the asset.
         """
         try:
-            await self._claim.check()
-            await self._write()
+            await self._check_claim()
+            for key, entry in self.tracker.to_store(self.feed.time()):
+                value = {**entry, "reset": self._reset} if key == WATERMARK else entry
+                await self._store.aset(self._prefix + key, value)
         except SupersededError:
             raise
         except Exception:
@@ -309,21 +342,42 @@ class Watcher:
             )
             self._saved_at = float("-inf")
             await asyncio.sleep(CHECK_EVERY)
-
-    async def _write(self) -> None:
-        now = self.feed.time() if hasattr(self, "feed") else self.tracker.floor or 0.0
-        for key, entry in self.tracker.to_store(now):
-            value = {**entry, "reset": self._reset} if key == WATERMARK else entry
-            await self._store.aset(self._prefix + key, value)
+            return
         self.tracker.stored()
         self._saved_at = self._clock()
         if not self._has_begun:
             self._has_begun, self.due = True, self._clock()
 
 
+async def announce(watch: Watch, store: AssetStore) -> None:
+    """Store the configuration that the asset's watcher is to use from now on."""
+    await until_done(watch["asset_name"], partial(store.aset, CONFIGURATION, watch))
+
+
+async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Repeat an attempt to read or to store something until it succeeds.
+
+    :raises SupersededError: if another triggerer watches the asset.
+    """
+    pause = 1.0
+    while True:
+        try:
+            return await attempt()
+        except SupersededError:
+            raise
+        except FsmError as error:  # of the connection, or of the database that it names
+            key = asset_name, str(error)
+            warn_once(
+                logger, key, "The asset '%s' is not watched: %s", asset_name, error, level=logging.ERROR
+            )
+        except Exception:
+            logger.exception(
+                "The state of the asset '%s' could not be read or stored; the next attempt is in %g s",
+                *(asset_name, pause),
+            )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE)
+
+
 def prefix_for(service: str) -> str:
     return f"fsm_forms/{digest_for(service, 12)}/"
-
-
-def reset_id(reset: dict[str, str] | None) -> str | None:
-    return None if reset is None else reset["id"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
@@ -16,24 +17,18 @@ from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import format_time
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import parse_past
-from fsm_provider.terminal import (
-    RefusedError,
-    SubcommandParser,
-    fail,
-    print_table,
-    quiet_airflow,
-)
+from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
     from sqlalchemy.orm import Session
 
-    from fsm_provider.state.assets import AssetStore
+    from fsm_provider.polling.asset_stores import AssetStore
 
 DESCRIPTION = """\
 Show up to where the watchers of completed_forms have emitted forms, and set one to another time."""
 EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
-HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)", "remark")
+HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
 def make_parser(prog: str) -> argparse.ArgumentParser:
@@ -71,9 +66,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         return fail(2, str(error))
     if options.command == "show":
         print_table(HEAD, rows)
-        return 0
-    begins = "once a watcher runs, and none does" if rows[0][-1] else "within a minute"
-    print(printable(f"{options.name}: begins anew at {format_time(options.time)}, {begins}"))
+    else:
+        at = format_time(options.time)
+        print(printable(f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"))
     return 0
 
 
@@ -84,9 +79,9 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
+    from fsm_provider.polling.polls import time_of
     from fsm_provider.polling.tracker import WATERMARK
-    from fsm_provider.polling.watcher import RESET, prefix_for, reset_id
-    from fsm_provider.state.server_asset_store import active_assets, has_watcher
+    from fsm_provider.polling.watcher import RESET, prefix_for
 
     rows: list[tuple[str, ...]] = []
     with create_session() as session:
@@ -97,36 +92,55 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
         for asset in assets:
             fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
             prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)
-            store = _store_of(asset, fsm_conn_id, session)
-            stored = await store.aget(prefix + WATERMARK) or {}
-            remarks = [] if has_watcher(asset) else ["no watcher runs"]
+            store = store_of(asset, fsm_conn_id, session)
             if options.command == "set":
-                reset = {"id": uuid4().hex, "time": options.time.timestamp()}
-                await store.aset(prefix + RESET, reset)
-            else:
-                reset = await store.aget(prefix + RESET)
-                if reset and reset_id(reset) != stored.get("reset"):
-                    remarks.append(f"begins anew at {_shown(reset['time'])}")
-            times = map(_shown, (stored.get("watermark"), stored.get("floor")))
-            rows.append((asset.name, *times, ", ".join(remarks)))
+                await store.aset(prefix + RESET, {"id": uuid4().hex, "time": options.time.timestamp()})
+            stored = await store.aget(prefix + WATERMARK) or {}
+            times = [time_of(stored.get(key)) for key in ("watermark", "floor")]
+            rows.append((asset.name, *(format_time(time) if time else "-" for time in times)))
     return rows
 
 
-def _store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
+def active_assets(name: str | None, session: Session) -> list[AssetModel]:
+    from airflow.models.asset import AssetModel
+    from sqlalchemy import select
+
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
+    if name is not None:
+        query = query.where(AssetModel.name == name)
+    return list(session.scalars(query.order_by(AssetModel.name)))
+
+
+def store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
     from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.polling.asset_stores import sql_store_for
-    from fsm_provider.state.server_asset_store import ServerAssetStore
+    from fsm_provider.polling.asset_stores import SqlAssetStore
 
     if AIRFLOW_V_3_3_PLUS:
         return ServerAssetStore(asset, session)
     # In a thread: it ends the thread's session with Airflow's database.
-    return sql_store_for(
+    return SqlAssetStore(
         asset.name, fsm_conn_id, lambda one: asyncio.to_thread(read_connection_outside_of_tasks, one)
     )
 
 
-def _shown(seconds: float | None) -> str:
-    from fsm_provider.polling.polls import time_of
+class ServerAssetStore:
+    """What Airflow 3.3 and newer store with an active asset, for a process that has Airflow's database.
 
-    time = time_of(seconds)
-    return format_time(time) if time else "-"
+    :raises FsmInputError: if the values are where only workers read them.
+    """
+
+    def __init__(self, asset: AssetModel, session: Session) -> None:
+        from airflow.providers.common.compat.sdk import conf
+        from airflow.state import AssetScope, get_state_backend
+
+        if backend := conf.get("workers", "state_store_backend", fallback=""):
+            raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
+        self._backend: Any = get_state_backend()
+        self._scope, self._session = AssetScope(asset_id=asset.id), session
+
+    async def aget(self, key: str) -> Any:
+        text = self._backend.get(self._scope, key, session=self._session)
+        return None if text is None else json.loads(text)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self._backend.set(self._scope, key, json.dumps(value), session=self._session)

@@ -1,9 +1,9 @@
-"""Base class of the sensors: poll failures that are tolerated, and what the log says of the wait."""
+"""Base class of the sensors: poll failures that are tolerated, and what a timeout says."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
@@ -25,41 +25,26 @@ from fsm_provider.operators.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-MAX_WAIT = timedelta(days=3650).total_seconds()
-"""What a longer ``timeout`` or ``log_interval`` counts as: MySQL stores no deadline after January 2038."""
 MISSING = "missing"
 """Key of the XCom that a timeout leaves."""
 
 
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
-    """Base of the sensors.
+    """Base of the sensors. Their ``poke_interval`` is at least 1 s.
+
+    A timeout says what is missing, in its message and as the XCom ``missing``.
 
     :param failure_tolerance: how long polls may fail with transient errors (the service is unreachable,
         busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
         reschedule mode a poll that fails fails the task, and Airflow's retries apply. An error that is not
         transient, such as a refused token, fails the task at once.
-    :param log_interval: seconds, or a ``timedelta``, between two lines of the log that say how the wait goes,
-        at least 1; None: none.
-
-    A ``poke_interval`` is at least 1 s. A timeout says what is missing, in its message and as the XCom
-    ``missing``. A ``timeout`` of more than ten years counts as ten years where a wait is deferred, and in the
-    log.
     """
 
-    def __init__(
-        self,
-        *,
-        failure_tolerance: timedelta | float = 600.0,
-        log_interval: timedelta | float | None = 3600.0,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if isinstance(failure_tolerance, timedelta):
             failure_tolerance = failure_tolerance.total_seconds()
-        if isinstance(log_interval, timedelta):
-            log_interval = log_interval.total_seconds()
         self.failure_tolerance = failure_tolerance
-        self.log_interval = log_interval
         self._began: float | None = None
         self._deadline = 0.0
         self._failing_since: float | None = None
@@ -70,8 +55,6 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
             if not failure_tolerance >= 0:
                 raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
-            if log_interval is not None and not log_interval >= 1:
-                raise FsmInputError(f"log_interval: {log_interval:g} s is less than 1 s")
 
     def target(self, context: Context) -> str:
         """Describe what the sensor waits for.
@@ -91,13 +74,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Defer after a poll that does not end the wait; the default stays on the worker."""
 
     def execute(self, context: Context) -> Any:
-        """Wait; a timeout says for what, and what is missing."""
-        return self.wait(context)
-
-    def wait(self, context: Context) -> Any:
-        """Poll as Airflow's sensors do, also after a deferral: then it is no call of ``execute``."""
-        from fsm_provider.polling.waits import duration
-
+        """Poll as Airflow's sensors do; a timeout says for what, and what is missing."""
         try:
             return unwrap(BaseSensorOperator.execute)(self, context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
@@ -106,13 +83,15 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             text = "; ".join(filter(None, [self._missing["text"], self._problem]))
             context["ti"].xcom_push(key=MISSING, value={**self._missing, "text": text})
             parts = [f"waited for {self.target(context)}", text, self._hint]
-            message = f"Sensor has timed out after {duration(self._began)}: {'; '.join(filter(None, parts))}"
+            waited = timedelta(seconds=round(time.time() - self._began))
+            message = f"Sensor has timed out after {waited}: {'; '.join(filter(None, parts))}"
             raise type(error)(message) from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Poll once; tolerate a transient error for a time."""
         with permanent_errors_fail_the_task():
-            began = self._began if self._began is not None else self._begin(context)
+            if self._began is None:
+                self._begin(context)
             try:
                 polled = self.poll(context)
             except FsmError as error:
@@ -130,31 +109,15 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 if polled.is_done:
                     return polled
                 self.log.info("%s", self._missing["text"])
-            self._show_progress(context, began)
             self.defer_if_wanted(context)
         return False
 
-    def _begin(self, context: Context) -> float:
+    def _begin(self, context: Context) -> None:
         """Begin the wait in this process; log what it is for, unless an earlier process has."""
-        from fsm_provider.polling.waits import shown_time
-
         target = self.target(context)
         first = first_poll_of(context) if self.reschedule else None
         self._began = time.time() if first is None else first.timestamp()
-        self._deadline = self._began + min(self.timeout, MAX_WAIT)
+        self._deadline = self._began + self.timeout
         if first is None:
-            self.log.info(
-                "Waiting for %s; polling every %g s until %s",
-                *(target, self.poke_interval, shown_time(self._deadline)),
-            )
-        return self._began
-
-    def _show_progress(self, context: Context, began: float) -> None:
-        """Log how it goes, once for each multiple of the interval."""
-        from fsm_provider.polling.waits import progress
-
-        waited = time.time() - began
-        if self.log_interval is None or waited % self.log_interval >= min(waited, self.poke_interval):
-            return
-        state = "; ".join(filter(None, [self._missing["text"], self._problem]))
-        self.log.info("%s", progress(self.target(context), began, self._deadline, state))
+            until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
+            self.log.info("Waiting for %s; polling every %g s until %s", target, self.poke_interval, until)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import time
 from ast import literal_eval
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import FormFilter
+from fsm_provider.api.forms import FormFilter, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_time
 from fsm_provider.compat import (
     arguments_for_mapped_task,
-    first_poll_of,
     is_deferral_timeout,
     no_triggerer_runs,
     start_of_run,
@@ -40,18 +40,15 @@ if TYPE_CHECKING:
 
 SINCE = "fsm_since"
 """Key in the task's state store: the bound of an attempt's first poll in reschedule mode."""
-
-
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 
 
 class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     """Wait for newly completed forms on a property, a job, or the entire account.
 
-    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. Poke, reschedule
-    and deferrable mode poll on the worker, by one code, and so have the same result, timeout and errors. A
-    deferred sensor is woken when a poll may find enough
-    (:class:`~fsm_provider.triggers.forms.FsmFormTrigger`); ``exponential_backoff`` is for the other modes.
+    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. All modes poll
+    on the worker, and so have the same result, timeout and errors. A deferred sensor is woken when a poll may
+    find enough; ``exponential_backoff`` is for the other modes.
 
     :param job: the job, in place of ``job_id``: the output of the task that creates it, its record, or its
         identifier. The task that creates it becomes a dependency (templated).
@@ -95,13 +92,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         xcom: Literal["references", "ids", "full"] = "references",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         failure_tolerance: timedelta | float = 600.0,
-        log_interval: timedelta | float | None = 3600.0,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            failure_tolerance=failure_tolerance, log_interval=log_interval, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(failure_tolerance=failure_tolerance, fsm_conn_id=fsm_conn_id, **kwargs)
         self.job = job
         self.property = property
         self.since = since
@@ -135,21 +129,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """Return the argument that stands for another operator's."""
         return "since" if name == "created_since" else None
 
-    def _do_render_template_fields(
-        self, parent: Any, template_fields: Iterable[str], context: Context, *args: Any, **kwargs: Any
-    ) -> None:
-        """Render, and have Rendered Templates show the default of ``since``; mapped tasks call only this."""
-        super()._do_render_template_fields(parent, template_fields, context, *args, **kwargs)
-        if "dag_run" in context:
-            with suppress(FsmInputError):  # the first poll raises it
-                self._set_default_of_since(context)
-
-    def _set_default_of_since(self, context: Context) -> None:
-        given = self._given | arguments_for_mapped_task(self)
-        if self.since is None and not given & {"since", "updated_since"}:
-            _, created = _identified("job", self.job)
-            self.since = created or start_of_run(context).astimezone(UTC).isoformat()
-
     def target(self, context: Context) -> str:
         """Describe the forms."""
         wanted, criteria = self._asked(context)
@@ -157,9 +136,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def poll(self, context: Context) -> PokeReturnValue:
         """List the forms once."""
-        from fsm_provider.api.forms import reference_to
         from fsm_provider.api.models import Form
-        from fsm_provider.polling.polls import connection_not_read, list_once
+        from fsm_provider.polling.polls import list_once
         from fsm_provider.polling.waits import Deferral, Found
 
         wanted, criteria = self._asked(context)
@@ -167,12 +145,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._missing = Found(criteria, dict(self._before.known)).missing()
         elif "found" not in self._missing:
             self._missing = {**Found(criteria, {}).missing(), **self._missing}
-        try:
-            client = self.hook.client
-        except AirflowNotFoundException as error:
-            if not self._is_resumed:
-                raise
-            raise connection_not_read(self.fsm_conn_id, error) from None
+        client = self.hook.client
         as_reference = Form.as_json if self.xcom == "full" else reference_to
         if self._before is None and self.deferrable:
             since = self.since.isoformat() if isinstance(self.since, datetime) else self.since
@@ -202,7 +175,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 "is started (airflow triggerer)"
             )
         if self._failing_since is not None:
-            wait = wait.after_failure(self._failing_since)
+            wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
         wanted, criteria = self._asked(context)
         self.defer(
             trigger=FsmFormTrigger(
@@ -213,8 +186,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                log_interval=self.log_interval,
-                wait=wait.as_dict(),
+                wait=asdict(wait),
             ),
             method_name="execute_complete",
             # A timeout resumes the task just as another event does, so it must not come before MIN_DEFERRAL.
@@ -227,12 +199,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if next_method == "execute_complete":
                 return self.execute_complete(context, (next_kwargs or {}).get("event"))
             return super().resume_execution(next_method, next_kwargs, context)
-        # The trigger, if it runs, ends before.
-        limit = self.execution_timeout
-        if limit is None or limit.total_seconds() > self.timeout:
-            self._hint = "no triggerer has polled until then: does one run (airflow triggerer)?"
-        else:
-            self._hint = f"its execution_timeout is {limit}"
+        self._hint = (  # the trigger, if it runs, ends before
+            "no triggerer has polled until then: does one run (airflow triggerer)? Or is its "
+            "execution_timeout over?"
+        )
         self._began, self._deadline = time.time() - self.timeout, time.time()
         return self._resume(context)
 
@@ -253,7 +223,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def _resume(self, context: Context) -> Any:
         self._is_resumed = True
         self.timeout = max(self._deadline - time.time(), 0.0)
-        return self.wait(context)
+        return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 
     def _asked(self, context: Context) -> tuple[FormFilter, Criteria]:
         """Return the filter, and when its forms are enough."""
@@ -276,23 +246,21 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if self._is_fixed:
             return
         self._refuse_none()
-        self._set_default_of_since(context)
         self._is_fixed = True
-        if self.since is not None and (bound := parse_time("since", self.since)) > datetime.now(UTC):
-            self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
-        if not self.reschedule or self.deferrable or self.since is None:
-            return
-        began, store = first_poll_of(context), task_state_store(context)
-        key = f"{SINCE}/{context['ti'].try_number}"
-        if began is None:
-            if store is not None:
-                store.set(key, parse_time("since", self.since).isoformat())
+        given = self._given | arguments_for_mapped_task(self)
+        if self.since is None and not given & {"since", "updated_since"}:
+            _, created = _identified("job", self.job)
+            self.since = created or start_of_run(context).astimezone(UTC).isoformat()
+        if self.since is None:
             return
         since = parse_time("since", self.since)
-        if store is not None:
+        if since > datetime.now(UTC):
+            self.log.warning("since: %s is in the future; no form counts before", since.isoformat())
+        store = task_state_store(context)
+        if self.reschedule and not self.deferrable and store is not None:
+            key = f"{SINCE}/{context['ti'].try_number}"
             self.since = store.get(key, self.since)
-        elif began < since <= datetime.now(UTC):  # before Airflow 3.3: a time that goes with the clock
-            self.since = began.isoformat()
+            store.set(key, parse_time("since", self.since).isoformat())
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, PokeReturnValue
+from airflow.providers.common.compat.sdk import PokeReturnValue
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmResponseError
+from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
 from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_are_refused
 from fsm_provider.sensors.base import FsmBaseSensor
@@ -45,15 +44,13 @@ class FsmRecordSensor(FsmBaseSensor):
 
     :param path: of a listing, or of one record with ``single``; begins with ``/`` and holds no query
         (templated).
-    :param predicate: called with a copy of each record at each poll; returns whether it counts, True or
-        False. If it raises, the task fails without a retry, unless it raises an error of Airflow or of this
-        package, which keeps its meaning.
+    :param predicate: called with each record at each poll; returns whether it counts. What it raises is
+        raised.
     :param query_params: query parameters, sent again with each page (templated).
     :param single: the path returns one record instead of a listing.
     :param minimum_records: number of records, at least 1 (templated).
     :param fields: the fields to return of each record that counts, None if it lacks one. The first one
         identifies a record, so each record has to have it, as an integer or text (templated).
-    :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
 
     For other arguments see Airflow's ``BaseSensorOperator``.
@@ -67,7 +64,6 @@ class FsmRecordSensor(FsmBaseSensor):
         "query_params": _parse_query,
         "minimum_records": parse_count,
         "fields": _parse_fields,
-        "max_pages": parse_count,
     }
 
     def __init__(
@@ -79,22 +75,17 @@ class FsmRecordSensor(FsmBaseSensor):
         single: bool = False,
         minimum_records: int | str = 1,
         fields: str | list[str] | tuple[str, ...] = ("id",),
-        max_pages: int = 10_000,
         failure_tolerance: timedelta | float = 600.0,
-        log_interval: timedelta | float | None = 3600.0,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            failure_tolerance=failure_tolerance, log_interval=log_interval, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(failure_tolerance=failure_tolerance, fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.predicate = predicate
         self.query_params = query_params
         self.single = single
         self.minimum_records = minimum_records
         self.fields = fields
-        self.max_pages = max_pages
         with bad_arguments_are_refused():
             if not callable(predicate):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
@@ -121,17 +112,16 @@ class FsmRecordSensor(FsmBaseSensor):
         records = (
             iter([self.hook.request("GET", self.path, query)])
             if self.single
-            else self.hook.paginate(self.path, query, max_pages=self.max_pages)
+            else self.hook.paginate(self.path, query)
         )
         seen: set[str] = set()
         counted: dict[str, dict[str, Any]] = {}
         for index, record in enumerate(records):
-            identifier = self._identifier(record, names[0], index)
-            key = str(identifier)  # the service has numbers as text too
+            key = self._identifier(record, names[0], index)
             seen.add(key)
             # The latest of a record that moved to a later page.
             counted.pop(key, None)
-            if self._is_accepted(record, identifier):
+            if self.predicate(record):
                 counted[key] = {name: record.get(name) for name in names}
         if len(counted) >= minimum:
             return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
@@ -139,33 +129,16 @@ class FsmRecordSensor(FsmBaseSensor):
         self._missing = {"text": text, "found": list(counted.values())}
         return PokeReturnValue(is_done=False)
 
-    def _identifier(self, record: Any, field: str, index: int) -> int | str:
+    def _identifier(self, record: Any, field: str, index: int) -> str:
+        """Return what identifies a record, as text: the service has numbers as text, too."""
         where = f"index {index} of GET {self.path}"
         if not isinstance(record, dict):
             raise FsmResponseError(f"{where} is no record but {type(record).__name__}")
         identifier = record.get(field)
         if isinstance(identifier, bool) or not isinstance(identifier, int | str) or identifier == "":
-            known = ", ".join(list(record)[:MAX_SHOWN_FIELDS])
-            found = "nothing" if identifier in (None, "") else type(identifier).__name__
+            hint = ". If this is a listing, leave out single=True" if self.single else ""
             raise FsmInputError(
-                f"fields: {where} has {found} as {field!r}, not an integer or text: let the first of fields "
-                f"be one that identifies each record; it has {known or 'none'}"
-                + ". If this is a listing, leave out single=True"
-                * self.single
+                f"fields: {where} has no integer or text as {field!r}: let the first of fields be one that "
+                f"identifies each record; it has {', '.join(list(record)[:MAX_SHOWN_FIELDS]) or 'none'}{hint}"
             )
-        return identifier
-
-    def _is_accepted(self, record: dict[str, Any], identifier: int | str) -> bool:
-        where = f"predicate: for the record {identifier!r} of GET {self.path} it"
-        try:
-            accepted = self.predicate(deepcopy(record))
-        except (AirflowException, FsmError):
-            raise
-        except Exception as error:
-            # With its cause, whose traceback leads to the line of the DAG file.
-            raise AirflowFailException(f"{where} raised {type(error).__name__}") from error
-        if not isinstance(accepted, bool):
-            kind = type(accepted)
-            hint = f" of {kind.__module__}: put bool() around it" if kind.__name__.startswith("bool") else ""
-            raise FsmInputError(f"{where} returned {kind.__name__}, not True or False{hint}")
-        return accepted
+        return str(identifier)

@@ -18,8 +18,15 @@ from sqlalchemy.orm import Session
 from fsm_provider.api.forms import FormFilter
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.polls import Form, list_once, time_of
-from fsm_provider.polling.tracker import NewForms
-from fsm_provider.polling.watch import Watch, bases_of, event_for, first_floor, is_wanted, question_from
+from fsm_provider.polling.tracker import (
+    NewForms,
+    Watch,
+    bases_of,
+    event_for,
+    first_floor,
+    is_wanted,
+    question_from,
+)
 from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:

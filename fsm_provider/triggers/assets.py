@@ -12,10 +12,22 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import TriggerEvent
 
+if TYPE_CHECKING:
+    from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 else:
     SharedStreamProducer = object
+
+MAX_RESTART_DELAY = 30.0
+"""Seconds after an event in which a restart of its trigger confirms it, before Airflow 3.3.
+
+A trigger that is started later may be another one: SQLite gives it the ID of one that was deleted.
+"""
+Key = tuple[int | None, str]
+Kept = tuple["AssetEvents", AsyncGenerator[dict[str, Any]], "asyncio.Task[None]"]
+_kept: dict[Key, Kept] = {}
+"""Of each trigger that has ended with an event: its events, and the task that closes them."""
 
 
 class FsmFormEventTrigger(BaseEventTrigger):
@@ -24,11 +36,11 @@ class FsmFormEventTrigger(BaseEventTrigger):
     Each event holds new forms: ``{"asset_name": ..., "question": {...filters...}, "forms":
     [...references...]}``. What was emitted is stored with the asset once the events are in Airflow's
     database. Airflow 3.3 confirms that to the trigger's stream. Before, the trigger ends after each event,
-    and its restart is the confirmation.
+    and Airflow restarts it, with its ID and in the same process, once the event is in the database. If the
+    restart never comes, or comes elsewhere, the event is emitted again.
 
-    What to poll for, and how often, comes from an :class:`FsmFormConfigurationTrigger` through the asset's
-    state. As arguments of this trigger they would identify it: Airflow would replace it whenever two DAGs
-    disagree about the asset, and leave the asset without a watcher in between.
+    What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
+    replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
 
     :param asset_name: the asset whose state holds the configuration and the watermark.
     :param fsm_conn_id: its connection, which names the database of that state before Airflow 3.3.
@@ -40,7 +52,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
         self.fsm_conn_id = fsm_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
+        """Return the class path and the arguments."""
         return _class_path(self), {"asset_name": self.asset_name, "fsm_conn_id": self.fsm_conn_id}
 
     def shared_stream_key(self) -> str:
@@ -52,7 +64,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
-        """Create the producer, which polls for the events and notes which of them are stored."""
+        """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
@@ -63,23 +75,40 @@ class FsmFormEventTrigger(BaseEventTrigger):
             yield TriggerEvent(event)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Emit one event; only Airflow before 3.3 calls this."""
-        from fsm_provider.polling.restarts import resume
+        """Emit one event, before Airflow 3.3."""
+        from fsm_provider.polling.asset_stores import SqlAssetStore
+        from fsm_provider.polling.watcher import AssetEvents
 
-        kept = resume(self.trigger_id, self.asset_name, self.fsm_conn_id)
+        key, is_kept = (self.trigger_id, self.asset_name), False
+        if key in _kept:
+            asset, events, expiry = _kept.pop(key)
+            expiry.cancel()
+            asset.confirm()
+        else:
+            asset = AssetEvents(self.asset_name, SqlAssetStore(self.asset_name, self.fsm_conn_id), 0.0)
+            events = asset.events()
         try:
-            yield TriggerEvent(await kept.next_event())
-            kept.keep()  # the triggerer asks for more only after it has taken the event
+            yield TriggerEvent(await anext(events))
+            # The triggerer asks for more only after it has taken the event.
+            _kept[key] = asset, events, asyncio.create_task(_expire(key))
+            is_kept = True
         finally:
-            await kept.close()
+            if not is_kept:
+                await events.aclose()
+
+
+async def _expire(key: Key) -> None:
+    await asyncio.sleep(MAX_RESTART_DELAY)
+    _, events, _ = _kept.pop(key)
+    await events.aclose()
 
 
 class FormEventProducer(SharedStreamProducer):
     """Polls for new forms, and notes which events Airflow 3.3 has stored."""
 
     def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
-        from fsm_provider.polling.asset_events import AssetEvents
         from fsm_provider.polling.asset_stores import asset_store_for
+        from fsm_provider.polling.watcher import AssetEvents
 
         self._asset = AssetEvents(asset_name, asset_store_for(asset_name, fsm_conn_id))
 
@@ -97,7 +126,7 @@ class FormEventProducer(SharedStreamProducer):
 class FsmFormConfigurationTrigger(BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
-    :param watch: a :class:`fsm_provider.polling.watch.Watch` as JSON, the same text for the same
+    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, the same text for the same
         configuration: otherwise Airflow would take it for a new trigger at each parsing. Airflow 3.2 damages
         dictionaries among the arguments.
     """
@@ -107,19 +136,17 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
         self.watch = watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
+        """Return the class path and the arguments."""
         return _class_path(self), {"watch": self.watch}
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        from fsm_provider.polling.asset_events import announce
         from fsm_provider.polling.asset_stores import asset_store_for
-        from fsm_provider.polling.restarts import configured
+        from fsm_provider.polling.watcher import announce
 
         watch = json.loads(self.watch)
-        with configured(watch["asset_name"]):
-            await announce(watch, asset_store_for(watch["asset_name"], watch["fsm_conn_id"]))
-            await asyncio.Event().wait()
+        await announce(watch, asset_store_for(watch["asset_name"], watch["fsm_conn_id"]))
+        await asyncio.Event().wait()
         yield TriggerEvent(None)
 
 

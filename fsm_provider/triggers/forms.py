@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import asdict, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,9 @@ TIMEOUT_GRACE = 60.0
 class FsmFormTrigger(BaseTrigger):
     """Wait until it is worth another poll on the worker, which decides.
 
-    Waits in one triggerer share their requests if connection, interval and the filters agree that a form's
-    reference does not show; property, job, form names and lower bounds may differ. One listing a poll serves
-    all of them.
-
-    Fires once, with ``{"wait": {...}}``: that of the sensor, which may have failed meanwhile.
+    Fires once, with ``{"wait": {...}}``: that of the sensor, which may have failed meanwhile. Waits in one
+    triggerer share their requests if connection, interval and the filters agree that a form's reference does
+    not show; property, job, form names and lower bounds may differ.
 
     :param fsm_conn_id: the Airflow connection.
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
@@ -44,7 +43,6 @@ class FsmFormTrigger(BaseTrigger):
     :param query_params: query parameters that the specification does not document.
     :param poll_interval: seconds between two polls, at least 1.
     :param failure_tolerance: seconds for which polls may fail with transient errors.
-    :param log_interval: seconds between two lines of the log about the wait; None: none.
     :param wait: a :class:`fsm_provider.polling.waits.Deferral` as JSON values.
     """
 
@@ -58,7 +56,6 @@ class FsmFormTrigger(BaseTrigger):
         query_params: dict[str, Any] | None,
         poll_interval: float,
         failure_tolerance: float,
-        log_interval: float | None,
         wait: dict[str, Any],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,39 +66,40 @@ class FsmFormTrigger(BaseTrigger):
         self.query_params = query_params
         self.poll_interval = poll_interval
         self.failure_tolerance = failure_tolerance
-        self.log_interval = log_interval
         self.wait = wait
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, from which another triggerer continues."""
-        return _serialized(self, *signature(FsmFormTrigger).parameters)
+        """Return the class path and the arguments."""
+        kind = type(self)
+        names = signature(kind).parameters
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Wait until the sensor is to poll again: for its forms, an error, or its timeout."""
         from fsm_provider.polling.waits import Deferral
 
-        deferral = Deferral(**self.wait)
+        deferral, clock = Deferral(**self.wait), asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
-        began, left = _now(), max(deferral.deadline - time.time(), shortest)
+        began, left = clock(), max(deferral.deadline - time.time(), shortest)
         rest = min(max(deferral.rest(self.poll_interval), shortest), left)
-        (wait, feed), call_later = self._joined(deferral), asyncio.get_running_loop().call_later
+        wait, feed = self._joined(deferral)
         del deferral  # there may be very many
         try:
-            while not wait.is_over and (still := began + left - _now()) > 0:
-                timer = call_later(min(still, self._until_next_line()), wait.woken.set)
-                await wait.woken.wait()
-                timer.cancel()
-                wait.woken.clear()
-                if not wait.is_over and _now() < began + left:
-                    times = self.wait["began"], self.wait["deadline"]
-                    self.log.info("%s", wait.progress(self.filters, *times))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await wait.woken.wait()
         finally:
             feed.leave(wait)
-        waited = _now() - began
+        waited = clock() - began
         await asyncio.sleep(rest - waited)
-        ended = Deferral(**self.wait).ended(wait.failed_for, has_polled=waited > rest + self.poll_interval)
-        yield TriggerEvent({"wait": ended.as_dict()})
+        ended = Deferral(**self.wait)
+        if wait.failed_for is not None:
+            since = time.time() - wait.failed_for
+            ended = replace(ended, failing_since=min(since, ended.failing_since or since))
+        elif waited > rest + self.poll_interval:  # polls have succeeded meanwhile
+            ended = replace(ended, failing_since=None)
+        yield TriggerEvent({"wait": asdict(ended)})
 
     def _joined(self, deferral: Deferral) -> tuple[Wait, Feed]:
         from fsm_provider.api.forms import FormFilter
@@ -114,7 +112,7 @@ class FsmFormTrigger(BaseTrigger):
             Query.from_filter(FormFilter(**self.filters)),
             Criteria(self.minimum_forms, tuple(self.form_names)),
             asyncio.Event(),
-            lambda text: context.run(self._warn, text),
+            lambda text: context.run(self.log.warning, "%s", text),
             self.failure_tolerance,
             dict(deferral.known or ()),
         )
@@ -123,22 +121,3 @@ class FsmFormTrigger(BaseTrigger):
         )
         feed.join(wait, None if deferral.known is None else deferral.polled_at)
         return wait, feed
-
-    def _warn(self, text: str) -> None:
-        self.log.warning("%s", text)
-
-    def _until_next_line(self) -> float:
-        """Return the seconds until the log's next line: at multiples of the interval, whoever logs them."""
-        if self.log_interval is None:
-            return math.inf
-        return self.log_interval - float(time.time() - self.wait["began"]) % self.log_interval
-
-
-def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
-    """Return the class path of a trigger, and those of its attributes that are its arguments."""
-    kind = type(trigger)
-    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -116,8 +117,7 @@ def _trigger(trigger: str, job: int) -> BaseTrigger:
         query_params=None,
         poll_interval=INTERVAL,
         failure_tolerance=600.0,
-        log_interval=3600.0,
-        wait=Deferral(service, now, now + 86_400.0, None, now, []).as_dict(),
+        wait=asdict(Deferral(service, now, now + 86_400.0, None, now, [])),
     )
 
 

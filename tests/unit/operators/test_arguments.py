@@ -13,7 +13,7 @@ from fsm_provider.sensors.forms import FsmFormSensor
     ("typed", "close"),
     [
         ("form_name", "form_names or form_name_id"),
-        ("poll_interval", "poke_interval or log_interval"),
+        ("poll_interval", "poke_interval"),
         ("jobid", "job_id or job"),
         ("retry_dellay", "retry_delay or max_retry_delay"),
     ],

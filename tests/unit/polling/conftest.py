@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fsm_provider.polling import asset_stores, restarts
+from fsm_provider.polling import asset_stores
+from fsm_provider.triggers import assets
 from tests.capabilities import ASSETS, SHARED_STREAMS
 from tests.unit.polling.watching import KINDS, Triggerers
 
@@ -18,7 +19,7 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
     if request.param == "acknowledged":
         SHARED_STREAMS.require()
     monkeypatch.setattr(asset_stores, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
-    monkeypatch.setattr(restarts, "_kept", {})
+    monkeypatch.setattr(assets, "_kept", {})
     connect(service, max_retries=0)
     with supervised() as supervisor:
         running = Triggerers(request.param)
@@ -30,5 +31,6 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
 def database_of_assets(tmp_path, connection_extra, monkeypatch):
     """A SQLite file for the watermarks."""
     connection = {"conn_type": "sqlite", "host": str(tmp_path / "state.db")}
+    monkeypatch.setattr(asset_stores, "_engines", {})
     monkeypatch.setenv("AIRFLOW_CONN_FSM_STATE", json.dumps(connection))
     connection_extra["state_conn_id"] = "fsm_state"

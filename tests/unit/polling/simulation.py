@@ -16,13 +16,12 @@ from fsm_provider.api.errors import (
     FsmRateLimitedError,
     FsmServerError,
 )
-from fsm_provider.polling import asset_events, feed, watcher
-from fsm_provider.polling.asset_events import AssetEvents, announce
-from fsm_provider.polling.feed import joined
+from fsm_provider.polling import feed, watcher
+from fsm_provider.polling.feed import feed_of
 from fsm_provider.polling.polls import Form, Listing, Query, Source
-from fsm_provider.polling.tracker import WATERMARK, versions_in
+from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, reconcile_every, versions_in
 from fsm_provider.polling.waits import Criteria, Deferral, Found, Wait
-from fsm_provider.polling.watch import Watch, first_floor, reconcile_every
+from fsm_provider.polling.watcher import AssetEvents, announce
 
 HOUR, DAY = 3600.0, 86_400.0
 BASE = 1_000 * DAY
@@ -250,8 +249,12 @@ class Triggerer:
             began = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
-                    async with joined(source, wait, None if deferral.known is None else deferral.polled_at):
+                    joined = feed_of(source)
+                    joined.join(wait, None if deferral.known is None else deferral.polled_at)
+                    try:
                         await woken.wait()
+                    finally:
+                        joined.leave(wait)
                     await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
             if not done.done():
                 done.set_result(None)
@@ -333,7 +336,7 @@ def patched(patch, service):
         await restore(self)
         self._store.max_reads = max(self._store.max_reads, self._store.reads - before + 1)
 
-    patch.setattr(asset_events, "read_settings", settings)
+    patch.setattr(watcher, "read_settings", settings)
     patch.setattr(watcher.Watcher, "restore", counted)
     patch.setattr(watcher, "CHECK_EVERY", 60.0)  # which costs a third of a day
     yield
@@ -348,7 +351,7 @@ def listing_with_references(service):
     return list_forms
 
 
-def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, wrong_phones=False, strict=False):
+def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, strict=False):
     """Fill a log; return the forms that a look-back of an hour cannot see."""
     special = set()
     for _ in range(count):
@@ -369,9 +372,8 @@ def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, wrong_phones=
         last = visible
         for version in range(rng.choice([0, 0, 0, 1, 1, 2, 4])):
             last += rng.expovariate(1 / (5 * HOUR)) + 1
-            time = last - (rng.uniform(0, 3 * HOUR) if wrong_phones and rng.random() < 0.3 else 0.0)
             moved = str(rng.randrange(12)) if rng.random() < 0.2 else form.job_id
-            form = form._replace(updated=time, digest=f"#{identifier}.{version + 1}", job_id=moved)
+            form = form._replace(updated=last, digest=f"#{identifier}.{version + 1}", job_id=moved)
             last += rng.uniform(0, 5)
             log.append((last, identifier, form))
         if rng.random() < 0.06:
@@ -380,7 +382,7 @@ def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, wrong_phones=
 
 
 MODES = [
-    *("plain", "plain", "lag", "nulls", "refused", "blips", "poison", "live", "totals", "host", "phones"),
+    *("plain", "plain", "lag", "nulls", "refused", "blips", "poison", "live", "totals", "host"),
     *("clock", "slow", "two", "all-refused", "strict", "filter", "filter", "store"),
 ]
 LENGTH = 20 * HOUR
@@ -395,7 +397,6 @@ async def drawn_day(seed, patch, mode=None):
     ids = []
     kinds = {
         "nulls": mode == "nulls" or rng.random() < 0.1,
-        "wrong_phones": mode == "phones",
         "strict": mode == "strict",
     }
     special = draw_forms(rng, service.log, -6 * DAY, -HOUR, 80, ids, **kinds)
@@ -432,10 +433,6 @@ async def drawn_day(seed, patch, mode=None):
             tasks.append(asyncio.create_task(change_filters(rng, world)))
         await asyncio.sleep(LENGTH)
         await asyncio.gather(*sensors)
-        if mode == "phones":  # an older time needs several reconciliations of one watcher
-            for asset in world.assets:
-                asset.ack_lost = 0.0
-            await asyncio.sleep(3 * HOUR)
         world.triggerer.kill()
         for task in tasks:
             task.cancel()
@@ -555,7 +552,7 @@ def check_asset(world, mode, asset, url, log, counts):
     is_mine = (lambda form: form.id > 100_000) if url == TWO else (lambda form: form.id <= 100_000)
     ahead = defaultdict(float)
     for _, identifier, form in log:
-        if form is not None and form.updated is not None and mode in ("strict", "phones"):
+        if form is not None and form.updated is not None and mode == "strict":
             ahead[identifier] = max(ahead[identifier], form.updated)
     seen, newest = {}, {}
     for event in asset.events:
@@ -574,7 +571,7 @@ def check_asset(world, mode, asset, url, log, counts):
                     if other is not event
                     for one in other.forms
                 )
-                if mode not in ("phones", "strict", "two") and not repeated:
+                if mode not in ("strict", "two") and not repeated:
                     wrong.append(f"{key} after a newer version")
             seen[key] = event
             if form.time is not None and form.time < first_possible(asset):
@@ -663,7 +660,7 @@ def allowed_delay(world, mode, query, enough, ended, crowd, is_slow):
         )
         if is_common or is_poisoned:
             return float("inf")
-    if is_slow or mode in ("lag", "slow", "live", "totals", "phones", "poison", "nulls"):
+    if is_slow or mode in ("lag", "slow", "live", "totals", "poison", "nulls"):
         bound = min(bound for bound in (query.created_since, query.updated_since) if bound)
         allowed += max(900, (BASE + enough - bound) / 20) + 3 * interval + service.lag
         allowed += HOUR if mode == "slow" else 0

@@ -82,7 +82,7 @@ def without_floor(self, floor, known=()):
 BROKEN = {
     "the watermark is the latest time among the records": ("polled", latest_time, "strict", 0),
     "the watermark moves by a poll that leaves a gap": ("polled", always, "strict", 0),
-    "the watermark moves before events are stored": ("_settled", lambda self: self.watermark, "strict", 8),
+    "the watermark moves before events are stored": ("_settled", lambda self: self.watermark, "strict", 21),
     "an event is recorded before it is emitted": ("events", stored_first, "strict", 1),
     "nothing is remembered": ("_versions", only_pending, "plain", 0),
     "versions have no order": ("ingest", any_order, "lag", 0),

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from fsm_provider.assets.forms import completed_forms
-from fsm_provider.polling import restarts
 from fsm_provider.polling.asset_stores import asset_store_for
+from fsm_provider.triggers import assets
 
 NAME = "records"
 
@@ -100,9 +100,10 @@ class Restarting(Watching):
 
     async def kill(self):
         await super().kill()
-        for kept in list(restarts._kept.values()):
-            if kept.key[0] == self.trigger_id:
-                kept.drop()
+        for key in [key for key in assets._kept if key[0] == self.trigger_id]:
+            _, events, expiry = assets._kept.pop(key)
+            expiry.cancel()
+            await events.aclose()
 
 
 KINDS = {"acknowledged": Acknowledging, "restarted": Restarting}

@@ -30,6 +30,8 @@ MODES = {
     "reschedule": {"mode": "reschedule"},
     "deferred": {"deferrable": True},
 }
+SHORT = 0.25
+"""Of a second of poke_interval, where a test really waits for it."""
 LOGGER = logging.getLogger("tests.wait")
 """What the sensor and its trigger log to."""
 
@@ -62,6 +64,8 @@ class Run:
         method, resumed_with = "execute", None
         while True:
             sensor = self.sensor(**arguments)
+            if self.mode != "deferred":
+                sensor.poke_interval *= SHORT
             try:
                 if method == "execute":
                     return sensor.execute(context)
@@ -90,7 +94,7 @@ async def outcome_from(deferral):
     finally:
         await events.aclose()
         for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
-            reading.join()
+            await asyncio.to_thread(reading.join)
     return deferral.method_name, {**(deferral.kwargs or {}), "event": json.loads(json.dumps(event.payload))}
 
 

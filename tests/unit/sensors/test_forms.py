@@ -1,6 +1,7 @@
 """The form sensor has the same result in poke, reschedule and deferrable mode."""
 
 import threading
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from unicodedata import normalize
@@ -20,7 +21,7 @@ from fsm_provider.api.forms import format_time
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.sensors.conftest import MODES, START, Run
+from tests.unit.sensors.conftest import MODES, SHORT, START, Run
 from tests.unit.state_store import MemoryStateStore, TaskInstance
 
 
@@ -193,20 +194,19 @@ def test_since_and_its_defaults(service, run, soon, arguments, context, expected
     assert bounds(service) == {expected}
 
 
-@pytest.mark.parametrize("has_store", [True, False])
-def test_a_since_that_goes_with_the_clock_is_that_of_the_first_poll(service, mode, soon, has_store):
+def test_a_since_that_goes_with_the_clock_is_that_of_the_first_poll(service, mode, soon):
+    """In reschedule mode before Airflow 3.3 it is not: there, nothing can be stored."""
+
     class Rendered(FsmFormSensor):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
             self.render_template_fields({"now": datetime.now(UTC).isoformat})
 
     soon(service.add_form, polls=2, job_id=11, id=900)
-    store = MemoryStateStore() if has_store else None
-    context = {"data_interval_start": START, "task_state_store": store}
+    context = {"data_interval_start": START, "task_state_store": MemoryStateStore()}
 
     assert Run(mode, Rendered)(job_id=11, since="{{ now() }}", xcom="ids", context=context) == [900]
-    if has_store:
-        assert len(bounds(service)) == 1
+    assert len(bounds(service)) == 1
 
 
 def test_the_output_of_the_task_that_creates_the_job_is_a_dependency():
@@ -224,7 +224,7 @@ def test_the_output_of_the_task_that_creates_the_job_is_a_dependency():
 def resume(wait=None, *, context=None, **arguments):
     """Resume a sensor whose deadline is past."""
     now = datetime.now(UTC).timestamp()
-    event = {"wait": Deferral("", now - 60, now, START.isoformat(), **(wait or {})).as_dict()}
+    event = {"wait": asdict(Deferral("", now - 60, now, START.isoformat(), **(wait or {})))}
     sensor = FsmFormSensor(task_id="wait", job_id=11, **arguments)
     context = {"ti": TaskInstance(), "data_interval_start": START, **(context or {})}
     return sensor.resume_execution("execute_complete", {"event": event}, context)
@@ -332,14 +332,6 @@ def test_poll_failures_are_tolerated(service, mode, soon, fault):
     assert len(service.requests) > 3
 
 
-@pytest.mark.parametrize("mode", ["poke", "deferred"])
-def test_a_failure_of_the_first_poll_is_tolerated(service, mode):
-    service.fail("GET", "/forms", faults.Status(503))
-    service.add_form(job_id=11, id=900)
-
-    assert Run(mode)(job_id=11, xcom="ids") == [900]
-
-
 def test_in_reschedule_mode_a_failed_poll_is_airflows_retry(service):
     service.fail("GET", "/forms", faults.Status(503))
 
@@ -360,7 +352,8 @@ def test_the_tolerance_is_for_failures_in_a_row_not_for_all_together(service, mo
     soon(service.fail, "GET", "/forms", faults.Status(503), polls=3)
     soon(service.add_form, polls=4, job_id=11, id=900)
 
-    assert Run(mode)(job_id=11, failure_tolerance=1.8, xcom="ids") == [900]
+    tolerance = 1.8 if mode == "deferred" else 1.8 * SHORT
+    assert Run(mode)(job_id=11, failure_tolerance=tolerance, xcom="ids") == [900]
 
 
 def test_the_tolerance_ends_also_where_only_the_worker_does_not_reach_the_service(
@@ -427,13 +420,6 @@ def test_an_unreachable_secrets_backend_is_tolerated(service, connect, deferred_
     assert deferred_run(job_id=11, xcom="ids", timeout=300) == [900]
 
 
-def test_a_secrets_backend_that_stays_unreachable_fails_the_task(deferred_run, service, soon, monkeypatch):
-    soon(monkeypatch.delenv, "AIRFLOW_CONN_FSM_DEFAULT")
-
-    with pytest.raises(FsmConnectionError, match="'fsm_default': is not defined, or what it is stored in"):
-        deferred_run(job_id=11, failure_tolerance=2)
-
-
 def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, monkeypatch):
     monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
 
@@ -488,7 +474,6 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         "query_params": None,
         "poll_interval": 1.0,
         "failure_tolerance": 20,
-        "log_interval": 3600.0,
     }
 
 
@@ -497,7 +482,6 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
     [
         ({"poke_interval": 0.5}, "poke_interval"),
         ({"failure_tolerance": -1}, "failure_tolerance"),
-        ({"log_interval": 0.5}, "log_interval"),
         ({"since": "yesterday"}, "since"),
         ({"since": "0001-01-01T00:00:00+01:00"}, "since"),
         ({"minimum_forms": 0}, "minimum_forms"),
@@ -569,10 +553,3 @@ def test_what_is_none_does_not_make_any_form_match(service, mode, name):
     refused(service, sensor, f"{name}: is None")
     mapped = FsmFormSensor(task_id="wait", **{name: None}, **MODES[mode], _airflow_from_mapped=True)
     refused(service, mapped, f"{name}: is None")
-
-
-@pytest.mark.parametrize("forever", [10**12, timedelta.max])
-def test_a_wait_may_be_as_long_as_can_be(service, run, soon, forever):
-    soon(service.add_form, polls=3, job_id=11, id=900)
-
-    assert run(job_id=11, timeout=forever, log_interval=forever, xcom="ids") == [900]

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
-from types import SimpleNamespace
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowSensorTimeout, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException
 
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import faults
@@ -46,8 +45,7 @@ def test_it_begins_with_one_line_of_what_it_waits_for(service, run, soon, logged
 
     lines = logged("Waiting for ")
     assert len(lines) == 1
-    assert re.fullmatch(rf"Waiting for {re.escape(TARGET)}; polling every 1 s until {TIME}", lines[0])
-    assert logged("Still waiting") == []
+    assert re.fullmatch(rf"Waiting for {re.escape(TARGET)}; polling every [\d.]+ s until {TIME}", lines[0])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
     since = datetime.now(UTC) + timedelta(days=1)
 
     with pytest.raises(AirflowSensorTimeout):
-        run(job_id=11, since=since, timeout=2)
+        run(job_id=11, since=since, timeout=1)
 
     warnings = logged("since: ")
     assert set(warnings) == {f"since: {since.isoformat()} is in the future; no form counts before"}
@@ -98,13 +96,7 @@ def test_each_poll_says_what_is_missing_and_what_there_is(service, run, soon, lo
             ["Gas\nSafety", "Gas\x1b[31m", 5, ["x"], None],
             r"'Gas\nSafety', 'Gas\x1b[31m', (no name), 5, ['x']",
         ),
-        # Two that look like what is asked for.
-        ("Gas", ["gas"], "'gas' (not 'Gas')"),
-        (
-            "Gas Record",
-            ["Gas\xa0Record", "Gas  Record"],
-            r"'Gas  Record' (not 'Gas Record'), 'Gas\xa0Record' (not 'Gas Record')",
-        ),
+        ("Gas Record", ["Gas\xa0Record", "gas record"], r"'Gas\xa0Record', gas record"),
     ],
 )
 def test_names_are_shown_as_they_are_where_one_would_not_see_the_difference(
@@ -131,42 +123,9 @@ def test_a_poll_does_not_list_hundreds_of_names(service, run, soon, logged):
 def test_the_forms_of_the_entire_account_are_not_named(service, run, soon, logged, others):
     soon(record, service, polls=2)
 
-    run(form_names="Gas Safety Record", log_interval=1)
+    run(form_names="Gas Safety Record")
 
     assert not [line for line in logged("") if "other form" in line]
-
-
-def test_now_and_then_a_line_says_how_the_wait_goes(service, run, soon, logged, others):
-    soon(record, service, polls=5)
-
-    run(
-        job_id=11,
-        form_names="Gas Safety Record",
-        log_interval=timedelta(seconds=1),
-        poke_interval=2,
-        timeout=300,
-    )
-
-    state = rf"for 0:00:\d\d now until {TIME}; {re.escape(OTHERS if run.mode != 'deferred' else MISSING)}"
-    assert re.fullmatch(rf"Still waiting for {re.escape(TARGET)}, {state}", logged("Still waiting")[-1])
-
-
-def test_no_such_line_on_request(service, run, soon, logged):
-    soon(record, service, polls=4)
-
-    run(job_id=11, log_interval=None)
-
-    assert logged("Still waiting") == []
-
-
-def test_in_reschedule_mode_such_a_line_comes_after_its_interval_and_not_with_each_poll(
-    service, soon, logged
-):
-    soon(record, service, polls=6)
-
-    Run("reschedule")(job_id=11, log_interval=3)
-
-    assert len(logged("Still waiting")) == 1
 
 
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
@@ -185,7 +144,7 @@ def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
 
     with pytest.raises(AirflowSensorTimeout) as ended:
-        Run(mode)(job_id=11, timeout=3)
+        Run(mode)(job_id=11, timeout=1.5)
 
     assert str(ended.value).endswith("; the last poll failed: GET /forms returned HTTP 503")
     assert service.settings.token not in str(ended.value)
@@ -196,23 +155,15 @@ def test_a_poll_that_succeeds_ends_the_failure_that_a_timeout_tells(service, mod
     soon(service.fail, "GET", "/forms", faults.Status(503))
 
     with pytest.raises(AirflowSensorTimeout) as ended:
-        Run(mode)(job_id=11, timeout=3)
+        Run(mode)(job_id=11, timeout=1.5)
 
     assert "failed" not in str(ended.value)
 
 
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
-@pytest.mark.parametrize(
-    ("limit", "cause"),
-    [
-        (None, "no triggerer has polled until then: does one run"),
-        (timedelta(hours=1), "its execution_timeout is 1:00:00"),
-        (timedelta(days=30), "no triggerer has polled until then: does one run"),
-    ],
-)
-def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end, limit, cause):
-    sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail, execution_timeout=limit)
-    wait = f"waited for a form, of job 11, created since {START.isoformat()}; 0 of 1 forms; {cause}"
+def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
+    sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail)
+    wait = f"waited for a form, of job 11, created since {START.isoformat()}; 0 of 1 forms; no triggerer has"
 
     with pytest.raises(end, match=re.escape(wait)):
         sensor.resume_execution(*TIMED_OUT, {"data_interval_start": START, "ti": TaskInstance()})
@@ -243,10 +194,7 @@ def api_server(body):
     ("body", "is_said"),
     [
         (json.dumps({**HEALTH, "triggerer": {"status": None}}), True),
-        (json.dumps({**HEALTH, "triggerer": {"status": "unhealthy"}}), True),
         (json.dumps(HEALTH), False),
-        (json.dumps({"metadatabase": {"status": "unhealthy"}, "triggerer": {"status": "unhealthy"}}), False),
-        (json.dumps({"detail": "Not Found"}), False),
         ("<html>", False),
     ],
 )
@@ -261,33 +209,3 @@ def test_a_deferral_without_a_triggerer_is_said_where_airflow_knows(
         deferred_run(job_id=11)
 
     assert bool(logged("Deferred, but no triggerer runs")) is is_said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "since"),
-    [
-        ({}, START.isoformat()),
-        ({"since": "2026-03-0{{ 1 }}"}, "2026-03-01"),
-        ({"job": {"id": 11, "createdOnDateTime": "2026-03-01T00:00:00Z"}}, "2026-03-01T00:00:00+00:00"),
-        ({"updated_since": "2026-03-01"}, None),
-    ],
-)
-@pytest.mark.parametrize("is_mapped", [False, True])
-def test_rendered_templates_show_since_when_forms_count(arguments, since, is_mapped):
-    context = {
-        "data_interval_start": START,
-        "dag_run": SimpleNamespace(run_after=START, conf={}),
-        "ti": TaskInstance(map_index=0),
-        "params": {},
-        "run_id": "run",
-    }
-    with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as context["dag"]:
-        if is_mapped:
-            sensor = FsmFormSensor.partial(task_id="wait", **arguments).expand(property_id=[11])
-        else:
-            sensor = FsmFormSensor(task_id="wait", property_id=11, **arguments)
-    sensor.render_template_fields(context)
-    rendered = context["ti"].task if is_mapped else sensor
-
-    assert (rendered.property_id, rendered.since) == (11, since)
-    assert "since" in rendered.template_fields

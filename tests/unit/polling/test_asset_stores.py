@@ -5,24 +5,24 @@ import asyncio
 import pytest
 from sqlalchemy import create_engine
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.state.assets import SqlAssetStore, asset_state
+from fsm_provider.polling import asset_stores
+from fsm_provider.polling.asset_stores import SqlAssetStore, asset_state
 
 KEY = "fsm_forms/abc/recent"
 TABLE = "fsm_asset_state"
 
 
 @pytest.fixture
-def store(database):
+def store(database, monkeypatch):
     """Makes the store of an asset."""
     engine = create_engine(database.url)
     asset_state().create(engine)
 
     def make(name="records", fsm_conn_id="fsm_default"):
-        async def opened():
-            return engine
+        return SqlAssetStore(name, fsm_conn_id)
 
-        return SqlAssetStore(name, fsm_conn_id, opened)
+    engines = dict.fromkeys(("fsm_default", "fsm_east"), engine)
+    monkeypatch.setattr(asset_stores, "_engines", engines)
 
     yield make
     engine.dispose()
@@ -57,16 +57,6 @@ def test_each_asset_of_each_connection_and_airflow_has_its_own(store, database, 
         KEY,
         "1",
     )
-
-
-def test_what_somebody_has_edited_is_named(store, database):
-    asyncio.run(store().aset(KEY, 1))
-    database.execute(f"UPDATE {TABLE} SET value = '{{'")
-
-    with pytest.raises(
-        FsmInputError, match=f"'{KEY}' of the asset 'records' in the table {TABLE} is not what"
-    ):
-        asyncio.run(store().aget(KEY))
 
 
 def test_first_writes_at_the_same_moment_are_both_done(store, database):
