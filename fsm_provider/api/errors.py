@@ -201,23 +201,11 @@ class FsmBadRequestError(FsmApiError):
     permanent = True
 
 
-@dataclass(eq=False)
 class FsmUnauthorisedError(FsmApiError):
-    """401 Unauthorised.
-
-    :param reload_error: what prevented reading the connection again for a new token.
-    """
+    """401 Unauthorised."""
 
     permanent = True
     hint = "the token is not accepted: check the connection's password"
-
-    reload_error: str | None = None
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.reload_error:
-            text += f"; the connection could not be read again ({self.reload_error})"
-        return text
 
 
 class FsmForbiddenError(FsmApiError):
@@ -250,12 +238,7 @@ class FsmConflictError(FsmApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
     permanent = True
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.method not in READS:
-            text += "; what was to be written may exist already: look it up in the service"
-        return text
+    hint = "what was to be written may exist already: look it up in the service"
 
 
 class FsmUnprocessableEntityError(FsmApiError):

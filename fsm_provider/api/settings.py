@@ -269,7 +269,7 @@ class Settings(BaseModel):
         except ValidationError as error:
             names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
             messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
-            described = describe_invalid_fields(error, cls, name_for=_shown_name, messages=messages)
+            described = describe_invalid_fields(error, name_for=_shown_name, messages=messages)
         raise FsmInputError(described)  # not inside except: pydantic's error holds the token
 
 

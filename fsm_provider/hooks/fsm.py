@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.api.forms import FormFilters
-    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
+    from fsm_provider.api.retry import Metrics
 
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class FsmHook(BaseHook):
     def create_job(
         self,
         property_id: int | str,
-        job: JobCreate | dict[str, Any],
+        job: JobCreate | Mapping[str, Any],
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Job:

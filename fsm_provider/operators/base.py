@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import close_names, parse_path, refuse_none
+from fsm_provider.api.validation import parse_path, refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
         hint = ""
         if place := operator.argument_with(name):
             hint = f": it belongs in {place}"
-        elif close := close_names(name, known):
-            hint = f": did you mean {close}?"
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
 

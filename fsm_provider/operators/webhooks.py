@@ -17,8 +17,8 @@ from fsm_provider.operators.writes import FsmWriteOperator
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import WebhookCreate
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.writes.ledger import Write
     from fsm_provider.writes.webhooks import Registration
 

@@ -26,9 +26,9 @@ from fsm_provider.writes.ledger import Row, Write
 from fsm_provider.writes.outcomes import NotCreatedError
 
 if TYPE_CHECKING:
-    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.models import Webhook
     from fsm_provider.api.payloads import WebhookCreate
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
 
 logger: logging.Logger = logging.getLogger(__name__)

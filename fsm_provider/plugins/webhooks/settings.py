@@ -146,7 +146,7 @@ class ReceiverSettings(_Model):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            described = describe_invalid_fields(error, cls, name_for=_name)
+            described = describe_invalid_fields(error, name_for=_name)
         raise FsmInputError(
             f"Variable {CONFIGURATION}: {described}"
         )  # not inside except: it holds the values

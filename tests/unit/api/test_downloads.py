@@ -358,7 +358,7 @@ def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(cl
 
 def test_other_hosts_do_not_count_for_the_services_requests_a_second(service, make_client, form, files):
     waits = []
-    client = make_client(service, sleep=waits.append, max_requests_per_second=100)
+    client = make_client(service, sleep=waits.append, max_requests_per_second=0.01)
 
     download(client, files.pdf_url(form["id"]), allow_private_addresses=True)
     download(client, form["formPDFURL"])

@@ -3,7 +3,7 @@
 import pytest
 
 from fsm_provider.api import FsmPdfUrlError
-from fsm_provider.api.public_hosts import require_public_host, require_public_ip
+from fsm_provider.api.adapter import require_public_host, require_public_ip
 
 INNER = [
     *("10.1.2.3", "172.16.0.1", "192.168.0.1", "127.0.0.1", "169.254.169.254", "0.0.0.0", "0.1.2.3"),

@@ -418,7 +418,7 @@ class TestTheReceiversUrl:
             ({**RECEIVER, "endpoints": {}}, "has no endpoint 'fsm_default/jobs'"),
             (
                 {**RECEIVER, "endpoint": {}},
-                "Variable fsm_webhooks: endpoint: is not known: did you mean endpoints?",
+                "Variable fsm_webhooks: endpoint: is not a setting",
             ),
         ],
     )

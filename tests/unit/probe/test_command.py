@@ -137,10 +137,7 @@ def test_a_bad_connection_is_named(connect, service, capsys):
     connect(service, cursor_parm="after")
 
     assert main([]) == 2
-    assert (
-        "connection 'fsm_default': cursor_parm: is not known: did you mean cursor_param?"
-        in capsys.readouterr().err
-    )
+    assert "connection 'fsm_default': cursor_parm: is not a setting; these are: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("fsm_provider", "probe"), ("fsm_provider.probe",)], ids=" ".join)
