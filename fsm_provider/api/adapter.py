@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import time
 from contextlib import suppress
@@ -18,7 +17,7 @@ from functools import cache
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import ip_address
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -36,21 +35,6 @@ MAX_CONNECTIONS = 64
 MAX_IDLE_BEFORE_WRITE = 1.0
 """Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
 connections silently, and then it is unknown whether the write arrived."""
-
-_GLOBAL_UNICAST = IPv6Network("2000::/3")
-"""Nothing outside it is allocated; Python versions differ on which of the rest they call global."""
-_NAT64 = IPv6Network("64:ff9b::/96")
-_NOT_PUBLIC: tuple[IPv4Network | IPv6Network, ...] = (
-    *map(IPv4Network, ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24")),
-    *map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")),
-)
-_NAME = re.compile(r"([a-z0-9_-]{1,63}\.)+[a-z0-9_-]{1,63}")
-_NUMBER = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
-_PRIVATE_DOMAINS = (
-    *(".localhost", ".local", ".internal", ".localdomain", ".home.arpa", ".lan", ".corp", ".svc"),
-)
-"""Other private names cannot be recognised by their text."""
-_NO_PUBLIC_ADDRESS = "{} is not a public address: set allow_private_addresses to allow it"
 
 
 @dataclass(eq=False)
@@ -175,37 +159,6 @@ def origin_of(error: BaseException) -> BaseException:
         error = cause
 
 
-def require_public_ip(address: str) -> None:
-    """Refuse an IP address that is not public, or embeds such an address, as NAT64 and 6to4 addresses do."""
-    ip = ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        nat64 = IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None
-        ip = ip.ipv4_mapped or ip.sixtofour or nat64 or ip
-    if (
-        not ip.is_global
-        or ip.is_multicast
-        or any(ip in network for network in _NOT_PUBLIC)
-        or (isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST)
-    ):
-        raise FsmPdfUrlError(_NO_PUBLIC_ADDRESS.format(ip))
-
-
-def require_public_host(host: str) -> None:
-    """Check the host of a URL by its text, without resolving it: behind a proxy there is no other check.
-
-    :raises FsmPdfUrlError: for an IP address that is not public, an unusual spelling of one (``127.1``,
-        ``0x7f000001``), and a name that only a private network resolves (``localhost``).
-    """
-    name = host.lower().rstrip(".")
-    if "%" not in name and (":" in name or _NUMBER.fullmatch(name)):
-        try:
-            require_public_ip(name)
-        except ValueError:
-            raise FsmPdfUrlError(_NO_PUBLIC_ADDRESS.format(name)) from None
-    elif not _NAME.fullmatch(name) or name.endswith(_PRIVATE_DOMAINS):
-        raise FsmPdfUrlError(_NO_PUBLIC_ADDRESS.format(name))
-
-
 class _Timed(RawIOBase):
     """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each.
 
@@ -295,11 +248,11 @@ class _Connection(HTTPConnection):
 class _PublicConnection(_Connection):
     def _new_conn(self) -> socket.socket:
         connected = super()._new_conn()
-        try:
-            require_public_ip(connected.getpeername()[0])
-        except BaseException:
+        ip = ip_address(connected.getpeername()[0].partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if not ip.is_global:
             connected.close()
-            raise
+            raise FsmPdfUrlError(f"{ip} is not a public address: set allow_private_addresses to allow it")
         return connected
 
 

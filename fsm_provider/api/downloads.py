@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse
 
-from fsm_provider.api.adapter import Exchange, require_public_host
+from fsm_provider.api.adapter import Exchange
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
@@ -107,7 +107,8 @@ class Download:
             request.method, request.url = "GET", _prepared_url(url)
             request.headers = CaseInsensitiveDict(_HEADERS)
             parts = urlsplit(request.url)
-            public_only = self._check_url(parts)
+            self._check_url(parts)
+            private = self._allow_private_addresses or parts.hostname == self._own.hostname
             plain = _PLAIN_URL.fullmatch(url)
             target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else request.path_url
             ours = _origin(parts) == _origin(self._own)
@@ -117,7 +118,7 @@ class Download:
             with (
                 Exchange(target, limit=self._limit) as exchange,
                 self._transport.send(
-                    request, exchange, elsewhere=not ours, public_only=public_only
+                    request, exchange, elsewhere=not ours, public_only=not private
                 ) as response,
             ):
                 status = response.status
@@ -140,8 +141,7 @@ class Download:
                 raise FsmPdfUrlError("it redirects to a URL that is not valid")
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
-    def _check_url(self, parts: SplitResult) -> bool:
-        """Return whether the host must be a public one."""
+    def _check_url(self, parts: SplitResult) -> None:
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             raise FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
@@ -149,10 +149,6 @@ class Download:
         host = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme == "http" and not (self._allow_http or is_loopback(parts.hostname)):
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
-        if self._allow_private_addresses or parts.hostname == self._own.hostname:
-            return False
-        require_public_host(parts.hostname)
-        return True
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
         too_large = FsmPdfError(f"it is larger than max_bytes, {self._max_bytes:,}")

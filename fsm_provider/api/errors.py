@@ -120,8 +120,7 @@ class FsmUncertainWriteError(FsmError):
     :param path: the path, without the query.
     :param reason: what happened instead of a readable response.
     :param attempted_at: the time of the last attempt, ISO 8601.
-    :param subject: what was written, under the service's names, e.g. ``{"propertyID": 7,
-        "customerReference": "PO-1"}``.
+    :param subject: what was written, by the service's names, such as ``propertyID``.
     :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
     :param command: what to type once it has been looked up.
     """
@@ -266,13 +265,12 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
 }
 
 
-_NO_REFUSALS = frozenset({408, 460, 499})
-"""4xx timeouts of a server, or of a load balancer whose backend may have carried on."""
-
-
 def is_refusal(status: int) -> bool:
-    """Return whether an HTTP status means that the request was not carried out."""
-    return 400 <= status < 500 and status not in _NO_REFUSALS
+    """Return whether an HTTP status means that the request was not carried out.
+
+    Not so the 4xx timeouts of a server, or of a load balancer whose backend may have carried on.
+    """
+    return 400 <= status < 500 and status not in (408, 460, 499)
 
 
 def error_class_for(status: int) -> type[FsmApiError]:

@@ -1,6 +1,5 @@
 """The command's output, its exit code, and where it reads the connection."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -122,15 +121,6 @@ def test_a_variable_that_airflow_cannot_read_is_named(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "AIRFLOW_CONN_FSM_DEFAULT is set, but" in error
     assert TOKEN not in error
-
-
-def test_a_host_without_a_scheme_says_what_was_assumed(serve, monkeypatch, capsys):
-    service = serve()
-    plain = {**service.connection(), "host": service.base_url.removeprefix("http://")}
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(plain))
-
-    assert main([]) == 2
-    assert "the connection's host has no scheme" in capsys.readouterr().err
 
 
 def test_a_bad_connection_is_named(connect, service, capsys):
