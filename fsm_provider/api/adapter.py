@@ -1,13 +1,12 @@
 """Connections that record whether anything was sent; some refuse to connect to a private network.
 
 A response is never mistaken for that of another request: a connection is dropped if more bytes follow the
-response, and after a write, unless its response was the expected one; and a forked process opens its own.
+response, and after a write, unless its response was the expected one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from contextlib import suppress
@@ -66,7 +65,7 @@ class Exchange:
         if self.written_on:
             pool, connection = self.written_on
             self.written_on = None
-            pool.put_back(connection)
+            HTTPConnectionPool._put_conn(pool, connection)
 
 
 _sent: ContextVar[Exchange | None] = ContextVar("fsm_exchange", default=None)
@@ -86,17 +85,11 @@ class Adapter(HTTPAdapter):
     """
 
     def __init__(self, verify: Any, timeout: float, *, public_only: bool = False) -> None:
+        super().__init__(pool_maxsize=MAX_CONNECTIONS)
+        _adapt(self.poolmanager, _PublicConnection if public_only else _Connection)
         self._verify = DEFAULT_CA_BUNDLE_PATH if verify is True else verify
         self._timeout = Timeout(connect=timeout, read=timeout)
-        self._connection_class = _PublicConnection if public_only else _Connection
         self._latest: tuple[Any, Any] = None, None
-        self._process = os.getpid()
-        super().__init__(pool_maxsize=MAX_CONNECTIONS)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        self._pool_arguments = args, kwargs
-        super().init_poolmanager(*args, **kwargs)
-        _adapt(self.poolmanager, self._connection_class)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(proxy, **kwargs)
@@ -110,8 +103,6 @@ class Adapter(HTTPAdapter):
         proxies: dict[str, str],
     ) -> BaseHTTPResponse:
         """Send; the body of the response is unread."""
-        if self._process != os.getpid():
-            self._leave_connections_to_parent()
         url = str(request.url)
         key, pool = self._latest
         if key != (url.split("/", 3)[:3], proxies):  # the look-up takes a tenth of a POST's time
@@ -139,14 +130,6 @@ class Adapter(HTTPAdapter):
     def close(self) -> None:
         self._latest = None, None
         super().close()
-
-    def _leave_connections_to_parent(self) -> None:
-        """Open connections of this process's own after a fork; those of the parent stay open there."""
-        self._latest = None, None
-        self.proxy_manager = {}
-        args, kwargs = self._pool_arguments
-        self.init_poolmanager(*args, **kwargs)
-        self._process = os.getpid()
 
 
 def origin_of(error: BaseException) -> BaseException:
@@ -224,7 +207,7 @@ class _Connection(HTTPConnection):
     """Checks the exchange's time limit before the first byte is sent."""
 
     response_class = _Response
-    idle_since = float("inf")
+    used_at = 0.0
     exchange = Exchange("")
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
@@ -240,7 +223,7 @@ class _Connection(HTTPConnection):
         if exchange := _sent.get():
             if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
                 raise TimeoutError("the connection was ready too late to send anything")
-            self.exchange = exchange
+            self.exchange, self.used_at = exchange, time.monotonic()
             exchange.has_begun = True
         super().endheaders(*args, **kwargs)
 
@@ -260,20 +243,15 @@ class _Pool(HTTPConnectionPool):
     def _get_conn(self, timeout: float | None = None) -> Any:
         conn: Any = super()._get_conn(timeout)
         exchange = _sent.get()
-        if exchange and exchange.is_write and time.monotonic() - conn.idle_since > MAX_IDLE_BEFORE_WRITE:
+        if exchange and exchange.is_write and time.monotonic() - conn.used_at > MAX_IDLE_BEFORE_WRITE:
             conn.close()
         return conn
 
     def _put_conn(self, conn: Any) -> None:
-        if conn is not None and conn.exchange.is_write:
+        if conn is not None and conn.exchange.is_write:  # None is one that was broken
             conn.exchange.written_on = self, conn
-        else:  # None is one that was broken
-            self.put_back(conn)
-
-    def put_back(self, connection: Any) -> None:
-        if connection is not None:
-            connection.idle_since = time.monotonic()
-        super()._put_conn(connection)
+        else:
+            super()._put_conn(conn)
 
 
 def _adapt(manager: PoolManager, connection_class: type[_Connection]) -> None:

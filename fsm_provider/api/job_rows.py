@@ -51,8 +51,8 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a
         DataFrame of pandas or Polars, whose index is no column.
-    :param key: the column of the job's key, which is different in each row; a difference in case, blanks or
-        leading zeros alone is none. Blanks and a byte order mark around a column's name do not matter.
+    :param key: the column of the job's key, which is different in each row. Blanks and a byte order mark
+        around a column's name do not matter.
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
@@ -64,15 +64,11 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     restkey = rows.restkey if isinstance(rows, csv.DictReader) else None
     jobs: list[dict[str, Any]] = []
     problems: list[str] = []
-    first_rows: dict[str, tuple[int, str]] = {}
+    first_rows: dict[str, int] = {}
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
         job, wrong = _job_from(row, columns, restkey)
-        if "key" in job:
-            spelling = " ".join(job["key"].casefold().split()).lstrip("0")
-            first, same = first_rows.setdefault(spelling, (number, job["key"]))
-            if first != number:
-                but = "" if same == job["key"] else ", but for case, blanks or leading zeros"
-                wrong.append(f"{key}: is the same as in row {first}{but}")
+        if "key" in job and (first := first_rows.setdefault(job["key"], number)) != number:
+            wrong.append(f"{key}: is the same as in row {first}")
         if wrong:
             problems.append(f"row {number}: {'; '.join(wrong)}")
         jobs.append(job)

@@ -7,6 +7,7 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -102,8 +103,13 @@ class Transport:
                 *(settings.base_url, {}, True, settings.ca_bundle or settings.verify_ssl, None)
             )["verify"]
         self._proxies = _environment_proxies(settings.base_url)
-        self._adapter = Adapter(verify, settings.timeout)
-        self._public_adapter = Adapter(verify, settings.timeout, public_only=True)
+        self._verify = verify
+        self._open()
+
+    def _open(self) -> None:
+        self._process, timeout = os.getpid(), self._settings.timeout
+        self._adapter = Adapter(self._verify, timeout)
+        self._public_adapter = Adapter(self._verify, timeout, public_only=True)
 
     @cached_property
     def _base_url(self) -> str:
@@ -175,6 +181,8 @@ class Transport:
 
         :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
         """
+        if self._process != os.getpid():  # after a fork, the connections are those of the parent
+            self._open()
         url, status = str(request.url), "none"
         adapter = self._public_adapter if public_only else self._adapter
         proxies = _environment_proxies(url) if elsewhere else self._proxies

@@ -190,20 +190,6 @@ def test_a_job_twice(other):
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "other"),
-    [
-        ("PM-1", "pm-1"),
-        ("PM 1", "PM  1"),
-        (7, "007"),
-    ],
-)
-def test_keys_that_people_would_take_for_the_same(key, other):
-    assert error_of([row(reference=key), row(reference=other)], {}) == (
-        "row 2: reference: is the same as in row 1, but for case, blanks or leading zeros"
-    )
-
-
 @pytest.mark.parametrize("keys", [("1.1", "1.10"), ("A1 11", "A11 1"), ("PM-1", "PM1")])
 def test_keys_that_differ(keys):
     assert [job["key"] for job in jobs([row(reference=key) for key in keys], {})] == list(keys)
