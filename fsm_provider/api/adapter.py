@@ -255,7 +255,6 @@ class _Pool(HTTPConnectionPool):
 
 
 def _adapt(manager: PoolManager, connection_class: type[_Connection]) -> None:
-    """Let urllib3 make our pools and connections."""
     manager.pool_classes_by_scheme = {
         scheme: _adapted(pool_class, connection_class)  # type: ignore[arg-type]
         for scheme, pool_class in manager.pool_classes_by_scheme.items()

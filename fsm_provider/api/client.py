@@ -398,7 +398,6 @@ class FsmClient:
         return delay
 
     def count_retry(self, delay: float) -> None:
-        """Count a request that is repeated after a delay in seconds."""
         self._metrics.incr("retries")
         self._metrics.timing("delay", delay, reason="retry")
 

@@ -177,7 +177,6 @@ class Download:
             raise FsmNotPdfError(f"the response is not a PDF: {missing}")
 
     def _head(self, response: BaseHTTPResponse) -> bytes:
-        """Read the first bytes, and check that a PDF begins within them."""
         head = b""
         while len(head) < ENDS and (chunk := self._next_chunk(response)):
             head += chunk

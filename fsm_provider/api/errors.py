@@ -274,7 +274,6 @@ def is_refusal(status: int) -> bool:
 
 
 def error_class_for(status: int) -> type[FsmApiError]:
-    """Return the error class for an HTTP status that is not a success."""
     if 300 <= status < 400:
         return FsmRedirectError
     if status >= 500:

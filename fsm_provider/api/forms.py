@@ -197,7 +197,6 @@ def _at_or_after(found: Any, bound: Any) -> bool:
 
 
 def reference_to(form: Form) -> FormReference:
-    """Return the compact reference of a form: JSON values, and no URL."""
     record = {**form.as_json(), "jobID": job_id_from(form)}
     names = ("id", "formName", "propertyID", "jobID", "createdOnDateTime", "lastUpdatedOnDateTime")
     return {name: record[name] for name in names}
@@ -225,7 +224,6 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    """Parse form references, form records or bare identifiers."""
     refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")

@@ -80,7 +80,6 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
 
 def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
-    """Return the column of each field."""
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
         prefix, _, extra = str(name).partition(".")
@@ -99,7 +98,6 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
 
 
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
-    """Return the rows, each with ``keys()``, after a check of the table's own columns."""
     table: Any = rows
     is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
@@ -138,7 +136,6 @@ def _refuse_swallowed_rows(number: int, row: Mapping[Any, Any], table: csv.DictR
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
-    """Return which of the columns a table has not once; None if there is none."""
     counts = Counter(map(_trimmed, names))
     if missing := [column for column in dict.fromkeys(columns) if not counts[_trimmed(column)]]:
         listed = printable(", ".join(map(str, names)))

@@ -131,7 +131,6 @@ class Listing(Iterator[Page[Any]]):
 
     @property
     def finished(self) -> bool:
-        """Whether the last page was read."""
         return self._paginator.finished
 
     @property
@@ -191,7 +190,6 @@ class Listing(Iterator[Page[Any]]):
             warn_once(logger, ("mismatch", self.url), "GET %s: %s", self.url, mismatch)
 
     def pages_with_warning(self) -> Iterator[Page[Any]]:
-        """Iterate over the pages, and log a mismatch after the last."""
         yield from self
         self.log_mismatch()
 

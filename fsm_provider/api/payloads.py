@@ -118,7 +118,6 @@ class JobCreate(_Payload):
         return extra
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body: the given fields, under the service's names."""
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
         sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
         return {**sent, **self.extra_fields}

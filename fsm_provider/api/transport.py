@@ -157,7 +157,6 @@ class Transport:
         return result
 
     def _body_of(self, response: BaseHTTPResponse, succeeded: bool) -> bytes:
-        """Return the decoded body of a response; of an error's, the beginning if it is large."""
         most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
         length = response.headers.get("Content-Length", "")
         if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
@@ -252,7 +251,6 @@ def refusal(
 
 
 def _in_utf8(body: bytes, content_type: str) -> bytes:
-    """Return JSON in UTF-8, whatever charset is declared."""
     declared = _CHARSET.search(content_type)
     if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
         return body

@@ -94,14 +94,12 @@ def parse_text(name: str, value: Any) -> int | str:
 
 
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check query parameters; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     return dict(value or {})
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
-    """Check further headers; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
     headers = dict(value or {})
@@ -181,7 +179,6 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
 
 
 def parse_flag(name: str, value: Any) -> bool:
-    """Parse a boolean, which a template gives as text."""
     flag = {"true": True, "false": False}.get(str(value).lower())
     if flag is None:
         raise FsmInputError(f"{name}: {value!r} should be true or false")
