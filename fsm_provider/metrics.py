@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from fsm_provider.api.metrics import Metrics
+from fsm_provider.api.retry import Metrics
 
 logger: logging.Logger = logging.getLogger(__name__)
 

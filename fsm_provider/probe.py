@@ -10,9 +10,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import (
@@ -23,7 +23,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form, Page
-from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS
+from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings
@@ -49,17 +49,12 @@ examples:
   %(prog)s fsm_staging"""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result for one setting.
-
-    :param evidence: the observation behind it, or why there is none.
-    :param settings: what the connection should contain; empty if it could not be determined.
-    """
+class Finding(NamedTuple):
+    """The result for one setting: the evidence, and what the connection should contain, if it was found."""
 
     name: str
     evidence: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 class Probe:
@@ -69,7 +64,7 @@ class Probe:
         self._settings = settings
         unsized = settings.model_copy(update={"page_size_param": None, "page_size": None})
         self._client = FsmClient(unsized, retry_policy=RetryPolicy(max_retries=1, budget=60.0))
-        self._sized: dict[str, Any] = {}
+        self._size_param: str | None = None
         self.requests: int = 0
 
     def findings(self) -> Iterator[Finding]:
@@ -77,22 +72,21 @@ class Probe:
 
         :raises FsmError: if forms cannot be listed.
         """
-        steps = {
-            "page_size_param": self._page_size,
-            "cursor_param": self._cursor,
-            "server_timezone": self._timezone,
-        }
         with self._client:
             first = self._list({})
-            for name, step in steps.items():
+            for name, step in (
+                ("page_size_param", self._page_size),
+                ("cursor_param", self._cursor),
+                ("server_timezone", self._timezone),
+            ):
                 try:
-                    yield step(name, first)
+                    yield step(first)
                 except FsmError as error:
                     yield Finding(name, str(error))
 
-    def _list(self, params: Mapping[str, Any]) -> Page[Form]:
+    def _list(self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS) -> Page[Any]:
         self.requests += 1
-        return next(self._client.pages(LIST_FORMS.path, params=params, model=Form))
+        return next(self._client.pages(endpoint.path, params=params, model=endpoint.response))
 
     def _try(self, params: Mapping[str, Any]) -> Page[Form] | None:
         """Request a page with parameters that may be refused."""
@@ -103,18 +97,18 @@ class Probe:
         except FsmError:
             return None
 
-    def _page_size(self, setting: str, first: Page[Form]) -> Finding:
+    def _page_size(self, first: Page[Form]) -> Finding:
         usual = len(first.data)
         if usual < 2:
-            return Finding(setting, "there are no two forms")
+            return Finding("page_size_param", "there are no two forms")
         names = _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS)
         for name in names:
             page = self._try({name: 1})
             if page and len(page.data) == 1:
-                self._sized = {name: self._largest_page(name, usual)}
-                evidence = f"{name}=1 gave 1 record, not {usual}"
-                return Finding(setting, evidence, {setting: name, "page_size": self._sized[name]})
-        return Finding(setting, f"none of these works: {', '.join(names)}")
+                self._size_param = name
+                found = {"page_size_param": name, "page_size": self._largest_page(name, usual)}
+                return Finding("page_size_param", f"{name}=1 gave 1 record, not {usual}", found)
+        return Finding("page_size_param", f"none of these works: {', '.join(names)}")
 
     def _largest_page(self, name: str, usual: int) -> int:
         for size in PAGE_SIZES:
@@ -125,34 +119,34 @@ class Probe:
                 return len(page.data)
         return usual
 
-    def _cursor(self, setting: str, first: Page[Form]) -> Finding:
+    def _cursor(self, first: Page[Form]) -> Finding:
         params: dict[str, Any] = {}
-        if _after(first).finished and self._sized:
-            params = dict.fromkeys(self._sized, 1)
+        if _after(first).finished and self._size_param:
+            params = {self._size_param: 1}
             first = self._list(params)
         if _after(first).finished:
-            return Finding(setting, "the forms have no second page")
+            return Finding("cursor_param", "the forms have no second page")
         names = _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS)
         for name in names:
             second = self._try({**params, name: _after(first).cursor})
             if second and _follows(second, first):
-                return Finding(setting, "with it the second page followed the first", {setting: name})
-        return Finding(setting, f"none of these works: {', '.join(names)}")
+                return Finding(
+                    "cursor_param", "with it the second page followed the first", {"cursor_param": name}
+                )
+        return Finding("cursor_param", f"none of these works: {', '.join(names)}")
 
-    def _timezone(self, setting: str, _: Page[Form]) -> Finding:
-        listing = LIST_ASSET_DYNAMIC_FIELDS  # its serverTime has no zone
-        self.requests += 1
-        page = next(self._client.pages(listing.path, model=listing.response))
+    def _timezone(self, _: Page[Form]) -> Finding:
+        page = self._list({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
-            return Finding(setting, f"{listing.path} has no meta.serverTime")
+            return Finding("server_timezone", f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime")
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
         if abs(ahead) > CLOCKS_DIFFER:
             evidence = f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this machine's"
-            return Finding(setting, f"{evidence}: set the service's zone, or correct the clock")
+            return Finding("server_timezone", f"{evidence}: set the service's zone, or correct the clock")
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
-        return Finding(setting, evidence, {setting: zone})
+        return Finding("server_timezone", evidence, {"server_timezone": zone})
 
 
 def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> list[str]:
@@ -190,7 +184,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     from airflow.providers.common.compat.sdk import AirflowException
 
     from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import assumption_about, settings_from
+    from fsm_provider.hooks.fsm import settings_from
 
     try:
         connection = read_connection_outside_of_tasks(fsm_conn_id)
@@ -203,8 +197,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
             if finding.settings:
                 values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
                 print(printable(f"{values}: {finding.evidence}"))
-    except FsmConnectionError as error:
-        return fail(2, f"{error}{assumption_about(connection)}")
     except (AirflowException, FsmError) as error:
         return fail(2, str(error))
     print(f"\n{probe.requests} requests were made. The connection's extra:")

@@ -41,7 +41,7 @@ EXPORTED_BY = {
     "fsm_provider.operators.jobs": ("JobOutcome",),
 }
 """What users import from a module that is defined in another one."""
-FOR_AIRFLOW = ("assumption_about", "question_from", "sanitize_uri", "settings_from")
+FOR_AIRFLOW = ("question_from", "sanitize_uri", "settings_from")
 """Functions that this package, or Airflow, calls, and nobody else."""
 PLAIN_TYPES = {
     r"\bTimestamp\b": "datetime",

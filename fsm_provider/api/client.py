@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from pydantic import SecretStr
 
@@ -28,9 +28,7 @@ from fsm_provider.api.errors import (
     is_refusal,
 )
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
-from fsm_provider.api.limits import TimeLimit, throttle_for
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
-from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.payloads import (
@@ -45,8 +43,8 @@ from fsm_provider.api.payloads import (
     WebhookCreate,
     check,
 )
-from fsm_provider.api.redaction import hide, hide_in, printable
-from fsm_provider.api.retry import Attempts, RetryPolicy
+from fsm_provider.api.redaction import hide_in
+from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, throttle_for
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
@@ -65,8 +63,8 @@ class FsmClient:
     """The service's operations, over kept-alive connections.
 
     :param settings: the connection to the service and its options.
-    :param reload_settings: returns the current settings. It is called after a 401, once for all requests then
-        in progress; each is repeated once, and only if the token has changed, and ``base_url`` has not.
+    :param reload_settings: returns the current settings. It is called after a 401; the request is repeated
+        once, if the token has changed, and ``base_url`` and account have not.
     :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
     :param metrics: counts requests and measures delays.
@@ -82,8 +80,7 @@ class FsmClient:
         metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
-        self._token = settings.token, 0
-        """The token, and how often it was reloaded."""
+        self._token = settings.token
         self._reload_settings = reload_settings
         self._reloading = Lock()
         self.retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
@@ -145,14 +142,15 @@ class FsmClient:
     def create_job(
         self,
         property_id: int | str,
-        job: JobCreate | dict[str, Any],
+        job: JobCreate | Mapping[str, Any],
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
         :param property_id: the property's identifier.
-        :param job: the request body; a dictionary is validated first.
+        :param job: the request body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated
+            first.
         :param headers: further headers.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless.
@@ -170,15 +168,18 @@ class FsmClient:
 
         :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
         """
-        return self._create(
+        job = self._create(
             CREATE_JOB,
-            partial(check_job, request=request, hide=self._hide),
             path=request.path,
             headers=headers,
             limit=limit,
             json=request.job.body(),
             subject=request.subject,
         )
+        sent, echoed = request.job.customer_reference, job.customer_reference
+        if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
+            logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
+        return job
 
     def register_webhook(
         self,
@@ -205,7 +206,6 @@ class FsmClient:
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
             registration = self._create(
                 REGISTER_WEBHOOK,
-                _check_id,
                 path=REGISTER_WEBHOOK.path,
                 headers=headers,
                 limit=limit,
@@ -216,10 +216,17 @@ class FsmClient:
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            secret = registration.signing_secret
-            secrets = [secret.get_secret_value()] if secret else []
-            hidden = [*filter(None, secrets), *part.confidential, self._token[0].get_secret_value()]
-            _check_registration(registration, part, hidden)
+            events: Any = registration.event_types
+            is_other = events is not None and (
+                not isinstance(events, list) or set(map(str, events)) != set(part.event_types)
+            )
+            if is_other or registration.object not in (None, part.object):
+                raise FsmRegistrationMismatchError(
+                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}, but "
+                    "for something else: set event_types_style on the connection to what the service "
+                    "understands, and delete this webhook in the service",
+                    webhook_id=registration.id,
+                )
         return registered
 
     def paginate(
@@ -272,23 +279,25 @@ class FsmClient:
         return self._send(partial(self._attempt, call, read), call.writes)
 
     def _create(
-        self,
-        endpoint: Endpoint[RecordT],
-        check_response: Callable[[RecordT], None],
-        *,
-        headers: Mapping[str, str] | None,
-        **call: Any,
+        self, endpoint: Endpoint[RecordT], *, headers: Mapping[str, str] | None, **call: Any
     ) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
 
         def read(body: bytes) -> RecordT:
             values = self._without_token(parse_json(body))
-            record = parse_record(values, endpoint.response, timezone=self.settings.server_timezone)
-            check_response(record)
-            return record
+            record: Any = parse_record(values, endpoint.response, timezone=self.settings.server_timezone)
+            if record.id <= 0:
+                raise FsmResponseError(f"the body has no usable 'id': {record.id}")
+            echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
+            sent = request.subject.get("propertyID", echoed)
+            if echoed not in (None, "") and spelled(echoed) != spelled(sent):
+                raise FsmResponseError(
+                    f"the response holds another job, {record.id}: its propertyID is {repr(echoed)[:60]}"
+                )
+            return cast(RecordT, record)
 
-        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
         return self._send(partial(self._attempt, request, read), is_write=True)
 
     def pages(
@@ -327,8 +336,8 @@ class FsmClient:
         :param read: receives the chunks of the file, at each attempt; its result is returned. Only the end of
             the chunks confirms that the file is complete.
         :param max_bytes: a larger file is refused; default: 100 MiB.
-        :param max_seconds: the total time of its requests, from the first byte sent to the last byte read,
-            including redirects and repeats but not the delays between them; default: 600.
+        :param max_seconds: the time from its first request to its last byte, with redirects, repeats and the
+            delays between them; default: 600.
         :param allow_private_addresses: allow hosts other than the service's to have an IP address that is not
             public; default: False.
         :raises FsmPdfUrlError: if the URL is missing or not allowed.
@@ -342,11 +351,11 @@ class FsmClient:
     def _send(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
         attempts, repeated = Attempts(self.retry_policy), False
         while True:
-            token, reloads = self._token
+            token = self._token
             try:
                 return attempt(token)
             except FsmUnauthorisedError as error:
-                if repeated or not self._token_has_changed(token, reloads, error):
+                if repeated or not self._token_has_changed(token, error):
                     raise
                 repeated = True
             except FsmError as error:
@@ -356,38 +365,29 @@ class FsmClient:
                 self.count_retry(delay)
                 self._sleep(delay)
 
-    def _token_has_changed(self, refused: SecretStr, reloads: int, error: FsmUnauthorisedError) -> bool:
+    def _token_has_changed(self, refused: SecretStr, error: FsmUnauthorisedError) -> bool:
         """Reload the token, unless another thread has done so since the request got its own."""
         with self._reloading:
-            token, latest = self._token
-            if self._reload_settings is not None and latest == reloads:
+            if self._reload_settings is not None and self._token == refused:
                 try:
                     settings = self._reload_settings()
                 except Exception as failure:
-                    self._token = token, latest + 1
-                    error.reload_error = (
-                        str(failure) if isinstance(failure, FsmError) else type(failure).__name__
-                    )
+                    why = failure if isinstance(failure, FsmError) else type(failure).__name__
+                    logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
                     raise FsmConnectionError(
                         f"the connection's host has changed from {self.settings.service} to "
                         f"{settings.service} since it was read: another attempt uses the new one"
                     ) from error
-                token = settings.token
-                self._token = token, latest + 1
-            return token != refused
-
-    def _hide(self, text: str) -> str:
-        token, _ = self._token
-        return hide(text, token.get_secret_value())
+                self._token = settings.token
+            return self._token != refused
 
     def _without_token(self, values: Any) -> Any:
         """Hide the token in what the service returns to a write: nobody may store it with the result."""
-        token, _ = self._token
-        if len(token) < TOKEN_LENGTH:  # it may be part of any text
+        if len(self._token) < TOKEN_LENGTH:  # it may be part of any text
             return values
-        return hide_in(values, token.get_secret_value())
+        return hide_in(values, self._token.get_secret_value())
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
@@ -398,7 +398,6 @@ class FsmClient:
         return delay
 
     def count_retry(self, delay: float) -> None:
-        """Count a request that is repeated after a delay in seconds."""
         self._metrics.incr("retries")
         self._metrics.timing("delay", delay, reason="retry")
 
@@ -425,51 +424,3 @@ class FsmClient:
                 raise FsmResponseError(f"{call}: {error}") from None
             reason = str(error)
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
-
-
-def _check_id(record: Job | Webhook) -> None:
-    if record.id <= 0:
-        raise FsmResponseError(f"the body has no usable 'id': {record.id}")
-
-
-def check_job(job: Job, *, request: JobRequest, hide: Callable[[str], str]) -> None:
-    """Check that a job is the requested one. Another customer reference is only logged: it may be normalised.
-
-    :raises FsmResponseError: if it is on another property, or its identifier is not positive.
-    """
-    _check_id(job)
-    echoed: Any = job.property_id  # unconverted if it is not an integer
-    if echoed not in (None, "") and spelled(echoed) != spelled(request.property_id):
-        shown = hide(repr(echoed))[:60]
-        raise FsmResponseError(f"the response holds another job, {job.id}: its propertyID is {shown}")
-    sent = request.job.customer_reference
-    if None not in (sent, job.customer_reference) and job.customer_reference != sent:
-        logger.warning(
-            "job %s has the customerReference %s, but %r was sent",
-            *(job.id, hide(repr(job.customer_reference)), sent),
-        )
-
-
-def _check_registration(registration: Webhook, sent: WebhookCreate, hidden: Iterable[str]) -> None:
-    """Check that a webhook was registered as requested. Another target is only logged: it may be normalised.
-
-    :param hidden: what no error may contain.
-
-    :raises FsmRegistrationMismatchError: if it is of another object, or for other event types.
-    """
-    echoed = registration.event_types
-    if echoed is None:
-        logger.warning(
-            "webhook %s was registered, but the response does not say for which event types", registration.id
-        )
-    if registration.target_url not in (None, sent.target_url):
-        logger.warning("the response to webhook %s holds another targetURL than was sent", registration.id)
-    is_ours = echoed is None or (isinstance(echoed, list) and set(map(str, echoed)) == set(sent.event_types))
-    if not is_ours or registration.object not in (None, sent.object):
-        shown = printable(hide(f"{registration.object} {echoed}", *hidden))
-        raise FsmRegistrationMismatchError(
-            f"webhook {registration.id} was registered for {shown} instead of {sent.object} "
-            f"{sent.event_types}: set event_types_style on the connection to what "
-            "the service understands, and delete this webhook in the service",
-            webhook_id=registration.id,
-        )

@@ -15,8 +15,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 import requests
 from pydantic import SecretStr
-from requests.sessions import SessionRedirectMixin
 from requests.structures import CaseInsensitiveDict
+from urllib3 import BaseHTTPResponse
 
 from fsm_provider.api.adapter import Exchange
 from fsm_provider.api.errors import (
@@ -27,14 +27,12 @@ from fsm_provider.api.errors import (
     FsmPdfError,
     FsmPdfUrlError,
     FsmResponseError,
-    error_class_for,
 )
-from fsm_provider.api.limits import TimeLimit
 from fsm_provider.api.models import Form
-from fsm_provider.api.public_hosts import require_public_host
-from fsm_provider.api.redaction import printable, request_id_in
+from fsm_provider.api.redaction import printable
+from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, seconds_to_wait
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -48,6 +46,7 @@ _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
 _SIGNATURE = b"%PDF-"
 _END = b"%%EOF"
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
 
 
@@ -101,7 +100,7 @@ class Download:
             raise type(error)(f"{self._what}: {error.message}") from None
 
     @contextmanager
-    def _opened(self, token: SecretStr) -> Iterator[requests.Response]:
+    def _opened(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
         url = str(self._url)
         for _ in range(MAX_REDIRECTS + 1):
             request = requests.PreparedRequest()
@@ -109,26 +108,37 @@ class Download:
             request.headers = CaseInsensitiveDict(_HEADERS)
             parts = urlsplit(request.url)
             self._check_url(parts)
+            private = self._allow_private_addresses or parts.hostname == self._own.hostname
             plain = _PLAIN_URL.fullmatch(url)
-            target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else ""
+            target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else request.path_url
             ours = _origin(parts) == _origin(self._own)
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
                 self._throttle()
-            public_only = self._must_be_public(parts)
             with (
-                Exchange(self._limit, is_confidential=True, target=target) as exchange,
+                Exchange(target, limit=self._limit) as exchange,
                 self._transport.send(
-                    request, exchange, elsewhere=not ours, public_only=public_only
+                    request, exchange, elsewhere=not ours, public_only=not private
                 ) as response,
             ):
-                redirected_to = _redirect_target(request.url, response)
-                if redirected_to is None:
-                    if response.status_code != 200:
-                        raise self._refusal(response, token, ours)
+                status = response.status
+                if status == 200:
                     yield response
                     return
-            url = redirected_to
+                location = response.headers.get("Location") if status in _REDIRECTS else None
+                if location is None:
+                    # Of another host, the 4xx classes would give advice about the connection. Nor is the body
+                    # quoted, since it may repeat the URL.
+                    is_specific = status >= 500 or status == 429 or (ours and status >= 400)
+                    kind = None if is_specific else FsmApiError
+                    raise refusal(response, token, kind, method="GET", path=self._what)
+            url = ""
+            with suppress(ValueError):  # it quotes the URL
+                target = location.encode("latin-1").decode()
+                joined = urljoin(request.url, target)
+                url = target if _PLAIN_URL.fullmatch(target) else joined
+            if not url:
+                raise FsmPdfUrlError("it redirects to a URL that is not valid")
         raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult) -> None:
@@ -139,15 +149,11 @@ class Download:
         host = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme == "http" and not (self._allow_http or is_loopback(parts.hostname)):
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
-        if self._must_be_public(parts):
-            require_public_host(parts.hostname)
 
-    def _must_be_public(self, parts: SplitResult) -> bool:
-        return not self._allow_private_addresses and parts.hostname != self._own.hostname
-
-    def _chunks(self, response: requests.Response) -> Iterator[bytes]:
+    def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
         too_large = FsmPdfError(f"it is larger than max_bytes, {self._max_bytes:,}")
-        if (response.raw.length_remaining or 0) > self._max_bytes:
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) > self._max_bytes:
             raise too_large
         chunk = self._head(response)
         received, tail = 0, b""
@@ -158,11 +164,19 @@ class Download:
             tail = (tail + chunk)[-ENDS:]
             yield chunk
             chunk = self._next_chunk(response)
-        if _END not in tail:
-            _require_complete(response, received)
+        if _END in tail:
+            return
+        # HTTP's framing may show beyond doubt that it is complete; but a length may be too short, and a file
+        # may have been cut off before it was compressed.
+        missing = f"{received:,} bytes without %%EOF at the end"
+        if "chunked" not in response.headers.get("Transfer-Encoding", "").lower() or (
+            "Content-Encoding" in response.headers
+        ):
+            raise FsmResponseError(f"no complete response arrived: {missing}")
+        if received < ENDS:
+            raise FsmNotPdfError(f"the response is not a PDF: {missing}")
 
-    def _head(self, response: requests.Response) -> bytes:
-        """Read the first bytes, and check that a PDF begins within them."""
+    def _head(self, response: BaseHTTPResponse) -> bytes:
         head = b""
         while len(head) < ENDS and (chunk := self._next_chunk(response)):
             head += chunk
@@ -174,39 +188,11 @@ class Download:
             logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", self._what, start)
         return head
 
-    def _next_chunk(self, response: requests.Response) -> bytes:
+    def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
-            chunk: bytes = response.raw.read(CHUNK_SIZE, decode_content=True)
+            return response.read(CHUNK_SIZE, decode_content=True)
         except UNREADABLE as error:
             raise self._transport.incomplete_response(error) from None
-        return chunk
-
-    def _refusal(self, response: requests.Response, token: SecretStr, ours: bool) -> FsmApiError:
-        """Make the error for a failed response; its body is not quoted, since it may repeat the URL.
-
-        The 4xx classes give advice about the connection, which does not apply to another host's response.
-        """
-        status = response.status_code
-        is_specific = status >= 500 or status == 429 or (ours and status >= 400)
-        return (error_class_for(status) if is_specific else FsmApiError)(
-            status=status,
-            method="GET",
-            path=self._what,
-            retry_after=seconds_to_wait(response.headers),
-            request_id=request_id_in(response.headers, token.get_secret_value()),
-        )
-
-
-def _require_complete(response: requests.Response, received: int) -> None:
-    """Accept a file without ``%%EOF`` only if HTTP's framing shows beyond doubt that it is complete.
-
-    A length may be too short. Framing proves nothing about a compressed file: it may have been cut off before
-    it was compressed.
-    """
-    if not response.raw.chunked or "Content-Encoding" in response.headers:
-        raise FsmResponseError(f"no complete response arrived: {received:,} bytes without %%EOF at the end")
-    if received < ENDS:
-        raise FsmNotPdfError(f"the response is not a PDF: {received:,} bytes without %%EOF")
 
 
 def _prepared_url(url: str) -> str:
@@ -225,13 +211,3 @@ def _parts(url: str) -> SplitResult:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
-
-
-def _redirect_target(url: str, response: requests.Response) -> str | None:
-    with suppress(ValueError):  # also of bytes that are not UTF-8
-        target = SessionRedirectMixin().get_redirect_target(response)
-        if target is None:
-            return None
-        joined = urljoin(url, target)
-        return target if _PLAIN_URL.fullmatch(target) else joined
-    raise FsmPdfUrlError("it redirects to a URL that is not valid")

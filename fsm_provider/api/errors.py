@@ -120,8 +120,7 @@ class FsmUncertainWriteError(FsmError):
     :param path: the path, without the query.
     :param reason: what happened instead of a readable response.
     :param attempted_at: the time of the last attempt, ISO 8601.
-    :param subject: what was written, under the service's names, e.g. ``{"propertyID": 7,
-        "customerReference": "PO-1"}``.
+    :param subject: what was written, by the service's names, such as ``propertyID``.
     :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
     :param command: what to type once it has been looked up.
     """
@@ -201,23 +200,11 @@ class FsmBadRequestError(FsmApiError):
     permanent = True
 
 
-@dataclass(eq=False)
 class FsmUnauthorisedError(FsmApiError):
-    """401 Unauthorised.
-
-    :param reload_error: what prevented reading the connection again for a new token.
-    """
+    """401 Unauthorised."""
 
     permanent = True
     hint = "the token is not accepted: check the connection's password"
-
-    reload_error: str | None = None
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.reload_error:
-            text += f"; the connection could not be read again ({self.reload_error})"
-        return text
 
 
 class FsmForbiddenError(FsmApiError):
@@ -250,12 +237,7 @@ class FsmConflictError(FsmApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
     permanent = True
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if self.method not in READS:
-            text += "; what was to be written may exist already: look it up in the service"
-        return text
+    hint = "what was to be written may exist already: look it up in the service"
 
 
 class FsmUnprocessableEntityError(FsmApiError):
@@ -283,17 +265,15 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
 }
 
 
-_NO_REFUSALS = frozenset({408, 460, 499})
-"""4xx timeouts of a server, or of a load balancer whose backend may have carried on."""
-
-
 def is_refusal(status: int) -> bool:
-    """Return whether an HTTP status means that the request was not carried out."""
-    return 400 <= status < 500 and status not in _NO_REFUSALS
+    """Return whether an HTTP status means that the request was not carried out.
+
+    Not so the 4xx timeouts of a server, or of a load balancer whose backend may have carried on.
+    """
+    return 400 <= status < 500 and status not in (408, 460, 499)
 
 
 def error_class_for(status: int) -> type[FsmApiError]:
-    """Return the error class for an HTTP status that is not a success."""
     if 300 <= status < 400:
         return FsmRedirectError
     if status >= 500:

@@ -177,9 +177,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:
-    if expected is None or str(expected) == str(found):
-        return True
-    return found is not None and spelled(expected) == spelled(found)
+    return expected is None or (found is not None and spelled(expected) == spelled(found))
 
 
 def seconds_of(value: Any) -> float | None:
@@ -199,16 +197,9 @@ def _at_or_after(found: Any, bound: Any) -> bool:
 
 
 def reference_to(form: Form) -> FormReference:
-    """Return the compact reference of a form: JSON values, and no URL."""
-    record = form.as_json()
-    return {
-        "id": form.id,
-        "formName": record["formName"],
-        "propertyID": record["propertyID"],
-        "jobID": job_id_from(form),
-        "createdOnDateTime": record["createdOnDateTime"],
-        "lastUpdatedOnDateTime": record["lastUpdatedOnDateTime"],
-    }
+    record = {**form.as_json(), "jobID": job_id_from(form)}
+    names = ("id", "formName", "propertyID", "jobID", "createdOnDateTime", "lastUpdatedOnDateTime")
+    return {name: record[name] for name in names}
 
 
 def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
@@ -221,11 +212,8 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
     """Drop the forms of each page that do not match, and log their number."""
     dropped, asked = 0, replace(wanted, form_names=None)
     for page in pages:
-        matching = [form for form in page.data if asked.matches(form)]
-        dropped += len(page.data) - len(matching)
-        if wanted.form_names is not None:
-            matching = [form for form in matching if wanted.matches(form)]
-        yield matching
+        dropped += sum(not asked.matches(form) for form in page.data)
+        yield [form for form in page.data if wanted.matches(form)]
     if dropped:
         logger.warning(
             "%s forms of the listing did not match the filter (%s) and were left out: "
@@ -236,7 +224,6 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    """Parse form references, form records or bare identifiers."""
     refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")

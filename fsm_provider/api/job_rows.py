@@ -10,22 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.payloads import JobCreate, JobRequest, check
+from fsm_provider.api.payloads import EXTRA_FIELDS as EXTRA
+from fsm_provider.api.payloads import JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING
 
-RECORDS_METHODS: dict[str, tuple[str, ...]] = {"to_dicts": (), "to_pylist": (), "to_dict": ("records",)}
-"""Return the rows of a DataFrame of Polars, of a table of Arrow, and of a DataFrame of pandas."""
-HEADERS = ("fieldnames", "column_names", "columns")
-"""The columns of a ``csv.DictReader``, of a table of Arrow, and of a DataFrame."""
-EXTRA = "extra_fields"
-FIELDS = {
-    name: str(field.alias)
-    for attribute, field in JobCreate.model_fields.items()
-    for name in (attribute, field.alias)
-    if attribute != EXTRA
-}
-"""The service's name of each field of a job, by that name and in snake_case."""
 MAX_DECIMALS = 6
 """Decimals of a float that somebody may have written; 0.1 + 0.2 has more."""
 MAX_EXACT = 2**53
@@ -60,10 +49,10 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     that the table has twice; in CSV, a quote that is not closed. All rows are checked before any job is
     returned.
 
-    :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; a DataFrame
-        of pandas or Polars; an Arrow table. The index of a DataFrame is no column.
-    :param key: the column of the job's key, which is different in each row; a difference in case, blanks or
-        leading zeros alone is none. Blanks and a byte order mark around a column's name do not matter.
+    :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a
+        DataFrame of pandas or Polars, whose index is no column.
+    :param key: the column of the job's key, which is different in each row. Blanks and a byte order mark
+        around a column's name do not matter.
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
@@ -75,15 +64,11 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     restkey = rows.restkey if isinstance(rows, csv.DictReader) else None
     jobs: list[dict[str, Any]] = []
     problems: list[str] = []
-    first_rows: dict[str, tuple[int, str]] = {}
+    first_rows: dict[str, int] = {}
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
         job, wrong = _job_from(row, columns, restkey)
-        if "key" in job:
-            spelling = " ".join(job["key"].casefold().split()).lstrip("0")
-            first, same = first_rows.setdefault(spelling, (number, job["key"]))
-            if first != number:
-                but = "" if same == job["key"] else ", but for case, blanks or leading zeros"
-                wrong.append(f"{key}: is the same as in row {first}{but}")
+        if "key" in job and (first := first_rows.setdefault(job["key"], number)) != number:
+            wrong.append(f"{key}: is the same as in row {first}")
         if wrong:
             problems.append(f"row {number}: {'; '.join(wrong)}")
         jobs.append(job)
@@ -95,12 +80,11 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
 
 def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
-    """Return the column of each field."""
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
         prefix, _, extra = str(name).partition(".")
-        if name in FIELDS:
-            field: Field = ("job", FIELDS[name])
+        if name in JOB_FIELDS:
+            field: Field = ("job", JOB_FIELDS[name])
         elif prefix == EXTRA and extra:
             field = ("job", EXTRA, extra)
         else:
@@ -114,25 +98,21 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
 
 
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
-    """Return the rows, each with ``keys()``, after a check of the table's own columns."""
-    kind = type(rows)
-    if isinstance(rows, str | bytes | Mapping) or not (
-        isinstance(rows, Iterable) or hasattr(kind, "to_pylist")
-    ):
+    table: Any = rows
+    is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise FsmInputError(
-            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind.__name__}"
+            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {type(rows).__name__}"
         )
-    if header := next((name for name in HEADERS if hasattr(kind, name)), None):
-        names = [] if getattr(rows, header) is None else list(getattr(rows, header))
-        if names and (problem := _problem_of_columns(names, columns)):
-            raise FsmInputError(f"rows: {problem}")
-    methods = [name for name in RECORDS_METHODS if hasattr(kind, "columns") and hasattr(kind, name)]
-    records = getattr(rows, methods[0])(*RECORDS_METHODS[methods[0]]) if methods else rows
+    names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
+    if names and (problem := _problem_of_columns(names, columns)):
+        raise FsmInputError(f"rows: {problem}")
+    records = table.to_dicts() if is_polars else table.to_dict("records") if is_pandas else rows
     lines = 0
     for number, row in enumerate(records, 1):
         if not hasattr(row, "keys"):
             raise FsmInputError(
-                f"rows: row {number} of the {kind.__name__} should be a mapping from column to cell, "
+                f"rows: row {number} of the {type(rows).__name__} should be a mapping from column to cell, "
                 f"not {type(row).__name__}"
             )
         if isinstance(rows, csv.DictReader):
@@ -156,7 +136,6 @@ def _refuse_swallowed_rows(number: int, row: Mapping[Any, Any], table: csv.DictR
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
-    """Return which of the columns a table has not once; None if there is none."""
     counts = Counter(map(_trimmed, names))
     if missing := [column for column in dict.fromkeys(columns) if not counts[_trimmed(column)]]:
         listed = printable(", ".join(map(str, names)))

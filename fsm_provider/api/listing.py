@@ -127,12 +127,10 @@ class Listing(Iterator[Page[Any]]):
         self.last_total: int | None = None
         self._paginator = paginator
         self._fetch = fetch
-        self._is_complete = paginator.cursor is None
-        self._identifiers: array[int] | None = None
+        self._identifiers: array[int] | None = array("q") if paginator.cursor is None else None
 
     @property
     def finished(self) -> bool:
-        """Whether the last page was read."""
         return self._paginator.finished
 
     @property
@@ -154,8 +152,8 @@ class Listing(Iterator[Page[Any]]):
         self.last_total = _total(page)
         if number == 1:
             self.first_total = self.last_total
-            if self._is_complete and self.first_total is not None:
-                self._identifiers = array("q")
+            if self.first_total is None:
+                self._identifiers = None
         if self._identifiers is not None:
             try:
                 self._identifiers.extend(self._paginator.identifiers)
@@ -166,26 +164,18 @@ class Listing(Iterator[Page[Any]]):
     __next__ = next_page
 
     @property
-    def distinct(self) -> int | None:
-        """The number of distinct identifiers read; None if they are not counted.
-
-        They are counted if the listing started at its beginning, its first page has a total and all
-        identifiers are integers.
-        """
-        ids = self._identifiers
-        if ids is None:
-            return None
-        parts = len(ids) // _COUNTED_AT_ONCE + 1
-        return sum(len({one for one in ids if one % parts == part}) for part in range(parts))
-
-    @property
     def mismatch(self) -> str | None:
         """How the records read differ from the service's totals; None if they agree or cannot be compared.
 
-        Totals do not show everything: if one record left the listing and another entered it, they agree.
+        They can be if the listing started at its beginning, its first page has a total and all identifiers
+        are integers. If one record left the listing and another entered it, they agree.
         """
-        distinct, first, last = self.distinct, self.first_total, self.last_total
-        if not self.finished or distinct is None or {distinct} == {first, last} - {None}:
+        ids, first, last = self._identifiers, self.first_total, self.last_total
+        if not self.finished or ids is None:
+            return None
+        parts = len(ids) // _COUNTED_AT_ONCE + 1
+        distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
+        if {distinct} == {first, last} - {None}:
             return None
         at_the_last = "" if last is None else f" and {last} at the last"
         return (
@@ -200,7 +190,6 @@ class Listing(Iterator[Page[Any]]):
             warn_once(logger, ("mismatch", self.url), "GET %s: %s", self.url, mismatch)
 
     def pages_with_warning(self) -> Iterator[Page[Any]]:
-        """Iterate over the pages, and log a mismatch after the last."""
         yield from self
         self.log_mismatch()
 

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Hashable
 from contextlib import suppress
 from datetime import datetime, tzinfo
-from functools import cache
 from math import isfinite
 from typing import Any
 
@@ -39,16 +38,12 @@ def warn_once(
         logger.log(level, f"{message}; this is logged once", *args)
 
 
-@cache
-def _page_model_for(model: type[Record]) -> type[Page[Any]]:
-    return Page[model]  # type: ignore[valid-type]
-
-
 def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
     """Parse one page of a listing; without a model, its records stay parsed JSON."""
     if model is not None:
         with suppress(ValidationError):
-            return _page_model_for(model).model_validate_json(body, context={"timezone": timezone})
+            page_model: type[Page[Any]] = Page[model]  # type: ignore[valid-type]
+            return page_model.model_validate_json(body, context={"timezone": timezone})
     page = parse_json(body)
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")

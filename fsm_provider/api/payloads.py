@@ -113,17 +113,24 @@ class JobCreate(_Payload):
     @field_validator("extra_fields")
     @classmethod
     def _extra_fields_are_unknown(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        names = {name for attribute, field in cls.model_fields.items() for name in (attribute, field.alias)}
-        known = names & extra.keys()
-        if known:
+        if known := {*JOB_FIELDS, EXTRA_FIELDS} & extra.keys():
             raise ValueError(f"{', '.join(sorted(map(str, known)))} belongs beside it, not in it")
         return extra
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body: the given fields, under the service's names."""
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
         sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
         return {**sent, **self.extra_fields}
+
+
+EXTRA_FIELDS = "extra_fields"
+JOB_FIELDS = {
+    name: str(field.alias)
+    for attribute, field in JobCreate.model_fields.items()
+    for name in (attribute, field.alias)
+    if attribute != EXTRA_FIELDS
+}
+"""The service's name of each field, by that name and in snake_case."""
 
 
 class JobFields(TypedDict, total=False):
@@ -176,8 +183,8 @@ class JobRequest(_Payload):
     @property
     def subject(self) -> dict[str, Any]:
         """The fields to look the job up by, under the service's names."""
-        subject = {"propertyID": self.property_id, "customerReference": self.job.customer_reference}
-        return {name: value for name, value in subject.items() if value}
+        reference = self.job.customer_reference
+        return {"propertyID": self.property_id, **({"customerReference": reference} if reference else {})}
 
     def __str__(self) -> str:
         return describe(self.subject)
@@ -266,7 +273,8 @@ class WebhookCreate(_Payload):
 PayloadT = TypeVar("PayloadT", bound=_Payload)
 
 _MESSAGES = {
-    "extra_forbidden": "is not a field of it; a field that is not specified goes under extra_fields",
+    "extra_forbidden": "is not known here. What belongs in a job: "
+    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
     "string_unicode": HALF_A_CHARACTER,
 }
@@ -274,7 +282,7 @@ _MESSAGES = {
 
 def check(
     model: type[PayloadT],
-    payload: PayloadT | dict[str, Any],
+    payload: PayloadT | Mapping[str, Any],
     what: str,
     names: Mapping[Any, str] | None = None,
 ) -> PayloadT:
@@ -292,7 +300,7 @@ def check(
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        described = describe_invalid_fields(error, model, name_for=name_for, messages=_MESSAGES)
+        described = describe_invalid_fields(error, name_for=name_for, messages=_MESSAGES)
     raise FsmInputError(described)  # not inside except: pydantic's error holds the values
 
 

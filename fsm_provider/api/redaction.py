@@ -84,7 +84,6 @@ def _hide_in(values: Any, secrets: Iterable[str]) -> Any:
 
 
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
-    """Return the first header that is named like a request identifier, such as ``X-Request-ID``."""
     found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
     return printable(hide(next(found, ""), token)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH] or None
 

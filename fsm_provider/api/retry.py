@@ -1,4 +1,4 @@
-"""The retry decision: a pure function without I/O.
+"""When a request is sent: limits on its time and rate, and whether it is repeated. Nothing is sent here.
 
 Full jitter: the delay is uniform between zero and the exponential bound, so that clients that failed together
 do not retry together.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import cache
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -29,6 +32,16 @@ _REPEATABLE = (
     FsmResponseError,
     FsmServerError,
 )
+
+
+class Metrics:
+    """Takes counts and durations, and drops them; those of Airflow are in ``fsm_provider.metrics``."""
+
+    def incr(self, name: str, count: int = 1, **tags: str) -> None:
+        """Add to a counter; ``name`` is without the prefix ``fsm.``."""
+
+    def timing(self, name: str, seconds: float, **tags: str) -> None:
+        """Record a duration."""
 
 
 def is_repeatable(error: FsmError) -> bool:
@@ -59,8 +72,6 @@ class RetryPolicy:
     ) -> float | None:
         """Return the seconds to wait before the next attempt, or None to raise ``error``.
 
-        An uncertain write is repeated only if the service recognises it.
-
         :param attempt: number of attempts made, from 1.
         :param waited: seconds waited so far.
         :param draw: the jitter, from 0 to 1; default: random.
@@ -84,10 +95,7 @@ class Attempts:
     waited: float = 0.0
 
     def delay_after(self, error: FsmError) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        :raises FsmError: ``error``, if there is to be no further attempt.
-        """
+        """Return the seconds to wait before the next attempt; raise ``error`` if there is to be none."""
         self.made += 1
         delay = self.policy.delay_after(error, attempt=self.made, waited=self.waited)
         if delay is None:
@@ -97,3 +105,56 @@ class Attempts:
             "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, self.policy.max_retries
         )
         return delay
+
+
+def clocks() -> tuple[float, float]:
+    """Return two clocks in seconds, of which at least one goes on while the process is suspended."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.time(), time.clock_gettime(boottime)
+
+
+@dataclass(eq=False)
+class TimeLimit:
+    """A limit on the time from the first of some requests on.
+
+    :param seconds: more than 0.
+    :param begin_within: seconds after ``since`` in which a request may begin.
+    :param since: what :func:`clocks` returned.
+    """
+
+    seconds: float
+    begin_within: float = float("inf")
+    since: tuple[float, float] = field(default_factory=clocks)
+    _end: float | None = None
+
+    def start(self) -> None:
+        self._end = self._end or time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        """Return the seconds that are left, 0 or less once the limit is reached."""
+        return self.seconds if self._end is None else self._end - time.monotonic()
+
+    def is_too_late(self) -> bool:
+        """Return whether no request may begin any more, by the clock that has gone further."""
+        return max(now - then for now, then in zip(clocks(), self.since, strict=True)) > self.begin_within
+
+
+class Throttle:
+    """Assigns evenly spaced times for requests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def reserve(self, per_second: float) -> float:
+        """Reserve the next free time and return the seconds until then."""
+        with self._lock:
+            now = time.monotonic()
+            reserved = max(now, self._next)
+            self._next = reserved + 1 / per_second
+            return reserved - now
+
+
+@cache
+def throttle_for(base_url: str) -> Throttle:
+    return Throttle()

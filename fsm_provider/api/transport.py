@@ -7,6 +7,7 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,32 +16,30 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import requests
 from pydantic import SecretStr
-from requests.exceptions import InvalidJSONError, InvalidURL
+from requests.exceptions import InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies, requote_uri
-from urllib3 import Timeout
+from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
-from fsm_provider.api.adapter import Adapter, Exchange, causes
+from fsm_provider.api.adapter import Adapter, Exchange, origin_of
 from fsm_provider.api.errors import (
     READS,
     FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmInputError,
-    FsmNotFoundError,
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.limits import TimeLimit
-from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
+from fsm_provider.api.retry import Metrics, TimeLimit
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 
@@ -60,8 +59,6 @@ MAX_ERROR_BODY = 2**20
 """Bytes of the response of an error, decoded: more are not read."""
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _CHUNK = 2**16
-MAX_CONNECTIONS = 64
-"""Kept alive; threads beyond that open a connection per request."""
 MAX_RETRY_AFTER = 1e9
 """Seconds; a longer Retry-After is cut to this."""
 
@@ -101,20 +98,18 @@ class Transport:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
-        self._adapter = Adapter(pool_maxsize=MAX_CONNECTIONS)
-        self._write_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, for_writes=True)
-        self._public_adapter = Adapter(pool_maxsize=MAX_CONNECTIONS, public_only=True)
         with requests.Session() as session:
-            environment = session.merge_environment_settings(
-                settings.base_url,
-                {},
-                stream=True,
-                verify=settings.ca_bundle or settings.verify_ssl,
-                cert=None,
-            )
+            verify = session.merge_environment_settings(
+                *(settings.base_url, {}, True, settings.ca_bundle or settings.verify_ssl, None)
+            )["verify"]
         self._proxies = _environment_proxies(settings.base_url)
-        self._verify = cast(bool | str, environment["verify"])
+        self._verify = verify
+        self._open()
+
+    def _open(self) -> None:
+        self._process, timeout = os.getpid(), self._settings.timeout
+        self._adapter = Adapter(self._verify, timeout)
+        self._public_adapter = Adapter(self._verify, timeout, public_only=True)
 
     @cached_property
     def _base_url(self) -> str:
@@ -126,8 +121,8 @@ class Transport:
         return str(request.url).rstrip("/")
 
     def close(self) -> None:
-        for adapter in (self._adapter, self._write_adapter, self._public_adapter):
-            adapter.close()
+        self._adapter.close()
+        self._public_adapter.close()
 
     def request(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
         """Send once and return ``read(body)`` of a successful response.
@@ -138,10 +133,9 @@ class Transport:
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
         request = self._prepare(call, token)
-        with Exchange(call.limit, bool(call.confidential)) as exchange:
-            response = self.send(request, exchange)
-            succeeded = 200 <= response.status_code < 300
-            with response:
+        with Exchange(request.path_url, call.writes, call.limit) as exchange:
+            with self.send(request, exchange) as response:
+                succeeded = 200 <= response.status < 300
                 try:
                     body = self._body_of(response, succeeded)
                 except UNREADABLE as error:
@@ -149,38 +143,30 @@ class Transport:
                         raise self.incomplete_response(error) from None
                     body = b""
             if not succeeded:
-                raise self._refusal(call, response, body, token)
+                url: Any = {"url": f"{self._settings.base_url}{call.path}"}
+                raise refusal(
+                    response,
+                    token,
+                    method=call.method,
+                    path=call.path,
+                    body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
+                    **(url if response.status == 404 else {}),
+                )
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
             exchange.keep_connection()
         return result
 
-    def _body_of(self, response: requests.Response, succeeded: bool) -> bytes:
-        """Return the decoded body of a response; of an error's, the beginning if it is large."""
+    def _body_of(self, response: BaseHTTPResponse, succeeded: bool) -> bytes:
         most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
         length = response.headers.get("Content-Length", "")
         if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
-            return bytes(response.raw.read())
+            return response.read()
         body = bytearray()
-        while len(body) <= most and (chunk := response.raw.read(_CHUNK, decode_content=True)):
+        while len(body) <= most and (chunk := response.read(_CHUNK, decode_content=True)):
             body += chunk
         if succeeded and len(body) > most:
             raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
         return bytes(body)
-
-    def _refusal(
-        self, call: ApiRequest, response: requests.Response, body: bytes, token: SecretStr
-    ) -> FsmApiError:
-        failure = error_class_for(response.status_code)(
-            status=response.status_code,
-            method=call.method,
-            path=call.path,
-            body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
-            retry_after=seconds_to_wait(response.headers),
-            request_id=request_id_in(response.headers, token.get_secret_value()),
-        )
-        if isinstance(failure, FsmNotFoundError):
-            failure.url = f"{self._settings.base_url}{call.path}"
-        return failure
 
     def send(
         self,
@@ -189,34 +175,28 @@ class Transport:
         *,
         elsewhere: bool = False,
         public_only: bool = False,
-    ) -> requests.Response:
+    ) -> BaseHTTPResponse:
         """Send once and return the response, its body unread.
 
         :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
         """
-        url = str(request.url)
-        adapter = self._adapter if request.method in READS else self._write_adapter
-        if public_only:
-            adapter = self._public_adapter
-        status = "none"
+        if self._process != os.getpid():  # after a fork, the connections are those of the parent
+            self._open()
+        url, status = str(request.url), "none"
+        adapter = self._public_adapter if public_only else self._adapter
+        proxies = _environment_proxies(url) if elsewhere else self._proxies
         try:
-            response = adapter.exchange(
-                exchange,
-                request,
-                timeout=self._timeout,
-                verify=self._verify,
-                proxies=_environment_proxies(url) if elsewhere else self._proxies,
-            )
-            status = str(response.status_code)
+            response = adapter.exchange(exchange, request, proxies)
+            status = str(response.status)
             return response
-        except (requests.RequestException, HTTPError, OSError, ValueError) as error:
+        except UNREADABLE as error:
             failure = self._failure(error, exchange, url if elsewhere else None)
         finally:
             self._metrics.incr("requests", method=str(request.method), status=status)
-        raise failure  # not inside except: requests' error holds the token and the URL
+        raise failure  # not inside except: urllib3's error holds the token and the URL
 
     def _failure(self, error: BaseException, exchange: Exchange, other_url: str | None) -> FsmError:
-        *_, origin = causes(error)
+        origin = origin_of(error)
         if exchange.has_begun:
             return self.incomplete_response(error)
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
@@ -235,19 +215,21 @@ class Transport:
         except (TypeError, ValueError) as error:
             raise FsmInputError(f"params: cannot be written into a URL ({type(error).__name__})") from None
         request.url = f"{self._base_url}{requote_uri(call.path)}{f'?{query}' if query else ''}"
-        try:
-            request.prepare_body(None, None, call.json)
-            if b"\\ud" in (request.body or b""):
-                dumps(call.json, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise FsmInputError(f"json: {HALF_A_CHARACTER}") from None
-        except (InvalidJSONError, TypeError, RecursionError) as error:
-            raise FsmInputError(f"json: {error}") from None
+        if call.json is not None:
+            try:
+                request.body = dumps(call.json, allow_nan=False).encode()
+                if b"\\ud" in request.body:
+                    dumps(call.json, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                raise FsmInputError(f"json: {HALF_A_CHARACTER}") from None
+            except (TypeError, ValueError, RecursionError) as error:
+                raise FsmInputError(f"json: {error}") from None
+            request.headers.setdefault("Content-Type", "application/json")
         return request
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
-        *_, origin = causes(error)
+        origin = origin_of(error)
         what = type(origin).__name__
         if isinstance(origin, RemoteDisconnected) or not isinstance(origin, _QUOTING):
             what += f": {origin}"
@@ -256,8 +238,19 @@ class Transport:
         )
 
 
+def refusal(
+    response: BaseHTTPResponse, token: SecretStr, kind: type[FsmApiError] | None = None, **what: str
+) -> FsmApiError:
+    """Make the error for a response that is not a success, by default of the class of its status."""
+    return (kind or error_class_for(response.status))(
+        status=response.status,
+        retry_after=seconds_to_wait(response.headers),
+        request_id=request_id_in(response.headers, token.get_secret_value()),
+        **what,
+    )
+
+
 def _in_utf8(body: bytes, content_type: str) -> bytes:
-    """Return JSON in UTF-8, whatever charset is declared."""
     declared = _CHARSET.search(content_type)
     if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
         return body

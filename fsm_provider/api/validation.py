@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from fsm_provider.api.errors import FsmInputError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
 MAX_PDF_BYTES = 100 * 2**20
 """Default limit of a PDF's size."""
@@ -41,8 +41,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
-_UNKNOWN = "extra_forbidden"
-_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", _UNKNOWN: "is not a setting"}
+_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
 
 
 def refuse_none(name: str, value: object) -> None:
@@ -58,14 +57,12 @@ def dotted_name(location: tuple[int | str, ...]) -> str:
 
 def describe_invalid_fields(
     error: ValidationError,
-    model: type[BaseModel],
     *,
     name_for: Callable[[tuple[int | str, ...]], str] = dotted_name,
     messages: Mapping[str, str] | None = None,
 ) -> str:
     """Describe each invalid field, without its value: ``host: is missing; password: is empty``.
 
-    :param model: what was validated; an unknown field gets the names in it that are close.
     :param name_for: names a field, given its location in the model.
     :param messages: messages by the type of pydantic's error, in place of its own.
     """
@@ -73,42 +70,8 @@ def describe_invalid_fields(
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
         own_message = detail["msg"].removeprefix("Value error, ")
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
-        if detail["type"] == _UNKNOWN:
-            unknown = str(detail["loc"][-1])
-            fields = _fields_at(model, detail["loc"]).items()
-            known = [key if "_" in unknown else one.alias or key for key, one in fields]
-            if place := place_inside(model, detail["loc"]):
-                message = f"belongs in {place}"
-            elif close := close_names(unknown, known):
-                message = f"is not known: did you mean {close}?"
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
-
-
-def close_names(name: str, known: Iterable[str]) -> str:
-    """Return the known names that are close to an unknown one, at most two, joined by "or"."""
-    from difflib import get_close_matches
-
-    by_spelling = {one.casefold(): one for one in known}
-    close = get_close_matches(name.casefold(), by_spelling, n=2, cutoff=0.75)
-    return " or ".join(by_spelling[one] for one in close)
-
-
-def place_inside(model: Any, location: tuple[int | str, ...]) -> str | None:
-    """Return the field of a model inside which an unknown one would be known, None if there is none."""
-    for place, field in _fields_at(model, location).items():
-        inside = getattr(field.annotation, "model_fields", {})
-        if any(location[-1] in (key, one.alias) for key, one in inside.items()):
-            return field.alias or place
-    return None
-
-
-def _fields_at(model: Any, location: tuple[int | str, ...]) -> Mapping[str, Any]:
-    """Return the fields of the model beside which a location is."""
-    for place in location[:-1]:
-        fields = getattr(model, "model_fields", {})
-        model = next((one.annotation for key, one in fields.items() if place in (key, one.alias)), None)
-    return getattr(model, "model_fields", {})
 
 
 def parse_text(name: str, value: Any) -> int | str:
@@ -131,14 +94,12 @@ def parse_text(name: str, value: Any) -> int | str:
 
 
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Check query parameters; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     return dict(value or {})
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
-    """Check further headers; None is none."""
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
     headers = dict(value or {})
@@ -218,7 +179,6 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
 
 
 def parse_flag(name: str, value: Any) -> bool:
-    """Parse a boolean, which a template gives as text."""
     flag = {"true": True, "false": False}.get(str(value).lower())
     if flag is None:
         raise FsmInputError(f"{name}: {value!r} should be true or false")
@@ -247,7 +207,16 @@ def parse_json(name: str, value: Any) -> Any:
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
     """Parse a name or a list of names, which a template gives as JSON text; other text is one name."""
-    names = _names_in(name, value) if isinstance(value, str) else value
+    names = value
+    if isinstance(value, str):
+        try:
+            names = json.loads(value, parse_constant=str)
+        except (ValueError, RecursionError):
+            names = value
+        if names == []:
+            raise FsmInputError(f"{name}: is a list without a name")
+        if not isinstance(names, list):
+            names = [names if isinstance(names, str) else value]
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
         raise FsmInputError(
             f"{name}: should be a name or a list of names; a template gives a list with | tojson at its end"
@@ -255,18 +224,6 @@ def parse_names(name: str, value: Any) -> tuple[str, ...]:
     for one in names:
         parse_text(name, one)
     return tuple(names)
-
-
-def _names_in(name: str, text: str) -> Any:
-    try:
-        given = json.loads(text, parse_constant=str)
-    except (ValueError, RecursionError):
-        return [text]
-    if given == []:
-        raise FsmInputError(f"{name}: is a list without a name")
-    if isinstance(given, list):
-        return given
-    return [given if isinstance(given, str) else text]
 
 
 def parse_path(path: Any) -> str:

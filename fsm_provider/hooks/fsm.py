@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -12,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmInputError
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES
 from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
@@ -25,16 +24,9 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.api.forms import FormFilters
-    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
     from fsm_provider.api.payloads import JobCreate, WebhookCreate
-
-
-logger: logging.Logger = logging.getLogger(__name__)
-
-ASSUMED_HTTPS = (
-    "the connection's host has no scheme: https:// is assumed, begin it with http:// if you mean that"
-)
+    from fsm_provider.api.retry import Metrics
 
 
 class FsmHook(BaseHook):
@@ -76,10 +68,8 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
-        if _scheme_is_assumed(self._connection):
-            logger.info("%s", ASSUMED_HTTPS)
         return FsmClient(
-            settings_from(self._connection),
+            settings_from(self._read_connection()),
             reload_settings=lambda: settings_from(self._read_connection()),
             sleep=self._sleep,
             metrics=self.metrics,
@@ -98,10 +88,6 @@ class FsmHook(BaseHook):
     def metrics(self) -> Metrics:
         """Airflow's metrics, with the connection as a tag."""
         return AirflowMetrics(connection=self.fsm_conn_id)
-
-    @cached_property
-    def _connection(self) -> Connection:
-        return self._read_connection()
 
     def _read_connection(self) -> Connection:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
@@ -131,7 +117,7 @@ class FsmHook(BaseHook):
     def create_job(
         self,
         property_id: int | str,
-        job: JobCreate | dict[str, Any],
+        job: JobCreate | Mapping[str, Any],
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Job:
@@ -205,10 +191,7 @@ class FsmHook(BaseHook):
             second = next(pages, None)
         except FsmError as error:
             # Airflow's UI tests a copy of the connection under a temporary name.
-            message = str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
-            if isinstance(error, FsmConnectionError):
-                message += assumption_about(self._connection)
-            return False, message
+            return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
         if second is None:
             return True, (
                 f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "
@@ -232,55 +215,48 @@ class FsmHook(BaseHook):
         widgets = {}
         for name, field in get_provider_info()["connection-types"][0]["conn-fields"].items():
             kind, default = field["schema"]["type"][0], field["schema"].get("default")
-            about = {"label": field["label"], "description": field["description"]}
+            about = {"label": field["label"], "description": field["description"], "default": default}
             if kind == "boolean":
-                widgets[name] = BooleanField(**about, default=default)
+                widgets[name] = BooleanField(**about)
                 continue
             about |= {"validators": [Optional()], "widget": BS3TextFieldWidget()}
-            if kind == "integer":
-                widgets[name] = IntegerField(**about, default=default)
-            else:
-                widgets[name] = StringField(**about, default=None if default is None else str(default))
+            if kind != "integer" and default is not None:
+                about["default"] = str(default)
+            widgets[name] = (IntegerField if kind == "integer" else StringField)(**about)
         return widgets
 
 
 def settings_from(connection: Connection) -> Settings:
     """Return the settings of a connection.
 
-    An empty field has its default, except ``api_version``, which is then not sent.
+    An empty field has its default, except ``api_version``, which is then not sent. A host without a scheme
+    is https.
 
     :raises FsmInputError: one message that names the connection and every invalid field.
     """
     try:
-        return Settings.checked(_values_in(connection))
+        if connection.conn_type not in (None, "", FsmHook.conn_type):
+            raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
+        return Settings.checked({**_extra_of(connection), **_fields_of(connection)})
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
 
-def assumption_about(connection: Connection) -> str:
-    """Return what was assumed of the host, to be put behind an error of reaching it; empty if nothing was."""
-    return f" ({ASSUMED_HTTPS})" if _scheme_is_assumed(connection) else ""
-
-
-def _scheme_is_assumed(connection: Connection) -> bool:
-    return "://" not in (connection.host or "://") and not connection.schema
-
-
-def _values_in(connection: Connection) -> dict[str, Any]:
-    if connection.conn_type not in (None, "", FsmHook.conn_type):
-        raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
+def _extra_of(connection: Connection) -> dict[str, Any]:
     try:
         extra = from_json(connection.extra or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
         raise FsmInputError("extra: is not a JSON object")
-    given = {name: value for name, value in extra.items() if value not in (None, "")}
     for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
-        if name in given:
+        if extra.get(name):
             raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
-    if "api_version" in extra:
-        given.setdefault("api_version", "")
+    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    return {"api_version": "", **given} if "api_version" in extra else given
+
+
+def _fields_of(connection: Connection) -> dict[str, str]:
     if not (host := connection.host):
         raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
     if "://" not in host:
@@ -290,4 +266,4 @@ def _values_in(connection: Connection) -> dict[str, Any]:
         authority, slash, path = rest.partition("/")
         host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
     account = (connection.login or "").strip()
-    return {**given, "base_url": host, "token": connection.password or "", "account": account}
+    return {"base_url": host, "token": connection.password or "", "account": account}

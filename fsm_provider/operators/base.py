@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -12,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
-from fsm_provider.api.validation import close_names, parse_path, refuse_none
+from fsm_provider.api.validation import parse_path, refuse_none
 from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
@@ -80,11 +81,9 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
-        hint = ""
-        if place := operator.argument_with(name):
-            hint = f": it belongs in {place}"
-        elif close := close_names(name, known):
-            hint = f": did you mean {close}?"
+        close = get_close_matches(name, known, n=1, cutoff=0.7)
+        place = operator.argument_with(name)
+        hint = f": it belongs in {place}" if place else f": did you mean {close[0]}?" if close else ""
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
 

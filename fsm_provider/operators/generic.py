@@ -17,7 +17,7 @@ from fsm_provider.operators.writes import FsmWriteOperator
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.limits import TimeLimit
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.writes.ledger import Write
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

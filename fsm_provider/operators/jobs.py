@@ -33,8 +33,8 @@ from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
@@ -152,10 +152,9 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
-        from fsm_provider.api.payloads import JobRequest
-        from fsm_provider.api.validation import place_inside
+        from fsm_provider.api.payloads import JOB_FIELDS
 
-        return place_inside(JobRequest, (name,))
+        return "job" if name in JOB_FIELDS else None
 
     def execute(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check

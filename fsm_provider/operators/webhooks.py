@@ -21,9 +21,9 @@ from fsm_provider.operators.writes import FsmWriteOperator
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.limits import TimeLimit
     from fsm_provider.api.models import Webhook
     from fsm_provider.api.payloads import WebhookCreate
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write
 

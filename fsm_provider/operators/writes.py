@@ -16,7 +16,7 @@ from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.limits import TimeLimit
+    from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import Write

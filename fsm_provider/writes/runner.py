@@ -25,8 +25,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
     FsmUncertainWriteError,
 )
-from fsm_provider.api.limits import TimeLimit, clocks
-from fsm_provider.api.retry import Attempts
+from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.ledger import MADE, Change, Row, Write

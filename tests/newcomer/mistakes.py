@@ -131,7 +131,7 @@ MISTAKES = [
     ),
     Mistake(
         "typo_in_extra",
-        ("curser_param: is not known: did you mean cursor_param?",),
+        ("curser_param: is not a setting; these are: ",),
         command=TEST,
         connection={"extra": {"curser_param": "cursor"}},
     ),
@@ -157,13 +157,16 @@ MISTAKES = [
     # What breaks the import of a DAG.
     Mistake(
         "typo_in_job_field",
-        ("job.customerRefernce: is not known: did you mean customerReference?",),
+        (
+            "job.customerRefernce: is not known",
+            "customerReference",
+        ),
         tasks="""FsmCreateJobOperator(task_id="create", property_id=7, job={"customerRefernce": "PO-1"})""",
         breaks_import=True,
     ),
     Mistake(
         "field_beside_job",
-        ("jobs[0].customerReference", "belongs in job"),
+        ("jobs[0].customerReference", "belongs in a job"),
         tasks="""
 FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerReference": "PO-1"}])
 """,
@@ -177,7 +180,7 @@ FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerR
     ),
     Mistake(
         "unknown_argument",
-        ("form_name: is not an argument of FsmFormSensor", "did you mean form_names"),
+        ("form_name: is not an argument of FsmFormSensor: did you mean form_names?",),
         tasks="""FsmFormSensor(task_id="wait", form_name="Gas Safety Record")""",
         breaks_import=True,
     ),

@@ -123,7 +123,7 @@ class ReceiverSettings(_Model):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            described = describe_invalid_fields(error, cls)
+            described = describe_invalid_fields(error)
         # Not inside except: the cause holds the values.
         raise FsmInputError(f"Variable {CONFIGURATION}: {described}")
 

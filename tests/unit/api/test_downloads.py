@@ -245,27 +245,6 @@ def test_behind_a_proxy_the_proxy_resolves_names(service, make_client, proxy):
     assert proxy.seen == [("http://files.example.com/a.pdf?s=1", None)]
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("10.0.0.1", "2130706433", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.1.", "0", "0x7f.1"),
-        *("localhost", "localhost.", "LOCALHOST", "a.localhost", "localhost%2e", "127.0.0.1%2e", "intranet"),
-        *(
-            "\uff11\uff12\uff17.0.0.1",
-            "127\u30020\u30020\u30021",
-            "\u24db\u24deca\u24dbhost",
-            "metadata.google.internal",
-        ),
-        *("[::1]", "[fe80::1%25eth0]", "[2606:2800:21f:cb07::1%25eth0]", "[::ffff:127.0.0.1]", "[::7f00:1]"),
-    ],
-)
-def test_behind_a_proxy_the_text_of_a_host_is_checked(service, make_client, proxy, host):
-    with pytest.raises(FsmPdfUrlError, match=r"not a public address|its URL is not valid"):
-        download(make_client(service, allow_http=True), f"http://{host}/a.pdf?canary")
-
-    assert proxy.seen == []
-
-
 def test_a_page_served_as_a_pdf_is_refused_at_once(service, client, form):
     page = faults.Body("<!doctype html><title>Log in</title>", content_type="text/html")
     service.fail(*PDFS, page, every=True)
@@ -358,7 +337,7 @@ def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(cl
 
 def test_other_hosts_do_not_count_for_the_services_requests_a_second(service, make_client, form, files):
     waits = []
-    client = make_client(service, sleep=waits.append, max_requests_per_second=100)
+    client = make_client(service, sleep=waits.append, max_requests_per_second=0.01)
 
     download(client, files.pdf_url(form["id"]), allow_private_addresses=True)
     download(client, form["formPDFURL"])

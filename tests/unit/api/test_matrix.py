@@ -34,7 +34,7 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
             if phase != "every call":
                 failure.close()
 
-        timeout = 0.5 if isinstance(fault, faults.Stall) else 10
+        timeout = (0.5 if phase == "every call" else 2) if isinstance(fault, faults.Stall) else 10
         client = make_client(service, sleep=wait, timeout=timeout, max_retries=RETRIES)
         listing = client.list_forms()
         if phase == "second page":

@@ -35,21 +35,18 @@ def refusal(paginator: CursorPaginator, page: Page[Any]) -> str:
 
 @pytest.fixture
 def paginator() -> CursorPaginator:
-    return CursorPaginator("page[after]")
+    return CursorPaginator("page[after]", max_pages=4)
 
 
 def test_the_first_page_is_asked_for_without_a_cursor(paginator):
-    assert paginator.params == {}
-    assert paginator.page_number == 1
-    assert not paginator.finished
+    assert (paginator.params, paginator.page_number, paginator.finished) == ({}, 1, False)
 
 
 @pytest.mark.parametrize("has_more", [True, "true", "True", "TRUE", 1, "1"])
 def test_every_form_of_has_more_goes_on(paginator, has_more):
     paginator.advance(page_with({"hasMore": has_more, "nextCursor": "n"}, 1))
 
-    assert (paginator.params, paginator.page_number) == ({"page[after]": "n"}, 2)
-    assert not paginator.finished
+    assert (paginator.params, paginator.page_number, paginator.finished) == ({"page[after]": "n"}, 2, False)
 
 
 @pytest.mark.parametrize("has_more", [False, "false", "False", "FALSE", 0, "0"])
@@ -61,38 +58,7 @@ def test_every_form_of_no_more_ends_the_listing(paginator, has_more, cursor):
 
 
 @pytest.mark.parametrize(
-    "pagination",
-    [
-        *[
-            {"hasMore": value, "nextCursor": "n"}
-            for value in (None, "", "yes", "Truee", 2, -1, 1.5, "2", [], {})
-        ],
-        *[{"nextCursor": "n"}, {}, None, "true", [], FRESH],
-    ],
-)
-def test_has_more_that_says_nothing_is_an_error(paginator, pagination):
-    assert "hasMore" in refusal(paginator, page_with(pagination, 1))
-    assert not paginator.finished
-
-
-@pytest.mark.parametrize("cursor", [None, "", "null"])
-def test_more_without_a_cursor_is_an_error(paginator, cursor):
-    assert "nextCursor" in refusal(paginator, more(cursor, 1))
-
-
-def test_more_without_the_cursor_field_is_an_error(paginator):
-    assert "nextCursor" in refusal(paginator, page_with({"hasMore": True}, 1))
-
-
-@pytest.mark.parametrize("cursor", [0, "0"])
-def test_cursor_zero_is_a_cursor(paginator, cursor):
-    paginator.advance(more(cursor, 1))
-
-    assert paginator.params == {"page[after]": "0"}
-
-
-@pytest.mark.parametrize(
-    "cursor", [12, "007", "b2Zmc2V0PTI=", "a&b=c d", "NULL", "none", "false", "1.50", 10**30]
+    "cursor", [0, "0", 12, "007", "b2Zmc2V0PTI=", "a&b=c d", "NULL", "none", "false", "1.50", 10**30]
 )
 def test_a_cursor_is_sent_as_it_came(paginator, cursor):
     paginator.advance(more(cursor, 1))
@@ -100,105 +66,67 @@ def test_a_cursor_is_sent_as_it_came(paginator, cursor):
     assert paginator.params == {"page[after]": str(cursor)}
 
 
-@pytest.mark.parametrize("cursor", [[], [1], {"next": 1}])
-def test_a_cursor_of_another_type_is_an_error(paginator, cursor):
-    assert "nextCursor" in refusal(paginator, more(cursor, 1))
+NO_MORE = [None, "", "yes", "Truee", 2, -1, 1.5, "2", [], {}]
+ERRORS = {
+    "hasMore": [
+        *[[page_with({"hasMore": value, "nextCursor": "n"}, 1)] for value in NO_MORE],
+        *[[page_with(one, 1)] for one in ({"nextCursor": "n"}, {}, None, "true", [], FRESH)],
+    ],
+    "no nextCursor": [
+        *[[more(cursor, 1)] for cursor in (None, "", "null")],
+        [page_with({"hasMore": True}, 1)],
+    ],
+    "neither text nor integer": [[more(cursor, 1)] for cursor in (True, [], [1], {"next": 1})],
+    "had before": [
+        [more(cursor, identifier) for identifier, cursor in enumerate(cursors)]
+        for cursors in (["a", "a"], ["a", "b", "a"], ["a", "b", "c", "b"], [1, 2, 1], [0, 0], [5, "5"])
+    ],
+    "same records": [
+        *[
+            [more("a", 1, 2, model=one), more("b", 1, 2, model=one)]
+            for one in (Form, AssetDynamicField, None)
+        ],
+        [more("a", 1, 2), page_with({"hasMore": False}, 1, 2)],
+        [more("a", 1), more("b", 2), more("c", 2)],
+    ],
+    "max_pages=4": [[more(number, number) for number in range(4)]],
+}
 
 
 @pytest.mark.parametrize(
-    "cursors", [["a", "a"], ["a", "b", "a"], ["a", "b", "c", "b"], [1, 2, 1], [0, 0], [5, "5"]]
+    ("what", "pages"), [(what, pages) for what, cases in ERRORS.items() for pages in cases]
 )
-def test_a_cursor_seen_before_is_an_error(paginator, cursors):
-    *fresh, again = cursors
-    for identifier, cursor in enumerate(fresh):
-        paginator.advance(more(cursor, identifier))
+def test_a_page_that_does_not_lead_on_is_an_error(paginator, what, pages):
+    *fine, last = pages
+    for page in fine:
+        paginator.advance(page)
 
-    assert "had before" in refusal(paginator, more(again, 99))
+    text = refusal(paginator, last)
 
-
-@pytest.mark.parametrize("model", [Form, AssetDynamicField, None])
-@pytest.mark.parametrize(
-    "last", [more, lambda _, *found, model: page_with({"hasMore": False}, *found, model=model)]
-)
-def test_the_records_of_the_page_before_are_an_error_with_a_fresh_cursor_too(paginator, model, last):
-    paginator.advance(more("a", 1, 2, model=model))
-
-    assert "same records" in refusal(paginator, last("b", 1, 2, model=model))
+    assert text.startswith(f"page {len(pages)} of the listing")
+    assert what in text
+    assert "parameter 'page[after]'" in text
+    assert "cursor_param" in text
+    assert (paginator.page_number, paginator.finished) == (len(pages), False)
 
 
-@pytest.mark.parametrize("model", [Form, None])
-def test_records_are_the_same_by_their_identifiers_even_when_one_was_changed(paginator, model):
-    first, second = more("a", 1, 2, model=model), more("b", 1, 2, model=model)
-    if model is None:
-        second.data[0]["formName"] = "renamed meanwhile"
-    else:
-        second.data[0].form_name = "renamed meanwhile"
-    paginator.advance(first)
+def test_the_cursor_that_a_listing_started_from_is_one_it_had():
+    assert "had before" in refusal(CursorPaginator("after", start="a"), more("a", 1))
+
+
+def test_pages_that_share_some_records_or_are_empty_are_fine(paginator):
+    for page in (more("a", 1, 2), more("b", 2, 3), more("c"), page_with({"hasMore": False})):
+        paginator.advance(page)
+
+    assert paginator.finished
+
+
+def test_records_are_the_same_by_their_identifiers_even_when_one_was_changed(paginator):
+    second = more("b", 1, 2)
+    second.data[0].form_name = "renamed meanwhile"
+    paginator.advance(more("a", 1, 2))
 
     assert "same records" in refusal(paginator, second)
-
-
-def test_pages_that_share_only_some_records_are_fine(paginator):
-    paginator.advance(more("a", 1, 2))
-    paginator.advance(more("b", 2, 3))
-    paginator.advance(more("c", 1, 2))
-
-    assert paginator.page_number == 4
-
-
-def test_two_empty_pages_in_a_row_are_fine(paginator):
-    paginator.advance(more("a"))
-    paginator.advance(more("b"))
-    paginator.advance(page_with({"hasMore": False}, 1))
-
-    assert paginator.finished
-
-
-@pytest.mark.parametrize("max_pages", [1, 3])
-def test_a_listing_of_more_than_max_pages_is_an_error(max_pages):
-    paginator = CursorPaginator("page[after]", max_pages=max_pages)
-    for number in range(1, max_pages):
-        paginator.advance(more(number, number))
-
-    assert f"max_pages={max_pages}" in refusal(paginator, more("next", 99))
-
-
-def test_a_listing_of_just_max_pages_is_fine():
-    paginator = CursorPaginator("cursor", max_pages=2)
-    paginator.advance(more("a", 1))
-    paginator.advance(page_with({"hasMore": False}, 2))
-
-    assert paginator.finished
-
-
-def test_the_contract_allows_ten_thousand_pages():
-    paginator = CursorPaginator("cursor")
-    for number in range(1, 10_000):
-        paginator.advance(more(number))
-
-    assert "max_pages=10000" in refusal(paginator, more("next"))
-
-
-@pytest.mark.parametrize(
-    ("has_more", "cursor", "identifier"),
-    [
-        ("yes", "next", 2),
-        (True, None, 2),
-        (True, [], 2),
-        (True, "seen", 2),
-        (True, "next", 1),
-        (True, "next", 2),
-    ],
-)
-def test_every_error_names_the_page_and_the_setting_with_its_present_value(has_more, cursor, identifier):
-    paginator = CursorPaginator("page[after]", max_pages=2)
-    paginator.advance(more("seen", 1))
-
-    text = refusal(paginator, page_with({"hasMore": has_more, "nextCursor": cursor}, identifier))
-
-    assert text.startswith("page 2 of the listing")
-    assert "cursor_param" in text
-    assert "'page[after]'" in text
 
 
 class Property(Record):
@@ -219,7 +147,3 @@ def test_records_without_an_identifier_are_compared_completely(paginator, model)
 
     with pytest.raises(FsmPaginationError, match="same records"):
         paginator.advance(page(2))
-
-
-def test_a_boolean_is_no_cursor(paginator):
-    assert "neither text nor integer" in refusal(paginator, more(True, 1))

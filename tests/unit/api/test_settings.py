@@ -64,7 +64,7 @@ BAD = [
         )
     ],
     *[("token", value) for value in (None, 5, "", "a b", "a\n", "é", "\x7f", '"a"', "'a'")],
-    *[("api_version", value) for value in (None, 2.0, "2.0\n", "é")],
+    *[("api_version", value) for value in (None, 2.0, "é")],
     *[("cursor_param", value) for value in (None, 5, "", "a b", "a\n")],
     *[("page_size_param", value) for value in (5, "", "a b")],
     *[("page_size", value) for value in (0, -1, 1.5, "x", "")],
@@ -97,10 +97,10 @@ def test_every_bad_value_is_named_in_one_message():
 
 def test_bad_values_are_named_beside_those_that_do_not_agree():
     with pytest.raises(FsmInputError) as raised:
-        settings(base_url="http://api.example.com", token="", page_size=3, ca_bundle="/tmp", verify_ssl=False)
+        settings(base_url="http://api.example.com", token="", page_size=3)
 
     named = [problem.split(": ")[0] for problem in str(raised.value).split("; ")]
-    assert sorted(named) == ["ca_bundle", "host", "page_size", "password"]
+    assert sorted(named) == ["host", "page_size", "password"]
 
 
 def test_a_url_that_cannot_be_parsed_is_not_quoted():
@@ -115,22 +115,7 @@ def test_missing_values_are_named():
         Settings.checked({})
 
 
-@pytest.mark.parametrize(
-    ("name", "close"),
-    [
-        ("timeouts", "timeout"),
-        ("Timeout", "timeout"),
-        ("curser_param", "cursor_param"),
-        ("cursorparam", "cursor_param"),
-        ("verify_tls", "verify_ssl"),
-    ],
-)
-def test_an_unknown_setting_is_named_with_those_that_are_close(name, close):
-    with pytest.raises(FsmInputError, match=rf"^{name}: is not known: did you mean {close}( or [a-z_]+)?\?$"):
-        settings(**{name: "x"})
-
-
-@pytest.mark.parametrize("name", ["host", "password", "colour"])
+@pytest.mark.parametrize("name", ["host", "password", "colour", "curser_param"])
 def test_an_unknown_setting_is_named_with_those_that_are_known(name):
     with pytest.raises(FsmInputError, match=rf"^{name}: is not a setting.*allow_http.*cursor_param"):
         settings(**{name: "x"})
@@ -196,12 +181,6 @@ def test_a_page_size_needs_the_name_of_its_parameter():
     assert settings(page_size="1", page_size_param="limit").page_size == 1
     with pytest.raises(FsmInputError, match=r"^page_size: .*page_size_param"):
         settings(page_size=50)
-
-
-def test_a_ca_bundle_that_would_have_no_effect_is_refused(tmp_path):
-    assert settings(ca_bundle=str(tmp_path)).ca_bundle == str(tmp_path)
-    with pytest.raises(FsmInputError, match=r"^ca_bundle: .*verify_ssl"):
-        settings(ca_bundle=str(tmp_path), verify_ssl=False)
 
 
 @pytest.mark.parametrize("token", [TOKEN, f"{TOKEN} {TOKEN}", f"{TOKEN}\n", f"Bearer {TOKEN}", f'"{TOKEN}"'])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from fsm_provider.api.limits import Throttle, throttle_for
+from fsm_provider.api.retry import Throttle, throttle_for
 
 
 def test_moments_are_evenly_spaced(clock):

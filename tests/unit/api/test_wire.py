@@ -100,18 +100,6 @@ def test_each_job_has_its_own_id_behind_interim_responses(serve, connect, interi
     assert [client.create_job(7, {}).id for _ in range(3)] == [101, 102, 103]
 
 
-@pytest.mark.parametrize("status", ["100", "102"])
-def test_as_many_interim_responses_as_are_allowed(serve, connect, status):
-    server = serve(
-        lambda connection, request, number: connection.sendall(INTERIM[status] * (99 + number) + job(number))
-    )
-    client = connect(server)
-
-    assert client.create_job(7, {}).id == 1
-    with pytest.raises(FsmUncertainWriteError, match="more than 100 interim responses"):
-        client.create_job(7, {})
-
-
 @pytest.mark.parametrize("interim", UNANSWERED.values(), ids=UNANSWERED)
 def test_an_interim_response_alone_is_none(serve, connect, interim):
     def respond(connection, request, number):

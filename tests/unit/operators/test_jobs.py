@@ -83,7 +83,7 @@ def test_a_bad_payload_is_refused_when_the_dag_is_parsed(arguments, field):
 
 
 def test_a_template_hides_only_its_own_field_from_the_check():
-    with pytest.raises(FsmInputError, match=r"^job\.unknown: (?!.*quotedAmount)"):
+    with pytest.raises(FsmInputError, match=r"^job\.unknown: (?!.*job\.quotedAmount)"):
         create(property_id="{{ params.p }}", job={"quotedAmount": "{{ params.q }}", "unknown": 1})
 
 

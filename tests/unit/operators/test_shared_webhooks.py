@@ -303,7 +303,7 @@ class TestSecrets:
     def test_nor_does_a_registration_for_other_event_types(self, service, connect, variables, database):
         connect(service, event_types_style="repeat")
 
-        with pytest.raises(AirflowFailException, match="webhook 1 was registered for"):
+        with pytest.raises(AirflowFailException, match="webhook 1 was not registered for"):
             register(attempt(), target_url=None, event_types=BOTH)
         assert self.confidential_in(database, service, variables) == []
 

@@ -19,7 +19,7 @@ def signed(**fields):
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"endpoint": {}}, "endpoint: is not known: did you mean endpoints?"),
+        ({"endpoint": {}}, "endpoint: is not a setting"),
         ({"base_url": "airflow.example.com"}, "base_url: is not an absolute http(s) URL without a query"),
         ({"base_url": "http://airflow.example.com"}, "base_url: should be https: http sends path token"),
         ({"endpoints": {"jobs": {"signature": "none"}}}, "endpoints: 'jobs' is not <connection>/<object>"),
