@@ -54,21 +54,21 @@ lint: $(INSTALLED) ## Ruff and mypy
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-logo
 
-# Much of a test is waiting, so more run at a time than a small machine has cores. Tasks that are killed some dozens of
-# times are part of test-system.
+# Much of a test is waiting, so more run at a time than a small machine has cores; not many more, as some tests race with
+# a clock. Tasks that are killed some dozens of times are part of test-system.
 test-quick: $(INSTALLED)
 	@echo "== pytest tests/unit, and the main job on a real Airflow"
-	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
 
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
-	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit
 
-# Each of the three has an Airflow of its own.
+# Each of the four has an Airflow of its own.
 # The kills of watchers, and of several runs that share a database, are part of test-matrix: with them this takes too long.
 test-system: $(INSTALLED) ## Tests on a real Airflow
 	@echo "== pytest tests/system"
-	@$(BIN)/pytest --quiet --numprocesses 3 --dist loadfile --ignore tests/system/test_watcher_kills.py \
+	@$(BIN)/pytest --quiet --numprocesses 4 --dist loadfile --ignore tests/system/test_watcher_kills.py \
 		--ignore tests/system/test_kills_database.py tests/system $(KILLS)
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")

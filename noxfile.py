@@ -33,7 +33,7 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
 def airflow(session: nox.Session, airflow: str) -> None:
     """Run the unit tests, a boot of Airflow's processes, and the examples; with options, the first alone."""
     install(session, airflow)
-    in_parallel = ["--numprocesses", "4", "--dist", "worksteal"]
+    in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
         "unit": [*in_parallel, *session.posargs, "tests/unit"],
         "boot": ["tests/versions/test_boot.py"],

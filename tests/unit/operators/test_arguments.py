@@ -25,7 +25,7 @@ def test_each_argument_that_does_not_exist_is_named():
 
     assert str(refused.value) == (
         "customerReference: is not an argument of FsmCreateJobOperator: it belongs in job; "
-        "keys: is not an argument of FsmCreateJobOperator; "
+        "keys: is not an argument of FsmCreateJobOperator: did you mean key?; "
         "notes: is not an argument of FsmCreateJobOperator: it belongs in job; "
         "x: is not an argument of FsmCreateJobOperator"
     )

@@ -30,7 +30,7 @@ def sensors():
         create = FsmCreateJobOperator(task_id="create", property_id=property_id, job={"notes": "as usual"})
         for mode, arguments in MODES.items():
             FsmFormSensor(
-                task_id=mode, job=create.output, poke_interval=1, timeout=60, xcom="full", **arguments
+                task_id=mode, job=create.output, poke_interval=1, timeout=300, xcom="full", **arguments
             )
 
     work.expand(property_id=[7, 8])
@@ -73,7 +73,7 @@ def test_each_mode_waits_for_the_forms_of_its_job_in_a_mapped_task_group(tmp_pat
     for _ in range(6):
         command = [sys.executable, script]
         ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=170, check=False
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
         if "is already attached to session" not in ended.stdout + ended.stderr:
             break  # at times dag.test() itself adds a deferred task to a second session
