@@ -243,9 +243,8 @@ class TestTheDatabaseIsAway:
     def test_after_the_request_the_variable_knows_and_other_airflows_are_told_that_it_is_uncertain(
         self, service, database, variables, caplog, monkeypatch
     ):
-        monkeypatch.setattr(
-            runner, "MIN_LEASE", 6
-        )  # a quarter of it for the request, in which the tables change
+        # A quarter of it is for the request, in which the table is renamed.
+        monkeypatch.setattr(runner, "MIN_LEASE", 6)
 
         def go_away():
             database.execute("ALTER TABLE fsm_ledger RENAME TO elsewhere")
