@@ -41,7 +41,6 @@ class Exchange:
     """One request and its response: a block, at whose end a write's connection is closed unless it was kept.
 
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
-    :param limit: until when it may begin, and how long it may take.
     :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
     """
 
@@ -96,20 +95,15 @@ class Adapter(HTTPAdapter):
         _adapt(manager, _Connection)
         return manager
 
-    def exchange(
-        self,
-        exchange: Exchange,
-        request: PreparedRequest,
-        proxies: dict[str, str],
-    ) -> BaseHTTPResponse:
+    def exchange(self, one: Exchange, request: PreparedRequest, proxies: dict[str, str]) -> BaseHTTPResponse:
         """Send; the body of the response is unread."""
         url = str(request.url)
-        key, pool = self._latest
-        if key != (url.split("/", 3)[:3], proxies):  # the look-up takes a tenth of a POST's time
-            key = url.split("/", 3)[:3], proxies
+        latest, pool = self._latest
+        key = url.split("/", 3)[:3], proxies
+        if key != latest:  # the look-up takes a tenth of a POST's time
             pool = self.get_connection_with_tls_context(request, self._verify, proxies)
             self._latest = key, pool
-        token = _sent.set(exchange)
+        token = _sent.set(one)
         try:
             response: BaseHTTPResponse = pool.urlopen(
                 request.method,
@@ -143,10 +137,7 @@ def origin_of(error: BaseException) -> BaseException:
 
 
 class _Timed(RawIOBase):
-    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each.
-
-    :ivar at_end: the other side has closed the connection.
-    """
+    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each."""
 
     def __init__(self, raw: RawIOBase, sock: socket.socket, limit: TimeLimit | None) -> None:
         self.limit = limit

@@ -55,19 +55,14 @@ _records = attrgetter("data")
 
 Params = Mapping[str, Any]
 
-LONG_WAIT = 5.0
-"""Seconds; a throttle delay of at least this is logged."""
-
 
 class FsmClient:
     """The service's operations, over kept-alive connections.
 
-    :param settings: the connection to the service and its options.
     :param reload_settings: returns the current settings. It is called after a 401; the request is repeated
         once, if the token has changed, and ``base_url`` and account have not.
     :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
-    :param metrics: counts requests and measures delays.
     """
 
     def __init__(
@@ -95,7 +90,6 @@ class FsmClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
     def list_forms(
@@ -107,8 +101,7 @@ class FsmClient:
     ) -> Iterator[Form]:
         """List completed forms page by page, in the service's order.
 
-        :param filters: see :class:`~fsm_provider.api.forms.FormFilter`; the client also checks each form
-            against them.
+        :param filters: those of :class:`~fsm_provider.api.forms.FormFilter`; each form is also checked here.
         :param params: query parameters that the specification does not show.
         :param max_pages: a longer listing is an error.
         :raises FsmInputError: at once, naming a filter of the wrong type.
@@ -123,19 +116,14 @@ class FsmClient:
     def form_pages(
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
-        """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
+        """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
         listing, sent = LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Iterator[AssetDynamicField]:
-        """List asset dynamic fields page by page.
-
-        :param params: query parameters; the specification shows none.
-        :param max_pages: a longer listing is an error.
-        :raises FsmError: during iteration.
-        """
+        """List asset dynamic fields page by page; see :meth:`paginate`."""
         listing = LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
 
@@ -148,9 +136,7 @@ class FsmClient:
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
-        :param property_id: the property's identifier.
-        :param job: the request body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated
-            first.
+        :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated first.
         :param headers: further headers.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless.
@@ -168,14 +154,8 @@ class FsmClient:
 
         :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
         """
-        job = self._create(
-            CREATE_JOB,
-            path=request.path,
-            headers=headers,
-            limit=limit,
-            json=request.job.body(),
-            subject=request.subject,
-        )
+        what = {"path": request.path, "json": request.job.body(), "subject": request.subject}
+        job = self._create(CREATE_JOB, headers, limit, **what)
         sent, echoed = request.job.customer_reference, job.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
             logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
@@ -204,27 +184,17 @@ class FsmClient:
         style = self.settings.event_types_style
         registered = []
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
-            registration = self._create(
-                REGISTER_WEBHOOK,
-                path=REGISTER_WEBHOOK.path,
-                headers=headers,
-                limit=limit,
-                params=part.query(style),
-                subject=part.subject,
-                confidential=part.confidential,
-            )
+            what = {"params": part.query(style), "subject": part.subject, "confidential": part.confidential}
+            registration = self._create(REGISTER_WEBHOOK, headers, limit, path=REGISTER_WEBHOOK.path, **what)
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            events: Any = registration.event_types
-            is_other = events is not None and (
-                not isinstance(events, list) or set(map(str, events)) != set(part.event_types)
-            )
-            if is_other or registration.object not in (None, part.object):
+            shown: Any = part.event_types if registration.event_types is None else registration.event_types
+            events = set(map(str, shown if isinstance(shown, list) else [shown]))
+            if events != set(part.event_types) or registration.object not in (None, part.object):
                 raise FsmRegistrationMismatchError(
-                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}, but "
-                    "for something else: set event_types_style on the connection to what the service "
-                    "understands, and delete this webhook in the service",
+                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}: set "
+                    "event_types_style on the connection to what the service understands, and delete it",
                     webhook_id=registration.id,
                 )
         return registered
@@ -273,21 +243,22 @@ class FsmClient:
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
 
-        def read(body: bytes) -> Any:
-            return self._without_token(parse_json(body)) if body else None
-
-        return self._send(partial(self._attempt, call, read), call.writes)
+        return self._send(partial(self._attempt, call, self._json_without_token), call.writes)
 
     def _create(
-        self, endpoint: Endpoint[RecordT], *, headers: Mapping[str, str] | None, **call: Any
+        self,
+        endpoint: Endpoint[RecordT],
+        headers: Mapping[str, str] | None,
+        limit: TimeLimit | None,
+        **what: Any,
     ) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
-        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, limit=limit, **what)
 
         def read(body: bytes) -> RecordT:
-            values = self._without_token(parse_json(body))
-            record: Any = parse_record(values, endpoint.response, timezone=self.settings.server_timezone)
+            values, timezone = self._json_without_token(body), self.settings.server_timezone
+            record: Any = parse_record(values, endpoint.response, timezone=timezone)
             if record.id <= 0:
                 raise FsmResponseError(f"the body has no usable 'id': {record.id}")
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
@@ -308,11 +279,7 @@ class FsmClient:
         model: type[Record] | None = None,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Listing:
-        """List page by page; the parameters are those of :meth:`paginate`.
-
-        The ``Listing`` (of ``fsm_provider.api.listing``) can continue after a failed page, and reports
-        mismatches with the service's totals.
-        """
+        """List page by page, as :meth:`paginate` does; it can continue after a failed page."""
         settings = self.settings
         sent = parse_params("params", params)
         if settings.page_size_param and settings.page_size:
@@ -333,12 +300,11 @@ class FsmClient:
         """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and port.
 
         :param form: with its ``formPDFURL``.
-        :param read: receives the chunks of the file, at each attempt; its result is returned. Only the end of
-            the chunks confirms that the file is complete.
+        :param read: receives the chunks of the file, at each attempt; its result is returned. Only their end
+            confirms that the file is complete.
         :param max_bytes: a larger file is refused; default: 100 MiB.
-        :param max_seconds: the time from its first request to its last byte, with redirects, repeats and the
-            delays between them; default: 600.
-        :param allow_private_addresses: allow hosts other than the service's to have an IP address that is not
+        :param max_seconds: from its first request to its last byte, with all repeats; default: 600.
+        :param allow_private_addresses: let hosts other than the service's have an IP address that is not
             public; default: False.
         :raises FsmPdfUrlError: if the URL is missing or not allowed.
         :raises FsmPdfError: if the file is not a PDF, or too large.
@@ -383,11 +349,10 @@ class FsmClient:
                 self._token = settings.token
             return self._token != refused
 
-    def _without_token(self, values: Any) -> Any:
-        """Hide the token in what the service returns to a write: nobody may store it with the result."""
-        if len(self._token) < TOKEN_LENGTH:  # it may be part of any text
-            return values
-        return hide_in(values, self._token.get_secret_value())
+    def _json_without_token(self, body: bytes) -> Any:
+        """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
+        values = parse_json(body) if body else None
+        return values if len(self._token) < TOKEN_LENGTH else hide_in(values, self._token.get_secret_value())
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
@@ -402,12 +367,8 @@ class FsmClient:
         self._metrics.timing("delay", delay, reason="retry")
 
     def _throttle(self) -> None:
-        if not (delay := self.reserve()):
-            return
-        if delay >= LONG_WAIT:
-            limit = self.settings.max_requests_per_second
-            logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
-        self._sleep(delay)
+        if delay := self.reserve():
+            self._sleep(delay)
 
     def _attempt(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
         if call.limit is None:

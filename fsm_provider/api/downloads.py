@@ -6,12 +6,13 @@ be on a private network. Redirects are followed here, each step under the same r
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
 from typing import TypedDict
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin
 
 import requests
 from pydantic import SecretStr
@@ -32,10 +33,8 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, refusal
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_REDIRECTS = 5
 CHUNK_SIZE = 2**16
@@ -44,8 +43,6 @@ ENDS = 1024
 """Bytes at either end of a PDF that hold its ``%PDF-`` and ``%%EOF``; readers search no further either."""
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
-_SIGNATURE = b"%PDF-"
-_END = b"%%EOF"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
 
@@ -81,22 +78,21 @@ class Download:
             raise FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
         self._transport = transport
         self._allow_http = settings.allow_http
-        self._own = _parts(_prepared_url(settings.base_url))
+        self._own = as_sent(settings.base_url, FsmPdfUrlError("the connection's host is not valid"))
         self._throttle = throttle
         self._max_bytes = max_bytes
         self._limit = TimeLimit(max_seconds)
         self._allow_private_addresses = allow_private_addresses
 
     def fetch(self, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]) -> ResultT:
-        """Send once, follow redirects, and pass the file's chunks to ``read``; no error contains the URL."""
+        """Send once, follow redirects, and pass the file's chunks to ``read``."""
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))
         except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
             if self._limit.left() <= 0:
-                raise FsmDownloadTimeoutError(
-                    f"{self._what}: it did not arrive within {self._limit.seconds:g} s"
-                ) from None
+                late = f"{self._what}: it did not arrive within {self._limit.seconds:g} s"
+                raise FsmDownloadTimeoutError(late) from None
             raise type(error)(f"{self._what}: {error.message}") from None
 
     @contextmanager
@@ -104,9 +100,9 @@ class Download:
         url = str(self._url)
         for _ in range(MAX_REDIRECTS + 1):
             request = requests.PreparedRequest()
-            request.method, request.url = "GET", _prepared_url(url)
+            parts = as_sent(url, FsmPdfUrlError("its URL is not valid"))
+            request.method, request.url = "GET", parts.geturl()
             request.headers = CaseInsensitiveDict(_HEADERS)
-            parts = urlsplit(request.url)
             self._check_url(parts)
             private = self._allow_private_addresses or parts.hostname == self._own.hostname
             plain = _PLAIN_URL.fullmatch(url)
@@ -115,12 +111,8 @@ class Download:
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
                 self._throttle()
-            with (
-                Exchange(target, limit=self._limit) as exchange,
-                self._transport.send(
-                    request, exchange, elsewhere=not ours, public_only=not private
-                ) as response,
-            ):
+            send = partial(self._transport.send, request, elsewhere=not ours, public_only=not private)
+            with Exchange(target, limit=self._limit) as exchange, send(exchange) as response:
                 status = response.status
                 if status == 200:
                     yield response
@@ -155,16 +147,20 @@ class Download:
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) > self._max_bytes:
             raise too_large
-        chunk = self._head(response)
-        received, tail = 0, b""
-        while chunk:
+        next_chunk = partial(self._next_chunk, response)
+        received, head, tail = 0, b"", b""
+        while len(head) < ENDS and (chunk := next_chunk()):
+            head += chunk
+        if b"%PDF-" not in head[:ENDS]:
+            kind = printable(response.headers.get("Content-Type", "no type")[:60])
+            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
+        for chunk in chain([head], iter(next_chunk, b"")):
             received += len(chunk)
             if received > self._max_bytes:
                 raise too_large
             tail = (tail + chunk)[-ENDS:]
             yield chunk
-            chunk = self._next_chunk(response)
-        if _END in tail:
+        if b"%%EOF" in tail:
             return
         # HTTP's framing may show beyond doubt that it is complete; but a length may be too short, and a file
         # may have been cut off before it was compressed.
@@ -176,37 +172,11 @@ class Download:
         if received < ENDS:
             raise FsmNotPdfError(f"the response is not a PDF: {missing}")
 
-    def _head(self, response: BaseHTTPResponse) -> bytes:
-        head = b""
-        while len(head) < ENDS and (chunk := self._next_chunk(response)):
-            head += chunk
-        start = head.find(_SIGNATURE, 0, ENDS)
-        if start < 0:
-            kind = printable(response.headers.get("Content-Type", "no type")[:60])
-            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
-        if start:
-            logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", self._what, start)
-        return head
-
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
             return response.read(CHUNK_SIZE, decode_content=True)
         except UNREADABLE as error:
             raise self._transport.incomplete_response(error) from None
-
-
-def _prepared_url(url: str) -> str:
-    request = requests.PreparedRequest()
-    with suppress(requests.RequestException, ValueError):
-        request.prepare_url(url, None)
-        return _parts(str(request.url)).geturl()
-    raise FsmPdfUrlError("its URL is not valid")
-
-
-def _parts(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    _ = parts.port
-    return parts
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:

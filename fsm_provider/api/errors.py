@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""HTTP methods that are safe to repeat."""
-
 
 def describe(subject: Mapping[str, Any]) -> str:
     """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
@@ -93,10 +90,7 @@ class FsmDownloadTimeoutError(_DescribedError):
 
 @dataclass(eq=False)
 class _RegisteredError(_DescribedError):
-    """A webhook was registered, and a person has to act.
-
-    :param webhook_id: the identifier of the registration.
-    """
+    """A webhook was registered, and a person has to act."""
 
     permanent = True
     may_have_written = True
@@ -119,7 +113,7 @@ class FsmUncertainWriteError(FsmError):
     :param method: the HTTP method.
     :param path: the path, without the query.
     :param reason: what happened instead of a readable response.
-    :param attempted_at: the time of the last attempt, ISO 8601.
+    :param attempted_at: ISO 8601.
     :param subject: what was written, by the service's names, such as ``propertyID``.
     :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
     :param command: what to type once it has been looked up.
@@ -176,16 +170,14 @@ class FsmApiError(FsmError):
     request_id: str | None = None
 
     def __str__(self) -> str:
-        parts = [f"{self.method} {self.path} returned HTTP {self.status}"]
-        if self.hint:
-            parts.append(self.hint)
-        if self.retry_after is not None:
-            parts.append(f"the service asks to wait {self.retry_after:g} s")
-        if self.request_id:
-            parts.append(f"request id {self.request_id}")
-        if self.body_excerpt:
-            parts.append(f"it said: {self.body_excerpt}")
-        return "; ".join(parts)
+        parts = (
+            f"{self.method} {self.path} returned HTTP {self.status}",
+            self.hint,
+            "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
+            self.request_id and f"request id {self.request_id}",
+            self.body_excerpt and f"it said: {self.body_excerpt}",
+        )
+        return "; ".join(filter(None, parts))
 
 
 class FsmRedirectError(FsmApiError):
@@ -216,21 +208,16 @@ class FsmForbiddenError(FsmApiError):
 
 @dataclass(eq=False)
 class FsmNotFoundError(FsmApiError):
-    """404 Not found.
-
-    :param url: the URL without the query.
-    """
+    """404 Not found; ``url`` is without the query."""
 
     permanent = True
 
     url: str = ""
 
     def __str__(self) -> str:
-        asked = f" at {self.url}" if self.url else ""
-        return (
-            f"{super().__str__()}; there is nothing{asked}: check the identifier in the path, and the base "
-            "path in the connection's host"
-        )
+        at = f" at {self.url}" if self.url else ""
+        check = "check the identifier in the path, and the base path in the connection's host"
+        return f"{super().__str__()}; there is nothing{at}: {check}"
 
 
 class FsmConflictError(FsmApiError):

@@ -25,13 +25,10 @@ from fsm_provider.api.errors import (
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_REPEATABLE = (
-    FsmConnectionError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmResponseError,
-    FsmServerError,
+REPEATABLE = (
+    FsmConnectionError | FsmRateLimitedError | FsmRepeatableWriteError | FsmResponseError | FsmServerError
 )
+"""Errors after which the same request may succeed shortly: the service is unreachable, busy or broken."""
 
 
 class Metrics:
@@ -42,11 +39,6 @@ class Metrics:
 
     def timing(self, name: str, seconds: float, **tags: str) -> None:
         """Record a duration."""
-
-
-def is_repeatable(error: FsmError) -> bool:
-    """Return whether the same request may succeed shortly: the service is unreachable, busy or broken."""
-    return isinstance(error, _REPEATABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +59,10 @@ class RetryPolicy:
     cap: float = 30.0
     budget: float = 120.0
 
-    def delay_after(
-        self, error: FsmError, *, attempt: int, waited: float, draw: float | None = None
-    ) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to raise ``error``.
-
-        :param attempt: number of attempts made, from 1.
-        :param waited: seconds waited so far.
-        :param draw: the jitter, from 0 to 1; default: random.
-        """
-        if not is_repeatable(error) or attempt > self.max_retries:
-            return None
-        asked = error.retry_after if isinstance(error, FsmApiError) else None
-        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
-        base = self.rate_limited_base if is_rate_limited else self.base
-        bound = min(self.cap, base * 2.0 ** min(attempt - 1, 60))
-        delay = max(asked or 0.0, bound * (random.random() if draw is None else draw))  # noqa: S311
-        return delay if waited + delay <= self.budget else None
-
 
 @dataclass(eq=False)
 class Attempts:
-    """Counts the attempts of one request and applies a policy to them."""
+    """Counts the attempts of one request, and the seconds waited, and applies a policy to them."""
 
     policy: RetryPolicy
     made: int = 0
@@ -97,12 +71,18 @@ class Attempts:
     def delay_after(self, error: FsmError) -> float:
         """Return the seconds to wait before the next attempt; raise ``error`` if there is to be none."""
         self.made += 1
-        delay = self.policy.delay_after(error, attempt=self.made, waited=self.waited)
-        if delay is None:
+        policy = self.policy
+        asked = error.retry_after if isinstance(error, FsmApiError) else None
+        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
+        base = policy.rate_limited_base if is_rate_limited else policy.base
+        bound = min(policy.cap, base * 2.0 ** min(self.made - 1, 60))
+        delay = max(asked or 0.0, bound * random.random())  # noqa: S311
+        may_repeat = isinstance(error, REPEATABLE) and self.made <= policy.max_retries
+        if not may_repeat or self.waited + delay > policy.budget:
             raise error
         self.waited += delay
         logger.warning(
-            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, self.policy.max_retries
+            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, policy.max_retries
         )
         return delay
 
