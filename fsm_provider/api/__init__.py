@@ -50,14 +50,8 @@ __all__ += ["FsmRedirectError", "FsmRegistrationMismatchError", "FsmRepeatableWr
 __all__ += ["FsmResponseError", "FsmSecretNotStoredError", "FsmServerError", "FsmStorageError"]
 __all__ += ["FsmUnauthorisedError", "FsmUncertainWriteError", "FsmUnprocessableEntityError"]
 
-_MODULES = {
-    "FsmClient": "client",
-    "JobCreate": "payloads",
-    "JobFields": "payloads",
-    "Settings": "settings",
-    "WebhookCreate": "payloads",
-    "jobs_from_rows": "job_rows",
-}
+_MODULES = {"FsmClient": "client", "Settings": "settings", "jobs_from_rows": "job_rows"}
+_MODULES |= dict.fromkeys(["JobCreate", "JobFields", "WebhookCreate"], "payloads")
 
 
 def __getattr__(name: str) -> Any:

@@ -44,7 +44,7 @@ from fsm_provider.api.payloads import (
     check,
 )
 from fsm_provider.api.redaction import hide_in
-from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, throttle_for
+from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
@@ -54,6 +54,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _records = attrgetter("data")
 
 Params = Mapping[str, Any]
+Headers = Mapping[str, str]
 
 
 class FsmClient:
@@ -109,9 +110,8 @@ class FsmClient:
         """
         wanted = FormFilter(**filters)
         pages = self.form_pages(wanted, params, max_pages=max_pages).pages_with_warning()
-        return chain.from_iterable(
-            matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
-        )
+        matching = matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
+        return chain.from_iterable(matching)
 
     def form_pages(
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
@@ -128,11 +128,7 @@ class FsmClient:
         return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
 
     def create_job(
-        self,
-        property_id: int | str,
-        job: JobCreate | Mapping[str, Any],
-        *,
-        headers: Mapping[str, str] | None = None,
+        self, property_id: int | str, job: JobCreate | Mapping[str, Any], *, headers: Headers | None = None
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
@@ -145,17 +141,14 @@ class FsmClient:
         return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""), headers)
 
     def send_job(
-        self,
-        request: JobRequest,
-        headers: Mapping[str, str] | None = None,
-        limit: TimeLimit | None = None,
+        self, request: JobRequest, headers: Headers | None = None, limit: TimeLimit | None = None
     ) -> Job:
         """Create the job of a validated request; see :meth:`create_job`.
 
-        :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
+        :param limit: of its time; the caller keeps to the throttle.
         """
         what = {"path": request.path, "json": request.job.body(), "subject": request.subject}
-        job = self._create(CREATE_JOB, headers, limit, **what)
+        job = self._create(CREATE_JOB, headers, limit=limit, **what)
         sent, echoed = request.job.customer_reference, job.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
             logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
@@ -166,14 +159,14 @@ class FsmClient:
         webhook: WebhookCreate | dict[str, Any],
         *,
         on_registered: Callable[[Webhook], None] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         limit: TimeLimit | None = None,
     ) -> list[Webhook]:
         """Register a webhook; with the style ``separate``, once per event type.
 
-        :param webhook: the registration; a dictionary is validated first.
-        :param on_registered: called with each registration before the next is sent, since the service may
-            show its signing secret only once.
+        :param webhook: a dictionary is validated first.
+        :param on_registered: called with each registration before the next is sent: the service may show its
+            signing secret only once.
         :param headers: further headers.
         :param limit: as that of :meth:`send_job`.
         :raises FsmInputError: before anything is sent, naming each invalid field.
@@ -184,8 +177,13 @@ class FsmClient:
         style = self.settings.event_types_style
         registered = []
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
-            what = {"params": part.query(style), "subject": part.subject, "confidential": part.confidential}
-            registration = self._create(REGISTER_WEBHOOK, headers, limit, path=REGISTER_WEBHOOK.path, **what)
+            what: Any = {
+                "params": part.query(style),
+                "subject": part.subject,
+                "confidential": part.confidential,
+            }
+            what |= {"path": REGISTER_WEBHOOK.path, "limit": limit}
+            registration = self._create(REGISTER_WEBHOOK, headers, **what)
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
@@ -226,7 +224,7 @@ class FsmClient:
         params: Params | None = None,
         json: Any = None,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         limit: TimeLimit | None = None,
     ) -> Any:
         """Send any request and return the parsed JSON of its response, None for an empty body.
@@ -242,19 +240,12 @@ class FsmClient:
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
-
         return self._send(partial(self._attempt, call, self._json_without_token), call.writes)
 
-    def _create(
-        self,
-        endpoint: Endpoint[RecordT],
-        headers: Mapping[str, str] | None,
-        limit: TimeLimit | None,
-        **what: Any,
-    ) -> RecordT:
+    def _create(self, endpoint: Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
-        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, limit=limit, **what)
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
 
         def read(body: bytes) -> RecordT:
             values, timezone = self._json_without_token(body), self.settings.server_timezone
@@ -264,9 +255,8 @@ class FsmClient:
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
             sent = request.subject.get("propertyID", echoed)
             if echoed not in (None, "") and spelled(echoed) != spelled(sent):
-                raise FsmResponseError(
-                    f"the response holds another job, {record.id}: its propertyID is {repr(echoed)[:60]}"
-                )
+                other = f"{record.id}: its propertyID is {repr(echoed)[:60]}"
+                raise FsmResponseError(f"the response holds another job, {other}")
             return cast(RecordT, record)
 
         return self._send(partial(self._attempt, request, read), is_write=True)
@@ -284,9 +274,8 @@ class FsmClient:
         sent = parse_params("params", params)
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
-        paginator = CursorPaginator(
-            settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
-        )
+        start = sent.pop(settings.cursor_param, None)
+        paginator = CursorPaginator(settings.cursor_param, start=start, max_pages=max_pages)
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
@@ -341,11 +330,10 @@ class FsmClient:
                     why = failure if isinstance(failure, FsmError) else type(failure).__name__
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
-                if settings.service != self.settings.service:
-                    raise FsmConnectionError(
-                        f"the connection's host has changed from {self.settings.service} to "
-                        f"{settings.service} since it was read: another attempt uses the new one"
-                    ) from error
+                old, new = self.settings.service, settings.service
+                if old != new:
+                    changed = f"the connection's host has changed from {old} to {new}"
+                    raise FsmConnectionError(f"{changed}: another attempt uses the new one") from error
                 self._token = settings.token
             return self._token != refused
 
@@ -358,7 +346,7 @@ class FsmClient:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
         if not (per_second := self.settings.max_requests_per_second):
             return 0.0
-        delay = throttle_for(self.settings.base_url).reserve(per_second)
+        delay = reserve_time(self.settings.base_url, per_second)
         self._metrics.timing("delay", delay, reason="throttle")
         return delay
 
@@ -382,6 +370,6 @@ class FsmClient:
             reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
         except FsmResponseError as error:
             if not call.writes:
-                raise FsmResponseError(f"{call}: {error}") from None
+                raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
             reason = str(error)
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)

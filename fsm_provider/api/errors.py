@@ -110,8 +110,7 @@ class FsmSecretNotStoredError(_RegisteredError):
 class FsmUncertainWriteError(FsmError):
     """A write that may or may not have taken effect, and is not repeated.
 
-    :param method: the HTTP method.
-    :param path: the path, without the query.
+    :param path: without the query.
     :param reason: what happened instead of a readable response.
     :param attempted_at: ISO 8601.
     :param subject: what was written, by the service's names, such as ``propertyID``.
@@ -152,9 +151,7 @@ class FsmRepeatableWriteError(FsmUncertainWriteError):
 class FsmApiError(FsmError):
     """The service returned an HTTP status that is not a success.
 
-    :param status: the HTTP status.
-    :param method: the HTTP method.
-    :param path: the path, without the query.
+    :param path: without the query.
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
@@ -261,11 +258,9 @@ def is_refusal(status: int) -> bool:
 
 
 def error_class_for(status: int) -> type[FsmApiError]:
-    if 300 <= status < 400:
-        return FsmRedirectError
     if status >= 500:
         return FsmServerError
-    return _BY_STATUS.get(status, FsmApiError)
+    return FsmRedirectError if 300 <= status < 400 else _BY_STATUS.get(status, FsmApiError)
 
 
 def error_from_dict(data: Mapping[str, Any]) -> FsmError:

@@ -25,7 +25,6 @@ _COUNTED_AT_ONCE = 2**17
 class CursorPaginator:
     """Follow one listing from its first page to its end, or to an :class:`FsmPaginationError`.
 
-    :param cursor_param: the query parameter that carries the cursor.
     :param start: the cursor to start from; default: the beginning.
     :param max_pages: a longer listing is treated as endless.
     :ivar identifiers: of the records of the latest page.

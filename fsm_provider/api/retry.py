@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import cache
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -24,6 +23,9 @@ from fsm_provider.api.errors import (
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_next_times: dict[str, float] = {}
+_reserving = threading.Lock()
 
 REPEATABLE = (
     FsmConnectionError | FsmRateLimitedError | FsmRepeatableWriteError | FsmResponseError | FsmServerError
@@ -119,22 +121,10 @@ class TimeLimit:
         return max(now - then for now, then in zip(clocks(), self.since, strict=True)) > self.begin_within
 
 
-class Throttle:
-    """Assigns evenly spaced times for requests."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 0.0
-
-    def reserve(self, per_second: float) -> float:
-        """Reserve the next free time and return the seconds until then."""
-        with self._lock:
-            now = time.monotonic()
-            reserved = max(now, self._next)
-            self._next = reserved + 1 / per_second
-            return reserved - now
-
-
-@cache
-def throttle_for(base_url: str) -> Throttle:
-    return Throttle()
+def reserve_time(base_url: str, per_second: float) -> float:
+    """Reserve a service's next free time of evenly spaced ones, and return the seconds until then."""
+    with _reserving:
+        now = time.monotonic()
+        reserved = max(now, _next_times.get(base_url, 0.0))
+        _next_times[base_url] = reserved + 1 / per_second
+        return reserved - now

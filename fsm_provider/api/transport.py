@@ -8,7 +8,6 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.redaction import excerpt, printable, request_id_in
+from fsm_provider.api.redaction import excerpt, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
@@ -50,9 +49,6 @@ UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
 MAX_ERROR_BODY = 2**20
 """Bytes of the response of an error, decoded: more are not read."""
-_CHARSET = re.compile(r"""charset\s*=\s*["']?(?!utf-?8\b|us-ascii\b)([^\s"';]+)""", re.IGNORECASE)
-"""One that is not UTF-8."""
-_CHUNK = 2**16
 MAX_RETRY_AFTER = 1e9
 """Seconds; a longer Retry-After is cut to this."""
 
@@ -77,9 +73,6 @@ class ApiRequest:
     @property
     def writes(self) -> bool:
         return self.method not in ("GET", "HEAD", "OPTIONS")
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}"
 
 
 class Transport:
@@ -108,7 +101,6 @@ class Transport:
     def request(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
         """Send once and return ``read(body)`` of a successful response.
 
-        :raises FsmInputError: if the request cannot be written as HTTP and JSON.
         :raises FsmConnectionError: if nothing was sent.
         :raises FsmResponseError: if no complete response arrived.
         :raises FsmApiError: for any status that is not a success, whatever its body.
@@ -129,8 +121,6 @@ class Transport:
                 if response.status == 404:
                     what["url"] = f"{self._settings.base_url}{call.path}"
                 raise refusal(response, token, **what)
-            if declared := _CHARSET.search(response.headers.get("Content-Type", "")):
-                body = _in_utf8(body, declared[1])
             result = read(body)
             exchange.keep_connection()
         return result
@@ -141,7 +131,7 @@ class Transport:
         if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
             return response.read()
         body = bytearray()
-        while len(body) <= most and (chunk := response.read(_CHUNK, decode_content=True)):
+        while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
             body += chunk
         if succeeded and len(body) > most:
             raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
@@ -210,9 +200,8 @@ class Transport:
         what = type(origin).__name__
         if isinstance(origin, RemoteDisconnected) or not isinstance(origin, _QUOTING):
             what += f": {origin}"
-        return FsmResponseError(
-            f"no complete response arrived: {what} (timeout {self._settings.timeout:g} s)"
-        )
+        what += f" (timeout {self._settings.timeout:g} s)"
+        return FsmResponseError(f"no complete response arrived: {what}")
 
 
 def as_sent(url: str, error: FsmError) -> SplitResult:
@@ -236,13 +225,6 @@ def refusal(
         request_id=request_id_in(response.headers, token.get_secret_value()),
         **what,
     )
-
-
-def _in_utf8(body: bytes, charset: str) -> bytes:
-    try:
-        return body.decode(charset).encode()
-    except (LookupError, UnicodeError):
-        raise FsmResponseError(f"the body is not in its declared charset, {printable(charset)}") from None
 
 
 def _environment_proxies(url: str) -> dict[str, str]:
