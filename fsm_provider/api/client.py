@@ -133,7 +133,6 @@ class FsmClient:
         """Create a job on a property. The request is sent once.
 
         :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated first.
-        :param headers: further headers.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless.
         :raises FsmError: if it was not created.
@@ -167,8 +166,6 @@ class FsmClient:
         :param webhook: a dictionary is validated first.
         :param on_registered: called with each registration before the next is sent: the service may show its
             signing secret only once.
-        :param headers: further headers.
-        :param limit: as that of :meth:`send_job`.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
@@ -232,8 +229,7 @@ class FsmClient:
         Only GET, HEAD and OPTIONS are repeated.
 
         :param path: starts with ``/`` and contains no query.
-        :param headers: additional headers, e.g. ``X-API-VERSION``.
-        :param limit: as that of :meth:`send_job`.
+        :param headers: further headers, e.g. ``X-API-VERSION``.
         :raises FsmInputError: before anything is sent, naming what cannot be sent.
         :raises FsmError: for any other failure.
         """

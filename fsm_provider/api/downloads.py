@@ -38,8 +38,6 @@ from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transpor
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 MAX_REDIRECTS = 5
-CHUNK_SIZE = 2**16
-"""Bytes of a file in memory at once."""
 ENDS = 1024
 """Bytes at either end of a PDF that hold its ``%PDF-`` and ``%%EOF``; readers search no further either."""
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
@@ -171,6 +169,6 @@ class Download:
 
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
-            return response.read(CHUNK_SIZE, decode_content=True)
+            return response.read(2**16, decode_content=True)
         except UNREADABLE as error:
             raise self.transport.incomplete_response(error) from None

@@ -65,20 +65,15 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
         problem = str(error)
-    with suppress(ValueError, RecursionError):
-        value = _parse_leniently(body)
+    with suppress(ValueError, RecursionError):  # with a BOM, control characters, surrogates, NaN or Infinity
+        text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
+        text = SURROGATE.sub("\ufffd", json.dumps(json.loads(text, strict=False), ensure_ascii=False))
+        value = from_json(to_json(from_json(text), inf_nan_mode="null"))
         replaced = "invalid text was replaced by U+FFFD, NaN and infinite numbers by null"
         warn_once(logger, "invalid JSON", f"the service sent invalid JSON (%s): {replaced}", problem)
         return value
     # Not inside except: the error before it holds the body.
     raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
-
-
-def _parse_leniently(body: bytes) -> Any:
-    """Parse JSON that contains a BOM, raw control characters, surrogates, NaN or Infinity."""
-    text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
-    text = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
-    return from_json(to_json(from_json(SURROGATE.sub("\ufffd", text)), inf_nan_mode="null"))
 
 
 def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:

@@ -50,8 +50,7 @@ class RetryPolicy:
     :param max_retries: repeats after the first attempt.
     :param base: upper bound of the first delay, in seconds; it doubles with each attempt.
     :param rate_limited_base: ``base`` after a 429 without ``Retry-After``: rate limits count by the minute.
-    :param cap: upper bound of a delay that the service did not ask for, in seconds. A service that asks for
-        less than this backoff, such as 0 seconds, gets the backoff.
+    :param cap: upper bound of this backoff, in seconds; a service that asks for less than it gets it.
     :param budget: upper bound of the sum of all delays of one request, in seconds.
     """
 

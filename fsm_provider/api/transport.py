@@ -49,8 +49,6 @@ UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
 MAX_ERROR_BODY = 2**20
 """Bytes of the response of an error, decoded: more are not read."""
-MAX_RETRY_AFTER = 1e9
-"""Seconds; a longer Retry-After is cut to this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +235,7 @@ def _environment_proxies(url: str) -> dict[str, str]:
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """Parse Retry-After, in seconds or as an HTTP-date relative to the service's clock.
 
-    A time in the past gives 0; an invalid value gives None.
+    A time in the past gives 0, one in more than thirty years these, an invalid value None.
     """
     value: Any = headers.get("Retry-After", "").strip()
     try:
@@ -245,6 +243,6 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
             until: Any = parsedate_tz(value)
             now: Any = parsedate_tz(headers.get("Date", formatdate()))
             value = mktime_tz(until) - mktime_tz(now)
-        return min(max(0.0, float(value)), MAX_RETRY_AFTER)
+        return min(max(0.0, float(value)), 1e9)
     except (ValueError, TypeError, OverflowError):
         return None
