@@ -251,8 +251,9 @@ class FsmClient:
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
             sent = request.subject.get("propertyID", echoed)
             if echoed not in (None, "") and spelled(echoed) != spelled(sent):
-                other = f"{record.id}: its propertyID is {repr(echoed)[:60]}"
-                raise FsmResponseError(f"the response holds another job, {other}")
+                raise FsmResponseError(
+                    f"the response holds another job, {record.id}: its propertyID is {repr(echoed)[:60]}"
+                )
             return cast(RecordT, record)
 
         return self._send(partial(self._attempt, request, read), is_write=True)
