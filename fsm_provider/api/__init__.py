@@ -41,52 +41,17 @@ if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobCreate, JobFields, WebhookCreate
     from fsm_provider.api.settings import Settings
 
-__all__ = [
-    "AssetDynamicField",
-    "Form",
-    "FsmApiError",
-    "FsmBadRequestError",
-    "FsmClient",
-    "FsmConflictError",
-    "FsmConnectionError",
-    "FsmDownloadTimeoutError",
-    "FsmError",
-    "FsmForbiddenError",
-    "FsmInputError",
-    "FsmNotFoundError",
-    "FsmNotPdfError",
-    "FsmPaginationError",
-    "FsmPdfError",
-    "FsmPdfUrlError",
-    "FsmRateLimitedError",
-    "FsmRedirectError",
-    "FsmRegistrationMismatchError",
-    "FsmRepeatableWriteError",
-    "FsmResponseError",
-    "FsmSecretNotStoredError",
-    "FsmServerError",
-    "FsmStorageError",
-    "FsmUnauthorisedError",
-    "FsmUncertainWriteError",
-    "FsmUnprocessableEntityError",
-    "Job",
-    "JobCreate",
-    "JobFields",
-    "Settings",
-    "Webhook",
-    "WebhookCreate",
-    "jobs_from_rows",
-]
+__all__ = ["FsmClient", "Settings", "jobs_from_rows"]
+__all__ += ["AssetDynamicField", "Form", "Job", "JobCreate", "JobFields", "Webhook", "WebhookCreate"]
+__all__ += ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionError"]
+__all__ += ["FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError", "FsmNotFoundError"]
+__all__ += ["FsmNotPdfError", "FsmPaginationError", "FsmPdfError", "FsmPdfUrlError", "FsmRateLimitedError"]
+__all__ += ["FsmRedirectError", "FsmRegistrationMismatchError", "FsmRepeatableWriteError"]
+__all__ += ["FsmResponseError", "FsmSecretNotStoredError", "FsmServerError", "FsmStorageError"]
+__all__ += ["FsmUnauthorisedError", "FsmUncertainWriteError", "FsmUnprocessableEntityError"]
 
-
-_MODULES = {
-    "FsmClient": "client",
-    "JobCreate": "payloads",
-    "JobFields": "payloads",
-    "Settings": "settings",
-    "WebhookCreate": "payloads",
-    "jobs_from_rows": "job_rows",
-}
+_MODULES = {"FsmClient": "client", "Settings": "settings", "jobs_from_rows": "job_rows"}
+_MODULES |= dict.fromkeys(["JobCreate", "JobFields", "WebhookCreate"], "payloads")
 
 
 def __getattr__(name: str) -> Any:

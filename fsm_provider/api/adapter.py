@@ -18,7 +18,6 @@ from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from ipaddress import ip_address
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from requests import PreparedRequest
 from requests.adapters import HTTPAdapter
@@ -32,8 +31,7 @@ from fsm_provider.api.retry import TimeLimit
 MAX_CONNECTIONS = 64
 """Kept alive; threads beyond that open a connection per request."""
 MAX_IDLE_BEFORE_WRITE = 1.0
-"""Seconds; a write does not reuse a connection that was idle for longer. Load balancers and servers drop idle
-connections silently, and then it is unknown whether the write arrived."""
+"""Seconds; a write does not reuse a connection that was idle for longer: it may have been dropped."""
 
 
 @dataclass(eq=False)
@@ -41,7 +39,6 @@ class Exchange:
     """One request and its response: a block, at whose end a write's connection is closed unless it was kept.
 
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
-    :param limit: until when it may begin, and how long it may take.
     :ivar has_begun: a byte of it may have been sent, not counting CONNECT.
     """
 
@@ -68,20 +65,19 @@ class Exchange:
             HTTPConnectionPool._put_conn(pool, connection)
 
 
-_sent: ContextVar[Exchange | None] = ContextVar("fsm_exchange", default=None)
+_sent: ContextVar[Exchange] = ContextVar("fsm_exchange")
 """What the adapter is sending: urllib3 passes no argument on to its connections."""
 
 for _name in ("urllib3.connectionpool", "urllib3.connection"):  # they log URLs, and heads that are malformed
-    logging.getLogger(_name).addFilter(lambda _: _sent.get() is None)
+    logging.getLogger(_name).addFilter(lambda _: _sent.get(None) is None)
 
 
 class Adapter(HTTPAdapter):
     """Pools of our own connections, also through proxies; requests finds the proxy and sets up TLS.
 
     :param verify: whether certificates are checked, or the file or folder to check them against.
-    :param public_only: refuse to send to an IP address that is not public. The address of the connected peer
-        is checked, so a host name cannot resolve differently between check and use. Behind a proxy the peer
-        is the proxy, which decides what can be reached through it.
+    :param public_only: refuse an IP address that is not public: that of the connected peer, so a host name
+        cannot resolve differently between check and use. A proxy decides what can be reached through it.
     """
 
     def __init__(self, verify: Any, timeout: float, *, public_only: bool = False) -> None:
@@ -96,20 +92,15 @@ class Adapter(HTTPAdapter):
         _adapt(manager, _Connection)
         return manager
 
-    def exchange(
-        self,
-        exchange: Exchange,
-        request: PreparedRequest,
-        proxies: dict[str, str],
-    ) -> BaseHTTPResponse:
+    def exchange(self, one: Exchange, request: PreparedRequest, proxies: dict[str, str]) -> BaseHTTPResponse:
         """Send; the body of the response is unread."""
         url = str(request.url)
-        key, pool = self._latest
-        if key != (url.split("/", 3)[:3], proxies):  # the look-up takes a tenth of a POST's time
-            key = url.split("/", 3)[:3], proxies
+        latest, pool = self._latest
+        key = url.split("/", 3)[:3], proxies
+        if key != latest:  # the look-up takes a tenth of a POST's time
             pool = self.get_connection_with_tls_context(request, self._verify, proxies)
             self._latest = key, pool
-        token = _sent.set(exchange)
+        token = _sent.set(one)
         try:
             response: BaseHTTPResponse = pool.urlopen(
                 request.method,
@@ -134,19 +125,13 @@ class Adapter(HTTPAdapter):
 
 def origin_of(error: BaseException) -> BaseException:
     """Return the first cause of an exception of urllib3 or requests: only its text is free of the URL."""
-    while True:
-        inner = (*error.args, getattr(error, "reason", None), error.__cause__)
-        cause = next((one for one in inner if isinstance(one, BaseException)), None)
-        if cause is None:
-            return error
-        error = cause
+    inner = (*error.args, getattr(error, "reason", None), error.__cause__)
+    causes = [one for one in inner if isinstance(one, BaseException)]
+    return origin_of(causes[0]) if causes else error
 
 
 class _Timed(RawIOBase):
-    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each.
-
-    :ivar at_end: the other side has closed the connection.
-    """
+    """Reads from a socket, until a limit on the time of all reads is reached: a socket has one for each."""
 
     def __init__(self, raw: RawIOBase, sock: socket.socket, limit: TimeLimit | None) -> None:
         self.limit = limit
@@ -171,15 +156,11 @@ class _Timed(RawIOBase):
 
 
 class _Response(HTTPResponse):
-    """The final response, with all interim ones skipped: http.client skips 100 only.
-
-    Its head must be complete: http.client also accepts one that the end of the connection cuts off.
-    """
+    """The final response, with a complete head: http.client skips 100 only, and accepts a head cut off."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self._socket, exchange = sock, _sent.get()
-        self._raw = _Timed(self.fp.detach(), sock, exchange.limit if exchange else None)
+        self._socket, self._raw = sock, _Timed(self.fp.detach(), sock, _sent.get().limit)
         self.fp = BufferedReader(self._raw)
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
@@ -211,20 +192,18 @@ class _Connection(HTTPConnection):
     exchange = Exchange("")
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        if exchange := _sent.get():
-            is_forwarded = self.proxy is not None and self._tunnel_host is None
-            parts = urlsplit(url)
-            url = f"{parts.scheme}://{parts.netloc}{exchange.target}" if is_forwarded else exchange.target
-        super().putrequest(method, url, *args, **kwargs)
+        target = _sent.get().target
+        if self.proxy is not None and self._tunnel_host is None:  # the proxy forwards it
+            target = f"{'/'.join(url.split('/', 3)[:3])}{target}"
+        super().putrequest(method, target, *args, **kwargs)
 
     def endheaders(self, *args: Any, **kwargs: Any) -> None:
         if self.sock is None:
             self.connect()
-        if exchange := _sent.get():
-            if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
-                raise TimeoutError("the connection was ready too late to send anything")
-            self.exchange, self.used_at = exchange, time.monotonic()
-            exchange.has_begun = True
+        self.exchange, self.used_at = _sent.get(), time.monotonic()
+        if self.exchange.limit and self.exchange.limit.is_too_late():  # connecting may have been suspended
+            raise TimeoutError("the connection was ready too late to send anything")
+        self.exchange.has_begun = True
         super().endheaders(*args, **kwargs)
 
 
@@ -242,8 +221,7 @@ class _PublicConnection(_Connection):
 class _Pool(HTTPConnectionPool):
     def _get_conn(self, timeout: float | None = None) -> Any:
         conn: Any = super()._get_conn(timeout)
-        exchange = _sent.get()
-        if exchange and exchange.is_write and time.monotonic() - conn.used_at > MAX_IDLE_BEFORE_WRITE:
+        if _sent.get().is_write and time.monotonic() - conn.used_at > MAX_IDLE_BEFORE_WRITE:
             conn.close()
         return conn
 

@@ -44,7 +44,7 @@ from fsm_provider.api.payloads import (
     check,
 )
 from fsm_provider.api.redaction import hide_in
-from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, throttle_for
+from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
@@ -54,20 +54,16 @@ logger: logging.Logger = logging.getLogger(__name__)
 _records = attrgetter("data")
 
 Params = Mapping[str, Any]
-
-LONG_WAIT = 5.0
-"""Seconds; a throttle delay of at least this is logged."""
+Headers = Mapping[str, str]
 
 
 class FsmClient:
     """The service's operations, over kept-alive connections.
 
-    :param settings: the connection to the service and its options.
     :param reload_settings: returns the current settings. It is called after a 401; the request is repeated
         once, if the token has changed, and ``base_url`` and account have not.
     :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
-    :param metrics: counts requests and measures delays.
     """
 
     def __init__(
@@ -95,7 +91,6 @@ class FsmClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
     def list_forms(
@@ -107,8 +102,7 @@ class FsmClient:
     ) -> Iterator[Form]:
         """List completed forms page by page, in the service's order.
 
-        :param filters: see :class:`~fsm_provider.api.forms.FormFilter`; the client also checks each form
-            against them.
+        :param filters: those of :class:`~fsm_provider.api.forms.FormFilter`; each form is also checked here.
         :param params: query parameters that the specification does not show.
         :param max_pages: a longer listing is an error.
         :raises FsmInputError: at once, naming a filter of the wrong type.
@@ -116,42 +110,29 @@ class FsmClient:
         """
         wanted = FormFilter(**filters)
         pages = self.form_pages(wanted, params, max_pages=max_pages).pages_with_warning()
-        return chain.from_iterable(
-            matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
-        )
+        matching = matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
+        return chain.from_iterable(matching)
 
     def form_pages(
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
-        """List forms page by page, as :meth:`pages` does; they are not checked against ``wanted``."""
+        """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
         listing, sent = LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
         self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Iterator[AssetDynamicField]:
-        """List asset dynamic fields page by page.
-
-        :param params: query parameters; the specification shows none.
-        :param max_pages: a longer listing is an error.
-        :raises FsmError: during iteration.
-        """
+        """List asset dynamic fields page by page; see :meth:`paginate`."""
         listing = LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
 
     def create_job(
-        self,
-        property_id: int | str,
-        job: JobCreate | Mapping[str, Any],
-        *,
-        headers: Mapping[str, str] | None = None,
+        self, property_id: int | str, job: JobCreate | Mapping[str, Any], *, headers: Headers | None = None
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
-        :param property_id: the property's identifier.
-        :param job: the request body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated
-            first.
-        :param headers: further headers.
+        :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated first.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless.
         :raises FsmError: if it was not created.
@@ -159,23 +140,14 @@ class FsmClient:
         return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""), headers)
 
     def send_job(
-        self,
-        request: JobRequest,
-        headers: Mapping[str, str] | None = None,
-        limit: TimeLimit | None = None,
+        self, request: JobRequest, headers: Headers | None = None, limit: TimeLimit | None = None
     ) -> Job:
         """Create the job of a validated request; see :meth:`create_job`.
 
-        :param limit: until when it may begin, and how long it may take; the caller keeps to the throttle.
+        :param limit: of its time; the caller keeps to the throttle.
         """
-        job = self._create(
-            CREATE_JOB,
-            path=request.path,
-            headers=headers,
-            limit=limit,
-            json=request.job.body(),
-            subject=request.subject,
-        )
+        what = {"path": request.path, "json": request.job.body(), "subject": request.subject}
+        job = self._create(CREATE_JOB, headers, limit=limit, **what)
         sent, echoed = request.job.customer_reference, job.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
             logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
@@ -186,16 +158,14 @@ class FsmClient:
         webhook: WebhookCreate | dict[str, Any],
         *,
         on_registered: Callable[[Webhook], None] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         limit: TimeLimit | None = None,
     ) -> list[Webhook]:
         """Register a webhook; with the style ``separate``, once per event type.
 
-        :param webhook: the registration; a dictionary is validated first.
-        :param on_registered: called with each registration before the next is sent, since the service may
-            show its signing secret only once.
-        :param headers: further headers.
-        :param limit: as that of :meth:`send_job`.
+        :param webhook: a dictionary is validated first.
+        :param on_registered: called with each registration before the next is sent: the service may show its
+            signing secret only once.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
@@ -204,27 +174,22 @@ class FsmClient:
         style = self.settings.event_types_style
         registered = []
         for part in check(WebhookCreate, webhook, "webhook").requests(style):
-            registration = self._create(
-                REGISTER_WEBHOOK,
-                path=REGISTER_WEBHOOK.path,
-                headers=headers,
-                limit=limit,
-                params=part.query(style),
-                subject=part.subject,
-                confidential=part.confidential,
-            )
+            what: Any = {
+                "params": part.query(style),
+                "subject": part.subject,
+                "confidential": part.confidential,
+            }
+            what |= {"path": REGISTER_WEBHOOK.path, "limit": limit}
+            registration = self._create(REGISTER_WEBHOOK, headers, **what)
             registered.append(registration)
             if on_registered:
                 on_registered(registration)
-            events: Any = registration.event_types
-            is_other = events is not None and (
-                not isinstance(events, list) or set(map(str, events)) != set(part.event_types)
-            )
-            if is_other or registration.object not in (None, part.object):
+            shown: Any = part.event_types if registration.event_types is None else registration.event_types
+            events = set(map(str, shown if isinstance(shown, list) else [shown]))
+            if events != set(part.event_types) or registration.object not in (None, part.object):
                 raise FsmRegistrationMismatchError(
-                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}, but "
-                    "for something else: set event_types_style on the connection to what the service "
-                    "understands, and delete this webhook in the service",
+                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}: set "
+                    "event_types_style on the connection to what the service understands, and delete it",
                     webhook_id=registration.id,
                 )
         return registered
@@ -256,7 +221,7 @@ class FsmClient:
         params: Params | None = None,
         json: Any = None,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         limit: TimeLimit | None = None,
     ) -> Any:
         """Send any request and return the parsed JSON of its response, None for an empty body.
@@ -264,30 +229,23 @@ class FsmClient:
         Only GET, HEAD and OPTIONS are repeated.
 
         :param path: starts with ``/`` and contains no query.
-        :param headers: additional headers, e.g. ``X-API-VERSION``.
-        :param limit: as that of :meth:`send_job`.
+        :param headers: further headers, e.g. ``X-API-VERSION``.
         :raises FsmInputError: before anything is sent, naming what cannot be sent.
         :raises FsmError: for any other failure.
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
+        return self._send(partial(self._attempt, call, self._json_without_token), call.writes)
 
-        def read(body: bytes) -> Any:
-            return self._without_token(parse_json(body)) if body else None
-
-        return self._send(partial(self._attempt, call, read), call.writes)
-
-    def _create(
-        self, endpoint: Endpoint[RecordT], *, headers: Mapping[str, str] | None, **call: Any
-    ) -> RecordT:
+    def _create(self, endpoint: Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
-        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **call)
+        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
 
         def read(body: bytes) -> RecordT:
-            values = self._without_token(parse_json(body))
-            record: Any = parse_record(values, endpoint.response, timezone=self.settings.server_timezone)
+            values, timezone = self._json_without_token(body), self.settings.server_timezone
+            record: Any = parse_record(values, endpoint.response, timezone=timezone)
             if record.id <= 0:
                 raise FsmResponseError(f"the body has no usable 'id': {record.id}")
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
@@ -308,18 +266,13 @@ class FsmClient:
         model: type[Record] | None = None,
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Listing:
-        """List page by page; the parameters are those of :meth:`paginate`.
-
-        The ``Listing`` (of ``fsm_provider.api.listing``) can continue after a failed page, and reports
-        mismatches with the service's totals.
-        """
+        """List page by page, as :meth:`paginate` does; it can continue after a failed page."""
         settings = self.settings
         sent = parse_params("params", params)
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
-        paginator = CursorPaginator(
-            settings.cursor_param, start=sent.pop(settings.cursor_param, None), max_pages=max_pages
-        )
+        start = sent.pop(settings.cursor_param, None)
+        paginator = CursorPaginator(settings.cursor_param, start=start, max_pages=max_pages)
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
@@ -333,12 +286,11 @@ class FsmClient:
         """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and port.
 
         :param form: with its ``formPDFURL``.
-        :param read: receives the chunks of the file, at each attempt; its result is returned. Only the end of
-            the chunks confirms that the file is complete.
+        :param read: receives the chunks of the file, at each attempt; its result is returned. Only their end
+            confirms that the file is complete.
         :param max_bytes: a larger file is refused; default: 100 MiB.
-        :param max_seconds: the time from its first request to its last byte, with redirects, repeats and the
-            delays between them; default: 600.
-        :param allow_private_addresses: allow hosts other than the service's to have an IP address that is not
+        :param max_seconds: from its first request to its last byte, with all repeats; default: 600.
+        :param allow_private_addresses: let hosts other than the service's have an IP address that is not
             public; default: False.
         :raises FsmPdfUrlError: if the URL is missing or not allowed.
         :raises FsmPdfError: if the file is not a PDF, or too large.
@@ -375,25 +327,23 @@ class FsmClient:
                     why = failure if isinstance(failure, FsmError) else type(failure).__name__
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
-                if settings.service != self.settings.service:
-                    raise FsmConnectionError(
-                        f"the connection's host has changed from {self.settings.service} to "
-                        f"{settings.service} since it was read: another attempt uses the new one"
-                    ) from error
+                old, new = self.settings.service, settings.service
+                if old != new:
+                    changed = f"the connection's host has changed from {old} to {new}"
+                    raise FsmConnectionError(f"{changed}: another attempt uses the new one") from error
                 self._token = settings.token
             return self._token != refused
 
-    def _without_token(self, values: Any) -> Any:
-        """Hide the token in what the service returns to a write: nobody may store it with the result."""
-        if len(self._token) < TOKEN_LENGTH:  # it may be part of any text
-            return values
-        return hide_in(values, self._token.get_secret_value())
+    def _json_without_token(self, body: bytes) -> Any:
+        """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
+        values = parse_json(body) if body else None
+        return values if len(self._token) < TOKEN_LENGTH else hide_in(values, self._token.get_secret_value())
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
         if not (per_second := self.settings.max_requests_per_second):
             return 0.0
-        delay = throttle_for(self.settings.base_url).reserve(per_second)
+        delay = reserve_time(self.settings.base_url, per_second)
         self._metrics.timing("delay", delay, reason="throttle")
         return delay
 
@@ -402,12 +352,8 @@ class FsmClient:
         self._metrics.timing("delay", delay, reason="retry")
 
     def _throttle(self) -> None:
-        if not (delay := self.reserve()):
-            return
-        if delay >= LONG_WAIT:
-            limit = self.settings.max_requests_per_second
-            logger.info("waiting %.1f s: max_requests_per_second is %g", delay, limit)
-        self._sleep(delay)
+        if delay := self.reserve():
+            self._sleep(delay)
 
     def _attempt(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
         if call.limit is None:
@@ -421,6 +367,6 @@ class FsmClient:
             reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
         except FsmResponseError as error:
             if not call.writes:
-                raise FsmResponseError(f"{call}: {error}") from None
+                raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
             reason = str(error)
         raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)

@@ -6,12 +6,14 @@ be on a private network. Redirects are followed here, each step under the same r
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TypedDict
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin
 
 import requests
 from pydantic import SecretStr
@@ -32,21 +34,14 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, refusal
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 MAX_REDIRECTS = 5
-CHUNK_SIZE = 2**16
-"""Bytes of a file in memory at once."""
 ENDS = 1024
 """Bytes at either end of a PDF that hold its ``%PDF-`` and ``%%EOF``; readers search no further either."""
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
-_SIGNATURE = b"%PDF-"
-_END = b"%%EOF"
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
 
 
@@ -58,74 +53,67 @@ class PdfLimits(TypedDict, total=False):
     allow_private_addresses: bool
 
 
+@dataclass(eq=False)
 class Download:
-    """The PDF of a form, through a service's transport and within limits: those of all its requests together.
+    """The PDF of a form, within the limits of all its requests together.
 
     :param throttle: called before each request to the service itself.
     :raises FsmPdfUrlError: if the form has no URL.
     """
 
-    def __init__(
-        self,
-        form: Form,
-        transport: Transport,
-        settings: Settings,
-        throttle: Callable[[], None],
-        *,
-        max_bytes: int = MAX_PDF_BYTES,
-        max_seconds: float = MAX_PDF_SECONDS,
-        allow_private_addresses: bool = False,
-    ) -> None:
-        self._what, self._url = f"the PDF of form {form.id}", form.form_pdf_url
-        if not isinstance(self._url, str) or not self._url:
+    form: Form
+    transport: Transport
+    settings: Settings
+    throttle: Callable[[], None]
+    max_bytes: int = MAX_PDF_BYTES
+    max_seconds: float = MAX_PDF_SECONDS
+    allow_private_addresses: bool = False
+
+    def __post_init__(self) -> None:
+        self._what = f"the PDF of form {self.form.id}"
+        if not isinstance(self.form.form_pdf_url, str) or not self.form.form_pdf_url:
             raise FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
-        self._transport = transport
-        self._allow_http = settings.allow_http
-        self._own = _parts(_prepared_url(settings.base_url))
-        self._throttle = throttle
-        self._max_bytes = max_bytes
-        self._limit = TimeLimit(max_seconds)
-        self._allow_private_addresses = allow_private_addresses
+        self._own = as_sent(self.settings.base_url, FsmPdfUrlError("the connection's host is not valid"))
+        self._limit = TimeLimit(self.max_seconds)
 
     def fetch(self, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]) -> ResultT:
-        """Send once, follow redirects, and pass the file's chunks to ``read``; no error contains the URL."""
+        """Send once, follow redirects, and pass the file's chunks to ``read``."""
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))
         except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
             if self._limit.left() <= 0:
-                raise FsmDownloadTimeoutError(
-                    f"{self._what}: it did not arrive within {self._limit.seconds:g} s"
-                ) from None
+                late = f"it did not arrive within {self.max_seconds:g} s"
+                raise FsmDownloadTimeoutError(f"{self._what}: {late}") from None
             raise type(error)(f"{self._what}: {error.message}") from None
 
     @contextmanager
     def _opened(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
-        url = str(self._url)
+        url = str(self.form.form_pdf_url)
         for _ in range(MAX_REDIRECTS + 1):
             request = requests.PreparedRequest()
-            request.method, request.url = "GET", _prepared_url(url)
+            parts = as_sent(url, FsmPdfUrlError("its URL is not valid"))
+            request.method, request.url = "GET", parts.geturl()
             request.headers = CaseInsensitiveDict(_HEADERS)
-            parts = urlsplit(request.url)
             self._check_url(parts)
-            private = self._allow_private_addresses or parts.hostname == self._own.hostname
+            private = self.allow_private_addresses or parts.hostname == self._own.hostname
             plain = _PLAIN_URL.fullmatch(url)
             target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else request.path_url
-            ours = _origin(parts) == _origin(self._own)
+            mine, asked = (
+                (one.scheme, one.hostname, one.port or DEFAULT_PORTS[one.scheme])
+                for one in (self._own, parts)
+            )
+            ours = mine == asked
             if ours:
                 request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-                self._throttle()
-            with (
-                Exchange(target, limit=self._limit) as exchange,
-                self._transport.send(
-                    request, exchange, elsewhere=not ours, public_only=not private
-                ) as response,
-            ):
+                self.throttle()
+            send = partial(self.transport.send, request, elsewhere=not ours, public_only=not private)
+            with Exchange(target, limit=self._limit) as exchange, send(exchange) as response:
                 status = response.status
                 if status == 200:
                     yield response
                     return
-                location = response.headers.get("Location") if status in _REDIRECTS else None
+                location = response.headers.get("Location") if status in (301, 302, 303, 307, 308) else None
                 if location is None:
                     # Of another host, the 4xx classes would give advice about the connection. Nor is the body
                     # quoted, since it may repeat the URL.
@@ -147,67 +135,40 @@ class Download:
         if "@" in parts.netloc:
             raise FsmPdfUrlError("its URL contains a user or password")
         host = f"{parts.scheme}://{parts.netloc}"
-        if parts.scheme == "http" and not (self._allow_http or is_loopback(parts.hostname)):
+        if parts.scheme == "http" and not (self.settings.allow_http or is_loopback(parts.hostname)):
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
-        too_large = FsmPdfError(f"it is larger than max_bytes, {self._max_bytes:,}")
+        too_large = FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
         length = response.headers.get("Content-Length", "")
-        if length.isdecimal() and int(length) > self._max_bytes:
+        if length.isdecimal() and int(length) > self.max_bytes:
             raise too_large
-        chunk = self._head(response)
-        received, tail = 0, b""
-        while chunk:
+        next_chunk = partial(self._next_chunk, response)
+        received, head, tail = 0, b"", b""
+        while len(head) < ENDS and (chunk := next_chunk()):
+            head += chunk
+        if b"%PDF-" not in head[:ENDS]:
+            kind = printable(response.headers.get("Content-Type", "no type")[:60])
+            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
+        for chunk in chain([head], iter(next_chunk, b"")):
             received += len(chunk)
-            if received > self._max_bytes:
+            if received > self.max_bytes:
                 raise too_large
             tail = (tail + chunk)[-ENDS:]
             yield chunk
-            chunk = self._next_chunk(response)
-        if _END in tail:
+        if b"%%EOF" in tail:
             return
         # HTTP's framing may show beyond doubt that it is complete; but a length may be too short, and a file
         # may have been cut off before it was compressed.
         missing = f"{received:,} bytes without %%EOF at the end"
-        if "chunked" not in response.headers.get("Transfer-Encoding", "").lower() or (
-            "Content-Encoding" in response.headers
-        ):
+        is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+        if not is_chunked or "Content-Encoding" in response.headers:
             raise FsmResponseError(f"no complete response arrived: {missing}")
         if received < ENDS:
             raise FsmNotPdfError(f"the response is not a PDF: {missing}")
 
-    def _head(self, response: BaseHTTPResponse) -> bytes:
-        head = b""
-        while len(head) < ENDS and (chunk := self._next_chunk(response)):
-            head += chunk
-        start = head.find(_SIGNATURE, 0, ENDS)
-        if start < 0:
-            kind = printable(response.headers.get("Content-Type", "no type")[:60])
-            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
-        if start:
-            logger.warning("%s: %s bytes precede its %%PDF-; it is taken as it came", self._what, start)
-        return head
-
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
-            return response.read(CHUNK_SIZE, decode_content=True)
+            return response.read(2**16, decode_content=True)
         except UNREADABLE as error:
-            raise self._transport.incomplete_response(error) from None
-
-
-def _prepared_url(url: str) -> str:
-    request = requests.PreparedRequest()
-    with suppress(requests.RequestException, ValueError):
-        request.prepare_url(url, None)
-        return _parts(str(request.url)).geturl()
-    raise FsmPdfUrlError("its URL is not valid")
-
-
-def _parts(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    _ = parts.port
-    return parts
-
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
+            raise self.transport.incomplete_response(error) from None

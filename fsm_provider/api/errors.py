@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""HTTP methods that are safe to repeat."""
-
 
 def describe(subject: Mapping[str, Any]) -> str:
     """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
@@ -93,10 +90,7 @@ class FsmDownloadTimeoutError(_DescribedError):
 
 @dataclass(eq=False)
 class _RegisteredError(_DescribedError):
-    """A webhook was registered, and a person has to act.
-
-    :param webhook_id: the identifier of the registration.
-    """
+    """A webhook was registered, and a person has to act."""
 
     permanent = True
     may_have_written = True
@@ -116,10 +110,9 @@ class FsmSecretNotStoredError(_RegisteredError):
 class FsmUncertainWriteError(FsmError):
     """A write that may or may not have taken effect, and is not repeated.
 
-    :param method: the HTTP method.
-    :param path: the path, without the query.
+    :param path: without the query.
     :param reason: what happened instead of a readable response.
-    :param attempted_at: the time of the last attempt, ISO 8601.
+    :param attempted_at: ISO 8601.
     :param subject: what was written, by the service's names, such as ``propertyID``.
     :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
     :param command: what to type once it has been looked up.
@@ -158,9 +151,7 @@ class FsmRepeatableWriteError(FsmUncertainWriteError):
 class FsmApiError(FsmError):
     """The service returned an HTTP status that is not a success.
 
-    :param status: the HTTP status.
-    :param method: the HTTP method.
-    :param path: the path, without the query.
+    :param path: without the query.
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
@@ -176,16 +167,14 @@ class FsmApiError(FsmError):
     request_id: str | None = None
 
     def __str__(self) -> str:
-        parts = [f"{self.method} {self.path} returned HTTP {self.status}"]
-        if self.hint:
-            parts.append(self.hint)
-        if self.retry_after is not None:
-            parts.append(f"the service asks to wait {self.retry_after:g} s")
-        if self.request_id:
-            parts.append(f"request id {self.request_id}")
-        if self.body_excerpt:
-            parts.append(f"it said: {self.body_excerpt}")
-        return "; ".join(parts)
+        parts = (
+            f"{self.method} {self.path} returned HTTP {self.status}",
+            self.hint,
+            "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
+            self.request_id and f"request id {self.request_id}",
+            self.body_excerpt and f"it said: {self.body_excerpt}",
+        )
+        return "; ".join(filter(None, parts))
 
 
 class FsmRedirectError(FsmApiError):
@@ -216,21 +205,16 @@ class FsmForbiddenError(FsmApiError):
 
 @dataclass(eq=False)
 class FsmNotFoundError(FsmApiError):
-    """404 Not found.
-
-    :param url: the URL without the query.
-    """
+    """404 Not found; ``url`` is without the query."""
 
     permanent = True
 
     url: str = ""
 
     def __str__(self) -> str:
-        asked = f" at {self.url}" if self.url else ""
-        return (
-            f"{super().__str__()}; there is nothing{asked}: check the identifier in the path, and the base "
-            "path in the connection's host"
-        )
+        at = f" at {self.url}" if self.url else ""
+        check = "check the identifier in the path, and the base path in the connection's host"
+        return f"{super().__str__()}; there is nothing{at}: {check}"
 
 
 class FsmConflictError(FsmApiError):
@@ -274,11 +258,9 @@ def is_refusal(status: int) -> bool:
 
 
 def error_class_for(status: int) -> type[FsmApiError]:
-    if 300 <= status < 400:
-        return FsmRedirectError
     if status >= 500:
         return FsmServerError
-    return _BY_STATUS.get(status, FsmApiError)
+    return FsmRedirectError if 300 <= status < 400 else _BY_STATUS.get(status, FsmApiError)
 
 
 def error_from_dict(data: Mapping[str, Any]) -> FsmError:

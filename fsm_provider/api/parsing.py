@@ -12,11 +12,10 @@ import logging
 from collections.abc import Hashable
 from contextlib import suppress
 from datetime import datetime, tzinfo
-from math import isfinite
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT
@@ -49,14 +48,11 @@ def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")
     records = page["data"]
     envelope = parse_record({**page, "data": []}, Page[Any], timezone=timezone, where=f"page {number}")
-    envelope.data = (
-        records
-        if model is None
-        else [
-            parse_record(record, model, timezone=timezone, where=f"page {number}, index {index}")
-            for index, record in enumerate(records)
-        ]
-    )
+    if model is not None:
+        for index, record in enumerate(records):
+            where = f"page {number}, index {index}"
+            records[index] = parse_record(record, model, timezone=timezone, where=where)
+    envelope.data = records
     return envelope
 
 
@@ -69,30 +65,15 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
         problem = str(error)
-    with suppress(ValueError, RecursionError):
-        value = _parse_leniently(body)
-        warn_once(
-            logger,
-            "invalid JSON",
-            "the service sent invalid JSON (%s): invalid text was replaced by U+FFFD, NaN and infinite "
-            "numbers by null",
-            problem,
-        )
+    with suppress(ValueError, RecursionError):  # with a BOM, control characters, surrogates, NaN or Infinity
+        text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
+        text = SURROGATE.sub("\ufffd", json.dumps(json.loads(text, strict=False), ensure_ascii=False))
+        value = from_json(to_json(from_json(text), inf_nan_mode="null"))
+        replaced = "invalid text was replaced by U+FFFD, NaN and infinite numbers by null"
+        warn_once(logger, "invalid JSON", f"the service sent invalid JSON (%s): {replaced}", problem)
         return value
     # Not inside except: the error before it holds the body.
     raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
-
-
-def _parse_leniently(body: bytes) -> Any:
-    """Parse JSON that contains a BOM, raw control characters, surrogates, NaN or Infinity."""
-    text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
-    value = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
-    return from_json(SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
-
-
-def _finite(number: str) -> float | None:
-    value = float(number)
-    return value if isfinite(value) else None
 
 
 def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:
@@ -106,50 +87,38 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
             outermost_first = sorted(error.errors(), key=lambda detail: len(detail["loc"]))
         # Not inside except: the error holds the record.
         for detail in outermost_first:
-            _amend(raw, detail, model, timezone, where, set_aside)
+            loc = detail["loc"]
+            if not loc:
+                raise FsmResponseError(f"{where} is not an object")
+            if any(loc[0] == field.alias and field.is_required() for field in model.model_fields.values()):
+                raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
+            if any(loc[: len(path)] == path for path in set_aside):
+                continue
+            holder, path = _innermost_field(raw, loc)
+            if detail["type"] == "timezone_aware":
+                time = _DATE_TIME.validate_python(holder[path[-1]])
+                holder[path[-1]] = time.replace(tzinfo=timezone)
+            else:
+                set_aside[path] = holder.pop(path[-1])
+                _warn_of(model, path, detail)
     for path, value in set_aside.items():
-        _put_back(record, path, value)
+        parent: Any = record
+        for step in path[:-1]:
+            parent = parent[step] if isinstance(step, int) else getattr(parent, _attribute(parent, step))
+        setattr(parent, _attribute(parent, path[-1]), value)
     return record
 
 
-def _amend(
-    raw: Any,
-    detail: ErrorDetails,
-    model: type[Record],
-    timezone: tzinfo,
-    where: str,
-    set_aside: dict[Path, Any],
-) -> None:
-    loc = detail["loc"]
-    if not loc:
-        raise FsmResponseError(f"{where} is not an object")
-    required = {field.alias for field in model.model_fields.values() if field.is_required()}
-    if loc[0] in required:
-        raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
-    if any(loc[: len(path)] == path for path in set_aside):
-        return
-    holder, path = _innermost_field(raw, loc)
-    name = path[-1]
-    if detail["type"] == "timezone_aware":
-        holder[name] = _DATE_TIME.validate_python(holder[name]).replace(tzinfo=timezone)
-        return
-    set_aside[path] = holder.pop(name)
+def _warn_of(model: type[Record], path: Path, detail: ErrorDetails) -> None:
     names = model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str))
-    warn_once(
-        logger,
-        names,
-        "%s.%s has an unexpected value (%s, of type %s) and is kept as received",
-        *names,
-        detail["type"],
-        type(detail["input"]).__name__,
-    )
+    what = detail["type"], type(detail["input"]).__name__
+    message = "%s.%s has an unexpected value (%s, of type %s) and is kept as received"
+    warn_once(logger, names, message, *names, *what)
 
 
-def _innermost_field(raw: Any, loc: Path) -> tuple[dict[str | int, Any], Path]:
+def _innermost_field(raw: Any, loc: Path) -> tuple[Any, Path]:
     """Return the object that holds the innermost field on the way to ``loc``, and the field's path."""
-    holder: dict[str | int, Any] = raw
-    field: Path = loc[:1]
-    value: Any = raw
+    holder, field, value = raw, loc[:1], raw
     for depth, step in enumerate(loc, start=1):
         if isinstance(value, dict) and step in value:
             holder, field = value, loc[:depth]
@@ -157,12 +126,6 @@ def _innermost_field(raw: Any, loc: Path) -> tuple[dict[str | int, Any], Path]:
             break
         value = value[step]
     return holder, field
-
-
-def _put_back(record: Any, path: Path, value: Any) -> None:
-    for step in path[:-1]:
-        record = record[step] if isinstance(step, int) else getattr(record, _attribute(record, step))
-    setattr(record, _attribute(record, path[-1]), value)
 
 
 def _attribute(record: Record, alias: str | int) -> str:

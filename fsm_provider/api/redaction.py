@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from html.entities import html5
 from json import dumps
 from typing import Any
 
@@ -30,22 +31,10 @@ def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
     :param confidential: further texts to leave out, of a request whose response holds a secret: nothing is
         returned if the body may contain one in some other notation.
     """
-    text = " ".join(body.decode(errors="replace").replace("\0", "").split())
-    text = hide(text, token, *confidential)
+    text = hide(" ".join(body.decode(errors="replace").replace("\0", "").split()), token, *confidential)
     if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", text)):
         return ""
     return printable(_SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH]
-
-
-_ENTITIES = {
-    "&": ["&amp;"],
-    "<": ["&lt;"],
-    ">": ["&gt;"],
-    '"': ["&quot;"],
-    "'": ["&apos;"],
-    "+": ["&plus;"],
-    "=": ["&equals;"],
-}
 
 
 def hide(text: str, *secrets: str) -> str:
@@ -59,14 +48,13 @@ def hide(text: str, *secrets: str) -> str:
 @lru_cache(maxsize=64)
 def _written(secret: str) -> re.Pattern[str]:
     """Match a secret, each character as it is, or as JSON (also inside JSON), a URL or HTML writes it."""
-    return re.compile("".join(map(_written_character, secret)))
-
-
-def _written_character(character: str) -> str:
-    in_url, code = "".join(f"%{byte:02x}" for byte in character.encode()), ord(character)
-    in_html = "|".join([f"&#0*{code};", f"&#x0*{code:x};", *_ENTITIES.get(character, ())])
-    others = rf"\\{{1,15}}u{code:04x}|{in_url}|{in_html}"
-    return rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{others}))"
+    pattern = ""
+    for character in secret:
+        in_url, code = "".join(f"%{byte:02x}" for byte in character.encode()), ord(character)
+        named = "".join(f"|&{name}" for name, text in html5.items() if text == character and name[-1] == ";")
+        others = rf"\\{{1,15}}u{code:04x}|{in_url}|&#0*{code};|&#x0*{code:x};{named}"
+        pattern += rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{others}))"
+    return re.compile(pattern)
 
 
 def hide_in(values: Any, *secrets: str) -> Any:

@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import cache
 
 from fsm_provider.api.errors import (
     FsmApiError,
@@ -25,13 +24,13 @@ from fsm_provider.api.errors import (
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_REPEATABLE = (
-    FsmConnectionError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmResponseError,
-    FsmServerError,
+_next_times: dict[str, float] = {}
+_reserving = threading.Lock()
+
+REPEATABLE = (
+    FsmConnectionError | FsmRateLimitedError | FsmRepeatableWriteError | FsmResponseError | FsmServerError
 )
+"""Errors after which the same request may succeed shortly: the service is unreachable, busy or broken."""
 
 
 class Metrics:
@@ -44,11 +43,6 @@ class Metrics:
         """Record a duration."""
 
 
-def is_repeatable(error: FsmError) -> bool:
-    """Return whether the same request may succeed shortly: the service is unreachable, busy or broken."""
-    return isinstance(error, _REPEATABLE)
-
-
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often, and with which delays, one request is repeated.
@@ -56,8 +50,7 @@ class RetryPolicy:
     :param max_retries: repeats after the first attempt.
     :param base: upper bound of the first delay, in seconds; it doubles with each attempt.
     :param rate_limited_base: ``base`` after a 429 without ``Retry-After``: rate limits count by the minute.
-    :param cap: upper bound of a delay that the service did not ask for, in seconds. A service that asks for
-        less than this backoff, such as 0 seconds, gets the backoff.
+    :param cap: upper bound of this backoff, in seconds; a service that asks for less than it gets it.
     :param budget: upper bound of the sum of all delays of one request, in seconds.
     """
 
@@ -67,28 +60,10 @@ class RetryPolicy:
     cap: float = 30.0
     budget: float = 120.0
 
-    def delay_after(
-        self, error: FsmError, *, attempt: int, waited: float, draw: float | None = None
-    ) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to raise ``error``.
-
-        :param attempt: number of attempts made, from 1.
-        :param waited: seconds waited so far.
-        :param draw: the jitter, from 0 to 1; default: random.
-        """
-        if not is_repeatable(error) or attempt > self.max_retries:
-            return None
-        asked = error.retry_after if isinstance(error, FsmApiError) else None
-        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
-        base = self.rate_limited_base if is_rate_limited else self.base
-        bound = min(self.cap, base * 2.0 ** min(attempt - 1, 60))
-        delay = max(asked or 0.0, bound * (random.random() if draw is None else draw))  # noqa: S311
-        return delay if waited + delay <= self.budget else None
-
 
 @dataclass(eq=False)
 class Attempts:
-    """Counts the attempts of one request and applies a policy to them."""
+    """Counts the attempts of one request, and the seconds waited, and applies a policy to them."""
 
     policy: RetryPolicy
     made: int = 0
@@ -97,12 +72,18 @@ class Attempts:
     def delay_after(self, error: FsmError) -> float:
         """Return the seconds to wait before the next attempt; raise ``error`` if there is to be none."""
         self.made += 1
-        delay = self.policy.delay_after(error, attempt=self.made, waited=self.waited)
-        if delay is None:
+        policy = self.policy
+        asked = error.retry_after if isinstance(error, FsmApiError) else None
+        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
+        base = policy.rate_limited_base if is_rate_limited else policy.base
+        bound = min(policy.cap, base * 2.0 ** min(self.made - 1, 60))
+        delay = max(asked or 0.0, bound * random.random())  # noqa: S311
+        may_repeat = isinstance(error, REPEATABLE) and self.made <= policy.max_retries
+        if not may_repeat or self.waited + delay > policy.budget:
             raise error
         self.waited += delay
         logger.warning(
-            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, self.policy.max_retries
+            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, policy.max_retries
         )
         return delay
 
@@ -139,22 +120,10 @@ class TimeLimit:
         return max(now - then for now, then in zip(clocks(), self.since, strict=True)) > self.begin_within
 
 
-class Throttle:
-    """Assigns evenly spaced times for requests."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next = 0.0
-
-    def reserve(self, per_second: float) -> float:
-        """Reserve the next free time and return the seconds until then."""
-        with self._lock:
-            now = time.monotonic()
-            reserved = max(now, self._next)
-            self._next = reserved + 1 / per_second
-            return reserved - now
-
-
-@cache
-def throttle_for(base_url: str) -> Throttle:
-    return Throttle()
+def reserve_time(base_url: str, per_second: float) -> float:
+    """Reserve a service's next free time of evenly spaced ones, and return the seconds until then."""
+    with _reserving:
+        now = time.monotonic()
+        reserved = max(now, _next_times.get(base_url, 0.0))
+        _next_times[base_url] = reserved + 1 / per_second
+        return reserved - now

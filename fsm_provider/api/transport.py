@@ -8,20 +8,17 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import cached_property
+from email.utils import formatdate, mktime_tz, parsedate_tz
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import requests
 from pydantic import SecretStr
-from requests.exceptions import InvalidURL
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_environ_proxies, requote_uri
 from urllib3 import BaseHTTPResponse
@@ -30,7 +27,6 @@ from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, Loc
 from fsm_provider import __version__
 from fsm_provider.api.adapter import Adapter, Exchange, origin_of
 from fsm_provider.api.errors import (
-    READS,
     FsmApiError,
     FsmConnectionError,
     FsmError,
@@ -38,7 +34,7 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.redaction import excerpt, printable, request_id_in
+from fsm_provider.api.redaction import excerpt, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
@@ -46,30 +42,21 @@ from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 ResultT = TypeVar("ResultT")
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
-_HEADERS = {
-    "Accept": "application/json",
-    "Accept-Encoding": "gzip, deflate",
-    "User-Agent": USER_AGENT,
-}
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
 _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 """Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
 MAX_ERROR_BODY = 2**20
 """Bytes of the response of an error, decoded: more are not read."""
-_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
-_CHUNK = 2**16
-MAX_RETRY_AFTER = 1e9
-"""Seconds; a longer Retry-After is cut to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """One request.
 
-    :param subject: the subject of a write, for :class:`FsmUncertainWriteError`.
+    :param subject: of a write, for :class:`FsmUncertainWriteError`.
     :param confidential: texts that no error or log may contain, even if the service repeats them.
-    :param limit: until when it may begin, and how long it may take.
     """
 
     method: str
@@ -83,42 +70,27 @@ class ApiRequest:
 
     @property
     def writes(self) -> bool:
-        return self.method not in READS
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}"
+        return self.method not in ("GET", "HEAD", "OPTIONS")
 
 
 class Transport:
-    """Kept-alive connections to one service, and to other hosts that it names.
-
-    :param metrics: counts the requests.
-    """
+    """Kept-alive connections to one service, and to other hosts that it names."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
         with requests.Session() as session:
-            verify = session.merge_environment_settings(
+            self._verify = session.merge_environment_settings(
                 *(settings.base_url, {}, True, settings.ca_bundle or settings.verify_ssl, None)
             )["verify"]
         self._proxies = _environment_proxies(settings.base_url)
-        self._verify = verify
+        self._base_url = ""
         self._open()
 
     def _open(self) -> None:
         self._process, timeout = os.getpid(), self._settings.timeout
         self._adapter = Adapter(self._verify, timeout)
         self._public_adapter = Adapter(self._verify, timeout, public_only=True)
-
-    @cached_property
-    def _base_url(self) -> str:
-        request = requests.PreparedRequest()
-        try:
-            request.prepare_url(self._settings.base_url, None)
-        except InvalidURL:
-            raise FsmInputError("host: is not a valid URL") from None
-        return str(request.url).rstrip("/")
 
     def close(self) -> None:
         self._adapter.close()
@@ -127,14 +99,13 @@ class Transport:
     def request(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
         """Send once and return ``read(body)`` of a successful response.
 
-        :raises FsmInputError: if the request cannot be written as HTTP and JSON.
         :raises FsmConnectionError: if nothing was sent.
         :raises FsmResponseError: if no complete response arrived.
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
         request = self._prepare(call, token)
         with Exchange(request.path_url, call.writes, call.limit) as exchange:
-            with self.send(request, exchange) as response:
+            with self.send(request, exchange, elsewhere=False, public_only=False) as response:
                 succeeded = 200 <= response.status < 300
                 try:
                     body = self._body_of(response, succeeded)
@@ -143,16 +114,12 @@ class Transport:
                         raise self.incomplete_response(error) from None
                     body = b""
             if not succeeded:
-                url: Any = {"url": f"{self._settings.base_url}{call.path}"}
-                raise refusal(
-                    response,
-                    token,
-                    method=call.method,
-                    path=call.path,
-                    body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
-                    **(url if response.status == 404 else {}),
-                )
-            result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
+                said = excerpt(body, token.get_secret_value(), call.confidential)
+                what: Any = {"method": call.method, "path": call.path, "body_excerpt": said}
+                if response.status == 404:
+                    what["url"] = f"{self._settings.base_url}{call.path}"
+                raise refusal(response, token, **what)
+            result = read(body)
             exchange.keep_connection()
         return result
 
@@ -162,19 +129,14 @@ class Transport:
         if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
             return response.read()
         body = bytearray()
-        while len(body) <= most and (chunk := response.read(_CHUNK, decode_content=True)):
+        while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
             body += chunk
         if succeeded and len(body) > most:
             raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
         return bytes(body)
 
     def send(
-        self,
-        request: requests.PreparedRequest,
-        exchange: Exchange,
-        *,
-        elsewhere: bool = False,
-        public_only: bool = False,
+        self, request: requests.PreparedRequest, exchange: Exchange, *, elsewhere: bool, public_only: bool
     ) -> BaseHTTPResponse:
         """Send once and return the response, its body unread.
 
@@ -201,10 +163,13 @@ class Transport:
             return self.incomplete_response(error)
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
             return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
-        host = "{0.scheme}://{0.netloc}".format(urlsplit(other_url)) if other_url else self._settings.base_url
+        host = "/".join(other_url.split("/", 3)[:3]) if other_url else self._settings.base_url
         return FsmConnectionError(f"{host} was not reached: {origin}")
 
     def _prepare(self, call: ApiRequest, token: SecretStr) -> requests.PreparedRequest:
+        if not self._base_url:
+            parts = as_sent(self._settings.base_url, FsmInputError("host: is not a valid URL"))
+            self._base_url = parts.geturl().rstrip("/")
         request = requests.PreparedRequest()
         request.method = call.method
         headers = {**_HEADERS, **parse_headers("headers", call.headers)}
@@ -233,9 +198,19 @@ class Transport:
         what = type(origin).__name__
         if isinstance(origin, RemoteDisconnected) or not isinstance(origin, _QUOTING):
             what += f": {origin}"
-        return FsmResponseError(
-            f"no complete response arrived: {what} (timeout {self._settings.timeout:g} s)"
-        )
+        what += f" (timeout {self._settings.timeout:g} s)"
+        return FsmResponseError(f"no complete response arrived: {what}")
+
+
+def as_sent(url: str, error: FsmError) -> SplitResult:
+    """Split a URL, its host as it is sent; raise ``error`` if it is not valid, without quoting it."""
+    request = requests.PreparedRequest()
+    with suppress(requests.RequestException, ValueError):
+        request.prepare_url(url, None)
+        parts = urlsplit(str(request.url))
+        _ = parts.port
+        return parts
+    raise error
 
 
 def refusal(
@@ -250,42 +225,24 @@ def refusal(
     )
 
 
-def _in_utf8(body: bytes, content_type: str) -> bytes:
-    declared = _CHARSET.search(content_type)
-    if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
-        return body
-    try:
-        return body.decode(declared[1]).encode()
-    except (LookupError, UnicodeError):
-        raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
-
-
 def _environment_proxies(url: str) -> dict[str, str]:
     """Return the environment's proxies; none for http to this machine, which would leave it in the clear."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and is_loopback(parts.hostname):
-        return {}
-    return dict(get_environ_proxies(url))
+    stays_here = parts.scheme == "http" and is_loopback(parts.hostname)
+    return {} if stays_here else dict(get_environ_proxies(url))
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """Parse Retry-After, in seconds or as an HTTP-date relative to the service's clock.
 
-    A time in the past gives 0; an invalid value gives None.
+    A time in the past gives 0, one in more than thirty years these, an invalid value None.
     """
-    value = headers.get("Retry-After", "").strip()
+    value: Any = headers.get("Retry-After", "").strip()
     try:
-        if value.removeprefix("-").isdecimal():
-            seconds = float(value)
-        else:
-            until = _http_date(value)
-            now = _http_date(headers["Date"]) if "Date" in headers else datetime.now(UTC)
-            seconds = (until - now).total_seconds()
+        if not value.removeprefix("-").isdecimal():
+            until: Any = parsedate_tz(value)
+            now: Any = parsedate_tz(headers.get("Date", formatdate()))
+            value = mktime_tz(until) - mktime_tz(now)
+        return min(max(0.0, float(value)), 1e9)
     except (ValueError, TypeError, OverflowError):
         return None
-    return min(max(0.0, seconds), MAX_RETRY_AFTER)
-
-
-def _http_date(text: str) -> datetime:
-    date = parsedate_to_datetime(text)
-    return date if date.tzinfo else date.replace(tzinfo=UTC)  # the form of asctime has no zone

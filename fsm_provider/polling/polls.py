@@ -291,7 +291,7 @@ def list_once(
     """
     pages, forms, others = client.form_pages(wanted, params), [], 0
     requested, began, started = time.time(), time.monotonic(), None
-    for page in pages:
+    for page in pages.pages_with_warning():
         if started is None:
             served, duration = getattr(page.meta, "server_time", None), time.monotonic() - began
             started = _started(client, seconds_of(served), requested, duration)
@@ -299,7 +299,6 @@ def list_once(
         others += len(page.data) - len(matching)
         forms += [_form_from(record, reference_for(record)) for record in matching]
         del page, matching  # what is alive at the next page counts as long-lived
-    pages.log_mismatch()
     total = None if others else pages.last_total
     return Listing(forms, requested if started is None else started, total, client.settings.service)
 

@@ -26,7 +26,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
-from fsm_provider.api.retry import is_repeatable
+from fsm_provider.api.retry import REPEATABLE
 from fsm_provider.api.validation import parse_identifier
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.base import fail_in_part
@@ -63,7 +63,7 @@ class _Item:
     def needs_lookup(self) -> bool:
         """Whether its URL may be the cause: missing, expired or refused."""
         return isinstance(self.error, FsmPdfUrlError | FsmNotPdfError) or (
-            isinstance(self.error, FsmApiError) and not is_repeatable(self.error)
+            isinstance(self.error, FsmApiError) and not isinstance(self.error, REPEATABLE)
         )
 
     def log(self) -> None:
@@ -216,7 +216,7 @@ class PdfTransfer:
             yield chunk
 
     def _stop_after_failures(self, error: FsmError | None) -> None:
-        transient = error and (is_repeatable(error) or isinstance(error, FsmDownloadTimeoutError))
+        transient = isinstance(error, REPEATABLE | FsmDownloadTimeoutError)
         self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
         if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)

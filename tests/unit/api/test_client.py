@@ -319,18 +319,6 @@ def test_the_rate_limit_applies_across_clients(service, make_client):
     assert waited == [2]
 
 
-@pytest.mark.usefixtures("clock")
-def test_a_long_throttle_delay_is_logged(service, make_client, caplog):
-    caplog.set_level(logging.INFO)
-    client = make_client(service, max_requests_per_second=0.1)
-
-    list(client.list_forms())
-    list(client.list_forms())
-
-    (line,) = [line for line in caplog.messages if line.startswith("waiting")]
-    assert line == "waiting 10.0 s: max_requests_per_second is 0.1"
-
-
 def test_the_token_is_in_no_error_log_repr_or_url(service, make_client, caplog):
     caplog.set_level(logging.DEBUG)
     client = make_client(service, timeout=1, max_retries=1)

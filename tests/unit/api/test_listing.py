@@ -43,19 +43,19 @@ def with_total(total):
 
 def test_a_page_that_failed_is_asked_for_again_and_those_before_it_are_not(service, listing):
     service.fail("GET", "/forms", faults.Status(429), calls=(3, 4))
-    first = identifiers([listing.next_page(), listing.next_page()])
+    first = identifiers([next(listing), next(listing)])
     for _ in range(2):
         with pytest.raises(FsmRateLimitedError):
-            listing.next_page()
-        assert listing.page_number == 3
+            next(listing)
+        assert listing.paginator.page_number == 3
 
     rest = identifiers(listing)
 
     assert first + rest == [form["id"] for form in service.forms]
     assert [request.status for request in service.requests] == [200, 200, 429, 429, 200, 200, 200]
-    assert (listing.finished, listing.mismatch) == (True, None)
+    assert (listing.paginator.finished, listing.mismatch) == (True, None)
     with pytest.raises(StopIteration):
-        listing.next_page()
+        next(listing)
 
 
 def test_a_page_whose_cursor_leads_nowhere_is_asked_for_again(service, listing):
@@ -63,9 +63,9 @@ def test_a_page_whose_cursor_leads_nowhere_is_asked_for_again(service, listing):
         return {**page, "pagination": {**page["pagination"], "nextCursor": None}}
 
     service.fail("GET", "/forms", faults.Rewrite(lose_the_cursor), call=2)
-    listing.next_page()
+    next(listing)
     with pytest.raises(FsmPaginationError, match="gives no nextCursor"):
-        listing.next_page()
+        next(listing)
 
     assert len(identifiers(listing)) == 35
     assert listing.mismatch is None
@@ -127,7 +127,7 @@ def test_a_total_is_an_integer_or_text(service, listing, total):
 
 
 def test_a_listing_from_a_cursor_on_is_compared_with_nothing(service, client):
-    first = client.pages(LIST_FORMS.path, model=LIST_FORMS.response).next_page()
+    first = next(client.pages(LIST_FORMS.path, model=LIST_FORMS.response))
     cursor = {service.settings.cursor_param: first.pagination.next_cursor}
 
     listing = client.pages(LIST_FORMS.path, params=cursor, model=LIST_FORMS.response)

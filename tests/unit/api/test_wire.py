@@ -1,7 +1,6 @@
 """Unusual or invalid HTTP: a job is never mistaken for another, and never created twice."""
 
 import gzip
-import json
 import resource
 import socket
 import threading
@@ -512,27 +511,6 @@ def test_a_registration_without_a_usable_id_is_uncertain(serve, connect, number)
     with pytest.raises(FsmUncertainWriteError, match="id") as raised:
         client.register_webhook(webhook)
     assert "hush" not in repr(raised.value)
-
-
-@pytest.mark.parametrize("charset", ["latin-1", "ISO-8859-15", '"utf-16"', "UTF-8", "us-ascii"])
-def test_json_is_read_in_its_declared_charset(serve, connect, charset):
-    body = json.dumps({"name": "Zoë"}, ensure_ascii=False)
-    sent = body.encode("utf-8" if charset == "us-ascii" else charset.strip('"'))
-    header = f"Content-Type: application/json; charset={charset}"
-    client = connect(serve(lambda connection, *_: connection.sendall(http(200, sent, header))))
-
-    assert client.request("GET", "/x") == {"name": "Zoë"}
-
-
-@pytest.mark.parametrize(("charset", "body"), [("klingon", b"{}"), ("utf-16", b"{}x"), ("rot13", b"{}")])
-def test_a_charset_that_the_body_is_not_in_is_named(serve, connect, charset, body):
-    answer = http(200, body, f"Content-Type: application/json; charset={charset}")
-    server = serve(lambda connection, *_: connection.sendall(answer))
-
-    with pytest.raises(FsmResponseError, match=f"not in its declared charset, {charset}"):
-        connect(server, max_retries=0).request("GET", "/x")
-    with pytest.raises(FsmUncertainWriteError, match=f"not in its declared charset, {charset}"):
-        connect(server).create_job(7, {})
 
 
 def test_the_limit_of_a_response_is_a_setting(serve, connect):
