@@ -34,9 +34,8 @@ LARGEST_EVENT = 1000
 """References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
 LONGEST = timedelta(days=366).total_seconds()
 NEEDS_3_0 = (
-    "completed_forms: watching for completed forms needs Airflow 3.0 or newer, since Airflow 2 has no asset "
-    "watchers. Schedule the DAG by time instead and list what was updated since its last run that succeeded, "
-    "as the example forms_since_watermark does."
+    "completed_forms: needs Airflow 3.0 or newer, for its asset watchers. Schedule the DAG by time instead "
+    "and list what was updated since its last success, as the example forms_since_watermark does."
 )
 
 _defined: dict[str, list[dict[str, Any]]] = {}
@@ -98,6 +97,8 @@ def completed_forms(
 
     parse_text("name", name)
     parse_text("fsm_conn_id", fsm_conn_id)
+    if start_from not in ("now", "beginning"):
+        start_from = parse_time("start_from", start_from).astimezone(UTC).isoformat()
     wanted = FormFilter(
         form_category=form_category,
         form_name_id=form_name_id,
@@ -110,12 +111,12 @@ def completed_forms(
         filters=dict(wanted.as_dict()),
         property_ids=_identifiers("property_id", property_id),
         job_ids=_identifiers("job_id", job_id),
-        form_names=list(map(same_name, parse_names("form_names", form_names or ()))),
+        form_names=[same_name(one) for one in parse_names("form_names", form_names or ())],
         # As the events of the asset have them.
         query_params=json.loads(json.dumps(parse_params("query_params", query_params))) or None,
         poll_interval=_seconds("poll_interval", poll_interval, least=1),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
-        start_from=_start(start_from),
+        start_from=str(start_from),
         late_by=_seconds("late_by", late_by, least=3600),
     )
     _defined.setdefault(name, []).append(question_from(watch))
@@ -147,35 +148,28 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
         match (event.extra or {}).get("payload"):
             case {
                 "asset_name": str(name),
-                "question": {"fsm_conn_id": str(conn_id)} as question,
-                "forms": list(forms),
+                "question": {"fsm_conn_id": str(conn_id)} as asked,
+                "forms": list(),
             }:
-                _check_question(name, question)
+                pass
             case _:
                 continue  # another asset's
-        for reference in forms:
+        if others := [question for question in _defined.get(name, ()) if question != asked]:
+            logger.error(
+                "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. "
+                "Unless it was edited meanwhile, two DAGs define it differently: import it from one module, "
+                "or give one of them another name",
+                *(name, others[-1], asked),
+            )
+        for reference in event.extra["payload"]["forms"]:
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
             version = updated or json.dumps(reference, sort_keys=True)
             references[conn_id, reference["id"], version] = {**reference, "fsm_conn_id": conn_id}
     return list(references.values())
 
 
-def _check_question(asset_name: str, polled: dict[str, Any]) -> None:
-    """Log an error if this process has read another definition than an event was polled with."""
-    if others := [question for question in _defined.get(asset_name, ()) if question != polled]:
-        logger.error(
-            "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. Unless "
-            "the arguments were edited meanwhile, two DAGs define the asset differently: import it from one "
-            "module, or give one of them another name",
-            *(asset_name, others[-1], polled),
-        )
-
-
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Validate a URI of the scheme ``fsm`` for Airflow.
-
-    :raises ValueError: if it lacks the connection or the path.
-    """
+    """Return a URI of the scheme ``fsm``, as Airflow wants it; a ValueError if it lacks a part."""
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms")
     return uri
@@ -191,16 +185,10 @@ def _seconds(name: str, value: timedelta | float, least: float) -> float:
 
 
 def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
-    """Return the identifiers of a filter in one spelling, each once, sorted; empty: there is no filter."""
+    """Return the identifiers of a filter in one spelling, each once, sorted."""
     if value is None:
         return []
     given = value if isinstance(value, list | tuple) else [value]
     if not given:
         raise FsmInputError(f"{name}: is an empty list, which no form matches")
     return sorted({spelled(parse_identifier(name, one)) for one in given})
-
-
-def _start(value: datetime | str) -> str:
-    if value in ("now", "beginning"):
-        return str(value)
-    return parse_time("start_from", value).astimezone(UTC).isoformat()

@@ -23,24 +23,20 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 NO_DATABASE = (
-    "connection '{}' names no database as its state_conn_id. Before Airflow 3.3, what was emitted is stored "
-    "there; Airflow 3.3 and newer need none. For a SQLite file: run `airflow connections add fsm_state "
-    "--conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, and put "
-    '"state_conn_id": "fsm_state" into the extra of the connection'
+    "connection '{}' names no database as its state_conn_id; before Airflow 3.3 it has to. For a SQLite "
+    "file: run `airflow connections add fsm_state --conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, "
+    'and put "state_conn_id": "fsm_state" into the extra of the connection'
 )
 DIGITS = 32
 _engines: dict[str, Engine] = {}
-"""The open database of each connection."""
 
 
 class AssetStore(Protocol):
     """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
 
-    async def aget(self, key: str) -> Any:
-        """Return a value, None if there is none."""
+    async def aget(self, key: str) -> Any: ...
 
-    async def aset(self, key: str, value: Any) -> None:
-        """Store a value other than None."""
+    async def aset(self, key: str, value: Any) -> None: ...
 
 
 def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
@@ -55,16 +51,11 @@ def asset_store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
 class SqlAssetStore:
     """The store of an asset before Airflow 3.3, in the database that the connection names.
 
-    :param read: reads a connection.
-    :raises FsmInputError: by each method, if there is no database.
-    :raises sqlalchemy.exc.SQLAlchemyError: by each method, if the database fails.
+    Each method raises FsmInputError if there is no database.
     """
 
     def __init__(
-        self,
-        asset_name: str,
-        fsm_conn_id: str,
-        read: Callable[[str], Awaitable[Any]] = get_async_connection,
+        self, asset_name: str, fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection
     ) -> None:
         self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
 
@@ -93,9 +84,8 @@ class SqlAssetStore:
 
         from fsm_provider.state.database import in_transaction
 
-        if self._fsm_conn_id not in _engines:
-            _engines[self._fsm_conn_id] = await self._open()
-        engine = _engines[self._fsm_conn_id]
+        if (engine := _engines.get(self._fsm_conn_id)) is None:
+            engine = _engines[self._fsm_conn_id] = await self._open()
         try:
             return await asyncio.to_thread(in_transaction, engine, work)
         except IntegrityError:  # another process has just inserted the row

@@ -6,29 +6,16 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
-from fsm_provider.api.errors import (
-    FsmConnectionError,
-    FsmError,
-    FsmRateLimitedError,
-    FsmUnauthorisedError,
-)
+from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmRateLimitedError, FsmUnauthorisedError
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.polls import (
-    Form,
-    Lister,
-    Listing,
-    Place,
-    Query,
-    Source,
-    Time,
-    list_completely,
-)
+from fsm_provider.polling.polls import Form, Lister, Listing, Place, Query, Source, Time, list_completely
 from fsm_provider.polling.tracker import LOOK_BACK
 from fsm_provider.polling.waits import Wait
 
@@ -42,8 +29,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 MAX_OWN = 20
 """Members that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_AFTER = 900.0
-"""Seconds after which an unreadable listing of changes is left to the catch-ups, and after which a common
-catch-up that failed is tried again."""
+"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is repeated."""
 LOG_EVERY = 600.0
 """Seconds between two lines of the log about the same failure."""
 SLICE = 2_000
@@ -56,16 +42,28 @@ class _MovedError(Exception):
     """The connection leads to another service."""
 
 
-def feed_of(source: Source) -> Feed:
-    """Return the feed of a source, which polls while it has members; the caller joins it at once."""
+@contextmanager
+def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
+    """Have the feed of a source poll for a member, too.
+
+    :param covered_since: the service's time of its last own poll, whose forms it knows: it needs no catch-up
+        if the polls of changes go on from there.
+    """
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-    if source not in feeds:
-        feeds[source] = Feed(source)
-    return feeds[source]
+    feed = feeds[source] = feeds.get(source) or Feed(source)
+    feed.join(member, covered_since)
+    try:
+        yield feed
+    finally:
+        feed.leave(member)
+        if not feed._members:
+            feeds.pop(source, None)
+            feed._task.cancel()
+            feed._measure()
 
 
 class Feed:
-    """Polls the service for its members."""
+    """Polls the service for its members, while it has any."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._lister = source, Lister(source)
@@ -82,12 +80,7 @@ class Feed:
 
     # --- members ---
 
-    def join(self, member: Member, covered_since: Time | None = None) -> None:
-        """Add a member.
-
-        :param covered_since: the service's time of the member's last own poll, whose forms it knows: it needs
-            no catch-up if the polls of changes go on from there.
-        """
+    def join(self, member: Member, covered_since: Time | None) -> None:
         self._members[member] = None
         for place in member.places:
             self._by_place[place][member] = None
@@ -96,20 +89,11 @@ class Feed:
         member.due = _now() + (member.check_after(self.time()) if goes_on else 0.0)
 
     def leave(self, member: Member) -> None:
-        """Remove a member; the last one ends the feed."""
         del self._members[member]
         for place in member.places:
             self._by_place[place].pop(member, None)
             if not self._by_place[place]:
                 del self._by_place[place]
-        feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-        if not self._members and feeds.get(self._source) is self:
-            del feeds[self._source]
-            self.stop()
-            self._measure()
-
-    def stop(self) -> None:
-        self._task.cancel()
 
     def time(self) -> Time:
         """Return the service's time; ours before it has answered."""
@@ -169,8 +153,7 @@ class Feed:
         if now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
             logger.warning("Polling for forms failed (%s in a row), and goes on: %s", self._failures, error)
-        if self._failing_since is None:
-            self._failing_since = now
+        self._failing_since = now if self._failing_since is None else self._failing_since
         self._is_refused = not _concerns_service(error)
         if not self._is_refused:
             for member in list(self._members):
@@ -185,22 +168,20 @@ class Feed:
 
     def _measure(self, result: str | None = None) -> None:
         """Set the gauges of the waits of its connection, the worst of its feeds; count a poll."""
-        feeds = _feeds.get(asyncio.get_running_loop(), {}).values()
-        waits = {
-            feed: sum(isinstance(member, Wait) for member in feed._members)
-            for feed in feeds
-            if feed._source.fsm_conn_id == self._source.fsm_conn_id
-        }
-        alike = [feed for feed, number in waits.items() if number]
-        if result and self not in alike:
+        feeds, fsm_conn_id = _feeds.get(asyncio.get_running_loop(), {}).values(), self._source.fsm_conn_id
+        alike = [feed for feed in feeds if feed._source.fsm_conn_id == fsm_conn_id]
+        waits = {feed: sum(isinstance(one, Wait) for one in feed._members) for feed in alike}
+        if result and not waits.get(self):
             return
-        metrics = AirflowMetrics(connection=self._source.fsm_conn_id)
+        metrics = AirflowMetrics(connection=fsm_conn_id)
         if result:
             metrics.incr("waits.polls", result=result)
         metrics.gauge("waits", sum(waits.values()))
-        metrics.gauge("waits.failures", max((feed._failures for feed in alike), default=0))
-        metrics.gauge("waits.poll_age", max((_now() - feed._polled_at for feed in alike), default=0.0))
-        metrics.gauge("waits.poll_interval", max((feed._source.interval for feed in alike), default=0.0))
+        worst = [
+            (one._failures, _now() - one._polled_at, one._source.interval) for one in alike if waits[one]
+        ]
+        for index, name in enumerate(("failures", "poll_age", "poll_interval")):
+            metrics.gauge(f"waits.{name}", max((values[index] for values in worst), default=0.0))
 
     # --- catch-up ---
 
@@ -272,15 +253,11 @@ class Feed:
         return min(one.started for one in answers), all(one.is_complete for one in answers)
 
     async def _hand_out(self, listing: Listing, members: Collection[Member] | None) -> None:
+        kinds = ("job", "property", "name", "any")
         for first in range(0, len(listing.forms), SLICE):
             by_place: dict[Place, list[Form]] = defaultdict(list)
             for form in listing.forms[first : first + SLICE]:
-                for place in (
-                    ("job", form.job_id),
-                    ("property", form.property_id),
-                    ("name", form.name),
-                    ("any", ""),
-                ):
+                for place in zip(kinds, (form.job_id, form.property_id, form.name, ""), strict=True):
                     if place in self._by_place:
                         by_place[place].append(form)
             for place, forms in by_place.items():

@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
-from fsm_provider.api.forms import (
-    FormFilter,
-    FormFilters,
-    FormReference,
-    job_id_from,
-    reference_to,
-    same_name,
-    seconds_of,
-)
+from fsm_provider.api.forms import FormFilter, FormReference, job_id_from, reference_to, same_name, seconds_of
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
@@ -45,16 +37,12 @@ READ_CONNECTION_EVERY = 900.0
 """Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
 EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 MAX_CLOCK_SKEW = 300.0
-_URL = re.compile(r'"https?://[^"]*"')
 
 
 class Form(NamedTuple):
-    """A completed form, as far as polls compare it.
+    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown.
 
-    :ivar name: in NFC, without blanks around it.
-    :ivar property_id: in the one spelling of identifiers; empty: unknown.
-    :ivar job_id: likewise.
-    :ivar digest: of a record without an update time, without its URLs: its version.
+    :ivar digest: of the reference, if it has no update time: its version.
     :ivar reference: what events and XCom hold of it.
     """
 
@@ -86,16 +74,6 @@ class Query:
     created_since: Time | None = None
     updated_since: Time | None = None
 
-    @classmethod
-    def from_filter(cls, wanted: FormFilter) -> Self:
-        """Return what a filter asks for beside the filters of its source."""
-        return cls(
-            None if wanted.property_id is None else spelled(wanted.property_id),
-            None if wanted.job_id is None else spelled(wanted.job_id),
-            seconds_of(wanted.created_since),
-            seconds_of(wanted.updated_since),
-        )
-
     def matches(self, form: Form) -> bool:
         """Return whether a form matches by what its reference shows; an unknown time matches."""
         return (
@@ -110,7 +88,7 @@ class Query:
 class Listing:
     """All pages of a listing.
 
-    :ivar started: the time of its first page, by the service's clock or the local one: the earlier.
+    :ivar started: see :func:`_started`.
     :ivar total: the number of records, by its last page; None: unknown, or records did not match.
     :ivar service: base URL and account.
     :ivar is_complete: no record that was there before ``started`` may be missing.
@@ -128,8 +106,7 @@ class Source:
     """What listings have in common that can be shared.
 
     :ivar service: base URL and account.
-    :ivar filters: those that a form's reference does not show, as JSON text with sorted keys.
-    :ivar query_params: likewise; see :class:`~fsm_provider.operators.base.FormFilterArguments`.
+    :ivar filters: those that a form's reference does not show, as JSON text with sorted keys; so is the next.
     :ivar interval: seconds between two polls of changes.
     """
 
@@ -140,32 +117,23 @@ class Source:
     interval: float
 
     @classmethod
-    def of(
-        cls,
-        fsm_conn_id: str,
-        service: str,
-        filters: FormFilters,
-        query_params: Mapping[str, Any] | None,
-        interval: float,
-    ) -> Self:
-        """Return the source of listings with these filters."""
+    def of(cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float) -> Self:
         common = FormFilter(**filters).for_shared_stream().as_dict()
-        filters_text, params_text = (
-            json.dumps(one or {}, sort_keys=True, default=str) for one in (common, query_params)
-        )
-        return cls(fsm_conn_id, service, filters_text, params_text, float(interval))
+        asked, params = (json.dumps(one or {}, sort_keys=True, default=str) for one in (common, query_params))
+        return cls(fsm_conn_id, service, asked, params, float(interval))
 
 
-ListForms = Callable[[Query], Awaitable[Listing]]
+def places_of(job_ids: Iterable[str], property_ids: Iterable[str], names: Iterable[str]) -> list[Place]:
+    """Return where forms are that match all of these filters; an empty one matches all."""
+    by_kind = {"job": job_ids, "property": property_ids, "name": names}
+    places = ([(kind, value) for value in values] for kind, values in by_kind.items())
+    return next(filter(None, places), [("any", "")])
 
 
-async def list_completely(list_forms: ListForms, query: Query) -> Listing:
+async def list_completely(list_forms: Callable[[Query], Awaitable[Listing]], query: Query) -> Listing:
     """Return a listing, of several readings if records slipped between its pages.
 
     It is complete if its total is that of its records, or if another reading adds nothing that is older.
-
-    :param list_forms: lists once.
-    :raises FsmError: if it fails.
     """
     first = listing = await list_forms(query)
     forms = {form.id: form for form in first.forms}
@@ -195,14 +163,9 @@ class Lister:
         self._filters = FormFilter(**json.loads(source.filters))
         self._params: dict[str, Any] = json.loads(source.query_params)
         self._client: FsmClient | None = None
-        self._settings: Settings | None = None
         self._reads_connection_at = 0.0
 
     async def list_forms(self, query: Query) -> Listing:
-        """List once.
-
-        :raises FsmError: if it fails.
-        """
         wanted = replace(
             self._filters,
             property_id=query.property_id,
@@ -216,47 +179,40 @@ class Lister:
             return await self._list(wanted)
 
     def close(self) -> None:
-        """Close the connections; the next listing reads the Airflow connection again."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        if self._client is not None:
+            self._client.close()
 
     async def _list(self, wanted: FormFilter) -> Listing:
         """List in a daemon thread: a service that hangs fills no pool of Airflow's, and delays no exit."""
-        client, answer = await self._connected(), Future[Listing]()
+        from fsm_provider.api.client import FsmClient
+
+        fsm_conn_id, now = self._source.fsm_conn_id, asyncio.get_running_loop().time()
+        if (client := self._client) is None or now >= self._reads_connection_at:
+            settings = await read_settings(fsm_conn_id, client.settings if client else None)
+            self.close()
+            self._client = client = FsmClient(settings, metrics=AirflowMetrics(connection=fsm_conn_id))
+            self._reads_connection_at = now + READ_CONNECTION_EVERY
+        listing, answer = partial(list_once, client, wanted, self._params), Future[Listing]()
         answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
 
         def run() -> None:
             try:
-                answer.set_result(list_once(client, wanted, self._params))
+                answer.set_result(listing())
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 answer.set_exception(error)
 
-        Thread(target=run, name=f"fsm {self._source.fsm_conn_id}", daemon=True).start()
+        Thread(target=run, name=f"fsm {fsm_conn_id}", daemon=True).start()
         try:
             return await asyncio.wrap_future(answer)
         except (FsmConnectionError, FsmUnauthorisedError):
-            self.close()
+            self._reads_connection_at = now
             raise
-
-    async def _connected(self) -> FsmClient:
-        from fsm_provider.api.client import FsmClient
-
-        now, client = asyncio.get_running_loop().time(), self._client
-        if client is None or now >= self._reads_connection_at:
-            self.close()
-            self._settings = await read_settings(self._source.fsm_conn_id, otherwise=self._settings)
-            metrics = AirflowMetrics(connection=self._source.fsm_conn_id)
-            self._client = client = FsmClient(self._settings, metrics=metrics)
-            self._reads_connection_at = now + READ_CONNECTION_EVERY
-        return client
 
 
 async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> Settings:
     """Return the settings of an Airflow connection, or ``otherwise`` if it cannot be read now.
 
-    :raises FsmConnectionError: if it cannot be read.
-    :raises FsmInputError: if it is not valid.
+    :raises FsmConnectionError: if it cannot be read, and there is no ``otherwise``.
     """
     from airflow.providers.common.compat.connection import get_async_connection
 
@@ -268,10 +224,8 @@ async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> 
         reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
         connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
-        text = (
-            f"connection '{fsm_conn_id}': is not defined, or what it is stored in cannot be reached "
-            f"({type(error).__name__})"
-        )
+        kind = type(error).__name__
+        text = f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
         if otherwise is None:
             raise FsmConnectionError(text) from None
         logger.warning("%s; polling goes on with what it was before", text)
@@ -285,10 +239,7 @@ def list_once(
     params: Mapping[str, Any] | None,
     reference_for: Callable[[FormRecord], FormReference] = reference_to,
 ) -> Listing:
-    """List the forms that match a filter; each is also checked here.
-
-    :raises FsmError: if a page cannot be read.
-    """
+    """List the forms that match a filter; each is also checked here."""
     pages, forms, others = client.form_pages(wanted, params), [], 0
     requested, began, started = time.time(), time.monotonic(), None
     for page in pages.pages_with_warning():
@@ -305,12 +256,6 @@ def list_once(
 
 def _form_from(record: FormRecord, reference: FormReference) -> Form:
     updated, job_id = seconds_of(record.last_updated_on_date_time), job_id_from(record)
-    digest = ""
-    if updated is None:  # without URLs: a signed one differs at each listing
-        values = record.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude={"form_pdf_url", "links"}, warnings=False
-        )
-        digest = digest_for(_URL.sub('""', json.dumps(values, sort_keys=True)), 16)
     return Form(
         record.id,
         same_name(record.form_name),
@@ -318,7 +263,7 @@ def _form_from(record: FormRecord, reference: FormReference) -> Form:
         "" if job_id is None else spelled(job_id),
         seconds_of(record.created_on_date_time),
         updated,
-        digest,
+        digest_for(reference, 16) if updated is None else "",
         reference,
     )
 
@@ -330,7 +275,7 @@ def time_of(seconds: Time | None) -> datetime | None:
 def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
     """Return when the service began its first page, by its own clock or the local one: the earlier.
 
-    Forms asked for from too early a time are listed twice; from too late a time, some are missed.
+    From too early a time, forms are listed twice; from too late a time, some are missed.
     """
     if served is None or served < EARLIEST_CLOCK:
         return requested
@@ -339,8 +284,8 @@ def _started(client: FsmClient, served: Time | None, requested: Time, duration: 
         warn_once(
             logger,
             ("clock", client.settings.service),
-            "The clock of %s (meta.serverTime) and the local clock differ by %d s; forms are polled by the "
-            "earlier. Check this machine's clock, and server_timezone on the connection",
+            "The clock of %s (meta.serverTime) differs from the local one by %d s; forms are polled by the "
+            "earlier: check this machine's clock, and server_timezone on the connection",
             *(client.settings.service, started - requested),
         )
     return min(started, requested)

@@ -8,8 +8,8 @@ from heapq import nsmallest
 from itertools import product
 from typing import Any, TypedDict
 
-from fsm_provider.api.forms import FORM_FILTERS, FormReference
-from fsm_provider.polling.polls import Form, Place, Query, Source, Time
+from fsm_provider.api.forms import FormReference
+from fsm_provider.polling.polls import Form, Query, Time
 
 QUESTION = ("fsm_conn_id", "filters", "property_ids", "job_ids", "form_names", "query_params")
 """What decides which forms an asset has; the other keys say when and how often it is polled."""
@@ -62,18 +62,6 @@ def bases_of(watch: Watch) -> list[Query]:
     return [Query(*place) for place in places] if len(places) <= MAX_BASES else [Query()]
 
 
-def places_of(watch: Watch) -> list[Place]:
-    for kind, values in (("job", watch["job_ids"]), ("property", watch["property_ids"])):
-        if values:
-            return [(kind, value) for value in values]
-    return [("name", name) for name in watch["form_names"]] or [("any", "")]
-
-
-def source_of(watch: Watch, service: str) -> Source:
-    filters: Any = {name: value for name, value in watch["filters"].items() if name in FORM_FILTERS}
-    return Source.of(watch["fsm_conn_id"], service, filters, watch["query_params"], watch["poll_interval"])
-
-
 def reconcile_every(watch: Watch) -> float:
     """Return the seconds between two reconciliations: less if polls are frequent, more if they go far."""
     usual = min(max(60 * watch["poll_interval"], 60.0), HOUR)
@@ -82,19 +70,13 @@ def reconcile_every(watch: Watch) -> float:
 
 def first_floor(watch: Watch) -> Time | None:
     """Return where an asset begins that has nothing stored; None: at its first poll."""
-    match watch["start_from"]:
-        case "now":
-            return None
-        case "beginning":
-            return 0.0
-        case text:
-            return datetime.fromisoformat(text).timestamp()
+    named = {"now": None, "beginning": 0.0}
+    text = watch["start_from"]
+    return named[text] if text in named else datetime.fromisoformat(text).timestamp()
 
 
 def question_from(watch: Watch) -> dict[str, Any]:
-    """Return the part of a configuration that decides which forms the asset has."""
-    given: dict[str, Any] = {**watch}
-    return {name: given[name] for name in QUESTION}
+    return {name: value for name, value in watch.items() if name in QUESTION}
 
 
 def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
@@ -104,8 +86,7 @@ def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
 class NewForms:
     """Finds the new forms of each poll, and keeps them until they were emitted.
 
-    :param wanted: which forms.
-    :param late_by: seconds that a form may be late.
+    :param late_by: seconds that a form may be late, at least ``LOOK_BACK``.
     :ivar floor: what was updated before it is history, or so old that it is forgotten, and is not emitted.
         It only moves forward. None: not begun.
     :ivar watermark: the start of the last poll that left no gap; None: there was none.
@@ -114,39 +95,24 @@ class NewForms:
     """
 
     def __init__(self, wanted: Callable[[Form], bool], late_by: float = WEEK) -> None:
-        self._wanted, self._late_by = wanted, max(late_by, LOOK_BACK)
-        self.floor: Time | None = None
-        self.watermark: Time | None = None
-        self.has_gap = True
-        self.pending: dict[int, Form] = {}
-        self._forgotten_before = 0.0
-        self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
-        self._unsaved: set[str] = set()
-        self._in_event: dict[int, Form] = {}
+        self._wanted, self._late_by = wanted, late_by
+        self.begin(None)
 
-    def begin(self, floor: Time, known: Iterable[str] = ()) -> None:
-        """Begin with all that was updated from a time on; 0: with everything.
+    def begin(self, floor: Time | None, known: Iterable[str] = ()) -> None:
+        """Begin with all that was updated from a time on; 0: with everything; None: that is not known yet.
 
         :param known: keys of what is stored, and is to be forgotten.
         """
         self.floor, self.watermark, self.has_gap = floor, floor or None, True
-        self._forgotten_before = floor
-        self._emitted = {key: {} for key in self._emitted}
+        self._forgotten_before = floor or 0.0
+        self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
         self._unsaved = set(known)
-        self.pending, self._in_event = {}, {}
+        self.pending: dict[int, Form] = {}
+        self._in_event: dict[int, Form] = {}
 
-    @property
-    def gap_since(self) -> Time | None:
-        """From when on what was updated closes the gap; None: all."""
-        return None if self.watermark is None else self._bound(LOOK_BACK)
-
-    @property
-    def oldest(self) -> Time:
-        """How far a reconciliation goes back."""
-        return self._bound(self._late_by)
-
-    def _bound(self, back: float) -> Time:
-        return max((self.watermark or 0.0) - back, self.floor or 0.0)
+    def since(self, back: float) -> Time | None:
+        """Return from when on a listing that goes back so many seconds asks; None: for all."""
+        return None if self.watermark is None else max(self.watermark - back, self.floor or 0.0)
 
     def ingest(self, forms: Iterable[Form], now: Time) -> None:
         """Add forms that were listed; those that are new are pending from now on.
@@ -170,7 +136,7 @@ class NewForms:
                 self.pending[form.id] = form
 
     def polled(self, since: Time | None, started: Time) -> None:
-        """Move the watermark past a complete poll of what was updated since a time, if it leaves no gap."""
+        """Move the watermark past a complete poll, if it leaves no gap."""
         if since is not None and (self.watermark is None or since > self.watermark):
             self.has_gap = True
         elif self.watermark is None or started >= self.watermark:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.forms import FormFilter
-from fsm_provider.polling.polls import Form, Place, Query, Time
+from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0
 """Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain."""
@@ -37,6 +37,12 @@ class Criteria:
     def counts(self, name: str) -> bool:
         return not self.form_names or name in self.form_names
 
+    def split(self, forms: Iterable[Form]) -> tuple[dict[int, str], dict[int, str]]:
+        """Return the names of the forms that count, and of the others, by id."""
+        names = {form.id: form.name for form in forms}
+        counted = {identifier: name for identifier, name in names.items() if self.counts(name)}
+        return counted, {one: name for one, name in names.items() if one not in counted}
+
     def are_met(self, found: Mapping[int, str]) -> bool:
         return len(found) >= self.minimum_forms and set(self.form_names) <= set(found.values())
 
@@ -48,44 +54,19 @@ class Criteria:
         filters = wanted.as_dict().items()
         return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
 
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What there is of the forms that are waited for: names by identifier.
-
-    :ivar others: forms on the property or job that do not count.
-    """
-
-    criteria: Criteria
-    counted: dict[int, str]
-    others: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def among(cls, forms: Iterable[Form], criteria: Criteria, *, is_narrow: bool) -> Self:
-        """Return what a listing has; ``is_narrow``: of one property or job."""
-        counted: dict[int, str] = {}
-        others: dict[int, str] = {}
-        for form in forms:
-            (counted if criteria.counts(form.name) else others)[form.id] = form.name
-        return cls(criteria, counted, others if is_narrow else {})
-
-    @property
-    def is_enough(self) -> bool:
-        return self.criteria.are_met(self.counted)
-
-    def missing(self) -> dict[str, Any]:
-        """Return the XCom that a timeout leaves."""
-        wanted, there = dict.fromkeys(self.criteria.form_names), self.counted.values()
+    def missing(self, found: Mapping[int, str], others: Mapping[int, str]) -> dict[str, Any]:
+        """Return the XCom of a timeout."""
+        wanted, there = dict.fromkeys(self.form_names), found.values()
         names = [name for name in wanted if name not in there]
-        text = f"{len(there)} of {max(self.criteria.minimum_forms, len(wanted))} forms"
+        text = f"{len(there)} of {max(self.minimum_forms, len(wanted))} forms"
         if names:
             text += f": {listed(names)} {'is' if len(names) == 1 else 'are'} missing"
         if there and wanted:
             text += f"; there {'is' if len(there) == 1 else 'are'} {_counted(there)}"
-        if number := len(self.others):
-            others = _counted(self.others.values())
-            text += f"; {number} other form{'s' if number > 1 else ''} since then: {others}"
-        return {"text": text, "form_names": names, "found": list(self.counted)}
+        if others:
+            plural = "s" if len(others) > 1 else ""
+            text += f"; {len(others)} other form{plural} since then: {_counted(others.values())}"
+        return {"text": text, "form_names": names, "found": list(found)}
 
 
 def listed(names: Collection[str]) -> str:
@@ -94,7 +75,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def _counted(names: Iterable[str]) -> str:
-    """Return how many there are of each name, as Python writes it if it cannot be printed as it is."""
+    """Count names, each as Python writes it if it cannot be printed as it is."""
     counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
     by_count = sorted(counts, key=lambda name: (-counts[name], name))
     return listed([f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count])
@@ -105,13 +86,11 @@ class Deferral:
     """What the worker hands to the trigger, and the trigger hands back: JSON values.
 
     :ivar service: base URL and account that the worker asked.
-    :ivar began: when the sensor began, in seconds by the worker's clock.
-    :ivar deadline: when it times out.
+    :ivar began: when the sensor began, by the worker's clock; so are the deadline and ``failing_since``.
     :ivar since: the bound of the first poll, ISO 8601.
     :ivar polled_at: the service's time when the worker's listing began.
     :ivar known: the forms that counted, as pairs of id and name; None: not known, or too many.
-    :ivar in_vain: how many times in succession a trigger woke a worker that found nothing new.
-    :ivar failing_since: since when polls fail.
+    :ivar in_vain: how many times in a row a trigger woke a worker that found nothing new.
     """
 
     service: str
@@ -127,28 +106,24 @@ class Deferral:
         """Return the seconds before it may wake again: twice as many after each time in vain."""
         return float(min(interval * 2 ** min(self.in_vain, 20), max(CHECK_EVERY, interval)))
 
-    def after(self, service: str, found: Found, polled_at: Time) -> Deferral:
+    def after(self, service: str, found: Mapping[int, str], polled_at: Time) -> Deferral:
         """Return the next one, after a poll on the worker that did not find enough."""
-        known = list(found.counted.items()) if len(found.counted) <= MAX_KNOWN else None
+        known = list(found.items()) if len(found) <= MAX_KNOWN else None
         before = None if self.known is None else [tuple(pair) for pair in self.known]
         is_in_vain = self.polled_at > 0.0 and (known is None or known == before)
         in_vain = self.in_vain + 1 if is_in_vain else 0
-        return replace(
-            self, service=service, polled_at=polled_at, known=known, in_vain=in_vain, failing_since=None
-        )
+        return Deferral(service, self.began, self.deadline, self.since, polled_at, known, in_vain)
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
-    :ivar due: the loop's time of its next catch-up.
-    :ivar asked: that of its last.
-    :ivar failing_since: that of the first failure of its own questions in a row.
     :ivar woken: set once it is worth a poll on the worker.
-    :ivar warn: logs a text.
     :ivar tolerance: seconds for which polls may fail.
-    :ivar found: what counts of all that it has heard of, by id.
+    :ivar found: the names of what counts of all that it has heard of, by id.
+    :ivar due: the loop's time of its next catch-up; ``asked``: of its last; ``failing_since``: of the first
+        failure of its own questions in a row.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
 
@@ -166,23 +141,18 @@ class Wait:
 
     @property
     def places(self) -> list[Place]:
-        if self.query.job_id is not None:
-            return [("job", self.query.job_id)]
-        if self.query.property_id is not None:
-            return [("property", self.query.property_id)]
-        return [("name", name) for name in self.criteria.form_names] or [("any", "")]
+        jobs, properties = ([one] if one else [] for one in (self.query.job_id, self.query.property_id))
+        return places_of(jobs, properties, self.criteria.form_names)
 
     def questions(self) -> list[Query]:
         return [self.query]
 
     def check_after(self, now: Time) -> float:
-        bounds = [
-            bound for bound in (self.query.created_since, self.query.updated_since) if bound is not None
-        ]
+        bounds = filter(None, [self.query.created_since, self.query.updated_since])
         return max(CHECK_EVERY, (now - min(bounds, default=now)) / CHECKS_PER_AGE)
 
     def ingest(self, forms: Iterable[Form]) -> None:
-        """Count forms that are new or changed, and wake the sensor if all it knows of are enough."""
+        """Count forms, and wake the sensor if all that it knows of are enough."""
         for form in forms:
             if self.query.matches(form) and self.criteria.counts(form.name):
                 self.found[form.id] = form.name
@@ -198,11 +168,10 @@ class Wait:
         """Do nothing, likewise."""
 
     def moved(self) -> None:
-        """Wake: the worker asks the other service."""
         self.woken.set()
 
     def fail(self, error: FsmError, since: float) -> None:
-        """Wake for an error that is permanent or not tolerated any longer: the worker's poll decides."""
+        """Wake for an error that is permanent or tolerated no longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for

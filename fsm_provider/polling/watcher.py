@@ -15,23 +15,11 @@ from uuid import uuid4
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling import tracker as tracking
 from fsm_provider.polling.asset_stores import AssetStore
-from fsm_provider.polling.feed import LOG_EVERY, Feed, feed_of
-from fsm_provider.polling.polls import Form, Query, Time, read_settings, time_of
-from fsm_provider.polling.tracker import (
-    CHUNKS,
-    RECENT,
-    WATERMARK,
-    NewForms,
-    Watch,
-    bases_of,
-    event_for,
-    first_floor,
-    is_wanted,
-    places_of,
-    reconcile_every,
-    source_of,
-)
+from fsm_provider.polling.feed import LOG_EVERY, Feed, joined
+from fsm_provider.polling.polls import Form, Query, Source, Time, places_of, read_settings, time_of
+from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
 from fsm_provider.state.task import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -63,11 +51,11 @@ MAX_PAUSE = 30.0
 """Seconds, at most, between two attempts to read or to store."""
 
 
-class ReplacedError(Exception):
-    """What the watcher began with is not so any more: it begins anew from what is stored."""
+class ReplacedError(BaseException):
+    """What the watcher began with is not so any more: it begins anew. No failure, no Exception."""
 
 
-class SupersededError(Exception):
+class SupersededError(BaseException):
     """Another triggerer watches the asset."""
 
 
@@ -76,8 +64,6 @@ class AssetEvents:
 
     It never ends by itself. Killed or cancelled at any time and begun anew, it still emits every form, and a
     second time the forms of an event that was stored just before.
-
-    :param settles: seconds from :meth:`confirm` until an event counts as stored.
     """
 
     def __init__(self, asset_name: str, store: AssetStore, settles: float = SETTLES) -> None:
@@ -88,18 +74,16 @@ class AssetEvents:
         """Yield events of new forms; call :meth:`confirm` after each."""
         while True:
             watch = await self._configuration()
-            settings = await until_done(self._name, partial(read_settings, watch["fsm_conn_id"]))
-            self._watcher = watcher = Watcher(watch, settings.service, self._store, self._settles)
+            conn_id = watch["fsm_conn_id"]
+            service = (await until_done(self._name, partial(read_settings, conn_id))).service
+            self._watcher = watcher = Watcher(watch, service, self._store, self._settles)
             try:
                 await until_done(self._name, watcher.restore)
-                watcher.feed = feed_of(source_of(watch, settings.service))
-                watcher.feed.join(watcher)
-                try:
+                question = watch["filters"], watch["query_params"], watch["poll_interval"]
+                with joined(Source.of(conn_id, service, *question), watcher) as watcher.feed:
                     async with aclosing(watcher.events()) as events:
                         async for forms in events:
-                            yield event_for(watch, [form.reference for form in forms])
-                finally:
-                    watcher.feed.leave(watcher)
+                            yield tracking.event_for(watch, [form.reference for form in forms])
             except ReplacedError:
                 logger.info("The asset '%s' begins anew from what is stored", self._name)
             except SupersededError:
@@ -116,9 +100,8 @@ class AssetEvents:
             waited += 1
             if waited % 60 == 0:
                 logger.error(
-                    "The asset '%s' has no configuration yet, so no form is emitted. If two DAGs define it "
-                    "with different arguments, Airflow removes the triggers of both: import the asset from "
-                    "one module, or give one of them another name",
+                    "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it "
+                    "differently: import it from one module, or give one of them another name",
                     self._name,
                 )
             await asyncio.sleep(1.0)
@@ -137,15 +120,15 @@ class Watcher:
     """Emits the new forms of one asset of one service, while no other triggerer claims the asset.
 
     :param service: base URL and account; what is stored is stored for it.
-    :param settles: seconds from :meth:`confirm` until an event counts as stored.
     """
 
     def __init__(self, watch: Watch, service: str, store: AssetStore, settles: float) -> None:
         self.watch, self._store, self._settles = watch, store, settles
+        self._name = watch["asset_name"]
         self._owner, self._beat = uuid4().hex, 0
         self._prefix = prefix_for(service)
-        self._bases, self.places = bases_of(watch), places_of(watch)
-        self.tracker = NewForms(partial(is_wanted, watch), watch["late_by"])
+        self.places = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
+        self.tracker = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
         self.feed: Feed
         self.due, self.asked = 0.0, 0.0
         self.failing_since: float | None = None
@@ -165,12 +148,12 @@ class Watcher:
         self._reconciles = self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
         bounds: list[dict[str, Any]]
         if self._reconciles:
-            oldest = self.tracker.oldest
+            oldest = self.tracker.since(self.watch["late_by"])
             bounds = [{"updated_since": oldest}, {"created_since": oldest}]
         else:
-            self._asked_since = self.tracker.gap_since if self._has_begun else self.feed.time()
-            bounds = [{"updated_since": self._asked_since}] if self._asked_since else [{}]
-        return [replace(base, **bound) for bound in bounds for base in self._bases]
+            self._asked_since = self.tracker.since(LOOK_BACK) if self._has_begun else self.feed.time()
+            bounds = [{"updated_since": self._asked_since or None}]
+        return [replace(base, **bound) for bound in bounds for base in tracking.bases_of(self.watch)]
 
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
@@ -186,7 +169,7 @@ class Watcher:
         """Note a complete poll. The service's time of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
         if self._failures and self.failing_since is None:
-            logger.info("Polling for the asset '%s' succeeds again", self.watch["asset_name"])
+            logger.info("Polling for the asset '%s' succeeds again", self._name)
             self._failures, self._logged_at = 0, float("-inf")
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
@@ -210,18 +193,14 @@ class Watcher:
         """Log a failure: at once, and every ten minutes."""
         self._failures += 1
         self._metrics.incr("watcher.polls", result="failed")
-        now, name = self._clock(), self.watch["asset_name"]
-        if now - self._logged_at < LOG_EVERY:
+        if (now := self._clock()) - self._logged_at < LOG_EVERY:
             return
-        is_first, self._logged_at = self._logged_at == float("-inf"), now
-        if is_first:
-            level = logging.ERROR if error.permanent else logging.WARNING
-            logger.log(level, "Polling for the asset '%s' failed, and goes on: %s", name, error)
-            return
-        logger.error(
-            "Forms of the asset '%s' may be missing, as polls have failed for %s: %s. They are asked for "
-            "again from %s; `python -m fsm_provider watermark set %s` makes it begin later",
-            *(name, timedelta(seconds=round(now - since)), error, time_of(self.tracker.watermark), name),
+        self._logged_at, lasted = now, timedelta(seconds=round(now - since))
+        logger.log(
+            logging.ERROR if error.permanent or now - since >= LOG_EVERY / 2 else logging.WARNING,
+            "Polling for the asset '%s' failed for %s, and goes on from %s: %s. If one form can never be "
+            "listed, `python -m fsm_provider watermark set %s` begins behind it",
+            *(self._name, lasted, time_of(self.tracker.watermark), error, self._name),
         )
 
     # --- as a trigger ---
@@ -238,7 +217,7 @@ class Watcher:
         stored = await self._store.aget(self._prefix + WATERMARK)
         entries = {}
         if stored is not None:
-            for key in (RECENT, *CHUNKS):
+            for key in (tracking.RECENT, *tracking.CHUNKS):
                 if (entry := await self._store.aget(self._prefix + key)) is not None:
                     entries[key] = entry
         await self._check_claim()
@@ -247,14 +226,13 @@ class Watcher:
         elif stored is not None:
             self.tracker.restore(stored, entries)
             self._has_begun = True
-        elif (floor := first_floor(self.watch)) is not None:
+        elif (floor := tracking.first_floor(self.watch)) is not None:
             self.tracker.begin(floor)
 
     async def events(self) -> AsyncGenerator[list[Form]]:
         """Yield the forms of each event, the next after :meth:`confirm`.
 
         :raises ReplacedError: if what it began with has changed; what is pending is found again.
-        :raises SupersededError: if another triggerer watches the asset.
         """
         check_at = self._clock() + CHECK_EVERY
         while True:
@@ -286,10 +264,7 @@ class Watcher:
 
     def confirm(self, *, is_stored: bool = True) -> None:
         if not is_stored:
-            logger.warning(
-                "New forms of the asset '%s' could not be stored; they are emitted again",
-                self.watch["asset_name"],
-            )
+            logger.warning("New forms of the asset '%s' could not be stored, and come again", self._name)
         self._is_stored = is_stored
         self._confirmed.set()
 
@@ -317,29 +292,18 @@ class Watcher:
             reset = await self._store.aget(self._prefix + RESET)
             if reset and reset["id"] != self._reset:
                 raise ReplacedError
-        except (ReplacedError, SupersededError):
-            raise
         except Exception:
-            logger.exception("The state of the asset '%s' could not be read", self.watch["asset_name"])
+            logger.exception("The state of the asset '%s' could not be read", self._name)
 
     async def _save(self) -> None:
-        """Store what was emitted; if that fails, a later call does.
-
-        :raises SupersededError: if another triggerer watches the asset.
-        """
+        """Store what was emitted; if that fails, a later call does."""
         try:
             await self._check_claim()
             for key, entry in self.tracker.to_store(self.feed.time()):
                 value = {**entry, "reset": self._reset} if key == WATERMARK else entry
                 await self._store.aset(self._prefix + key, value)
-        except SupersededError:
-            raise
         except Exception:
-            logger.exception(
-                "The watermark of the asset '%s' could not be stored; it is tried again. Until then a killed "
-                "triggerer would emit its last forms twice",
-                self.watch["asset_name"],
-            )
+            logger.exception("The watermark of the asset '%s' could not be stored yet", self._name)
             self._saved_at = float("-inf")
             await asyncio.sleep(CHECK_EVERY)
             return
@@ -355,26 +319,16 @@ async def announce(watch: Watch, store: AssetStore) -> None:
 
 
 async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Repeat an attempt to read or to store something until it succeeds.
-
-    :raises SupersededError: if another triggerer watches the asset.
-    """
+    """Repeat an attempt to read or to store something until it succeeds."""
     pause = 1.0
     while True:
         try:
             return await attempt()
-        except SupersededError:
-            raise
         except FsmError as error:  # of the connection, or of the database that it names
-            key = asset_name, str(error)
-            warn_once(
-                logger, key, "The asset '%s' is not watched: %s", asset_name, error, level=logging.ERROR
-            )
+            given = asset_name, str(error)
+            warn_once(logger, given, "The asset '%s' is not watched: %s", *given, level=logging.ERROR)
         except Exception:
-            logger.exception(
-                "The state of the asset '%s' could not be read or stored; the next attempt is in %g s",
-                *(asset_name, pause),
-            )
+            logger.exception("The state of the asset '%s' could not be read or stored yet", asset_name)
         await asyncio.sleep(pause)
         pause = min(2 * pause, MAX_PAUSE)
 

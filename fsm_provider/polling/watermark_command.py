@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 from collections.abc import Sequence
@@ -31,32 +30,22 @@ EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z
 HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
-def make_parser(prog: str) -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
     one = parser.subcommand("show", "show the watermarks of assets")
     one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
     text = "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
     one = parser.subcommand("set", text)
     one.add_argument("name", metavar="NAME")
-    one.add_argument("time", type=_past, metavar="TIME", help="ISO 8601; without a zone UTC")
-    return parser
-
-
-def _past(text: str) -> datetime:
-    try:
-        return parse_past("TIME", text)
-    except FsmInputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
-    options = make_parser(prog).parse_args(arguments)
+    one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
+    options = parser.parse_args(arguments)
     with quiet_airflow():
         from airflow.providers.common.compat.sdk import AirflowException
         from sqlalchemy.exc import SQLAlchemyError
     try:
+        since = parse_past("TIME", options.time) if options.command == "set" else None
         with quiet_airflow():
-            rows = asyncio.run(_run(options))
+            rows = asyncio.run(_run(options.name, since))
     except RefusedError as error:
         return fail(1, str(error))
     except SQLAlchemyError as error:
@@ -64,15 +53,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         return fail(2, f"the database: {getattr(error, 'orig', None) or type(error).__name__}")
     except (AirflowException, FsmError, ImportError) as error:
         return fail(2, str(error))
-    if options.command == "show":
+    if since is None:
         print_table(HEAD, rows)
     else:
-        at = format_time(options.time)
+        at = format_time(since)
         print(printable(f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"))
     return 0
 
 
-async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
+async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]]:
     from airflow.utils.session import create_session
 
     if not AIRFLOW_V_3_0_PLUS:
@@ -85,16 +74,16 @@ async def _run(options: argparse.Namespace) -> list[tuple[str, ...]]:
 
     rows: list[tuple[str, ...]] = []
     with create_session() as session:
-        assets = active_assets(options.name, session)
+        assets = active_assets(name, session)
         if not assets:
-            named = f" named {options.name!r}" if options.name else ""
+            named = f" named {name!r}" if name else ""
             raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
         for asset in assets:
             fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
             prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)
             store = store_of(asset, fsm_conn_id, session)
-            if options.command == "set":
-                await store.aset(prefix + RESET, {"id": uuid4().hex, "time": options.time.timestamp()})
+            if since is not None:
+                await store.aset(prefix + RESET, {"id": uuid4().hex, "time": since.timestamp()})
             stored = await store.aget(prefix + WATERMARK) or {}
             times = [time_of(stored.get(key)) for key in ("watermark", "floor")]
             rows.append((asset.name, *(format_time(time) if time else "-" for time in times)))
@@ -118,16 +107,12 @@ def store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStor
     if AIRFLOW_V_3_3_PLUS:
         return ServerAssetStore(asset, session)
     # In a thread: it ends the thread's session with Airflow's database.
-    return SqlAssetStore(
-        asset.name, fsm_conn_id, lambda one: asyncio.to_thread(read_connection_outside_of_tasks, one)
-    )
+    read = asyncio.to_thread
+    return SqlAssetStore(asset.name, fsm_conn_id, lambda one: read(read_connection_outside_of_tasks, one))
 
 
 class ServerAssetStore:
-    """What Airflow 3.3 and newer store with an active asset, for a process that has Airflow's database.
-
-    :raises FsmInputError: if the values are where only workers read them.
-    """
+    """What Airflow 3.3 and newer store with an active asset, for a process that has Airflow's database."""
 
     def __init__(self, asset: AssetModel, session: Session) -> None:
         from airflow.providers.common.compat.sdk import conf

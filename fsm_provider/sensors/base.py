@@ -25,9 +25,6 @@ from fsm_provider.operators.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-MISSING = "missing"
-"""Key of the XCom that a timeout leaves."""
-
 
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     """Base of the sensors. Their ``poke_interval`` is at least 1 s.
@@ -45,8 +42,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         if isinstance(failure_tolerance, timedelta):
             failure_tolerance = failure_tolerance.total_seconds()
         self.failure_tolerance = failure_tolerance
-        self._began: float | None = None
-        self._deadline = 0.0
+        self._began = self._deadline = 0.0
         self._failing_since: float | None = None
         self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
         self._problem = self._hint = ""
@@ -57,17 +53,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
 
     def target(self, context: Context) -> str:
-        """Describe what the sensor waits for.
-
-        :raises FsmInputError: naming an argument that is not as it should be.
-        """
+        """Describe what the sensor waits for."""
         raise NotImplementedError
 
     def poll(self, context: Context) -> PokeReturnValue:
-        """Poll once; note in ``_missing`` what is missing, with a ``text``.
-
-        :raises FsmError: if the poll failed; a transient error is tolerated for a time.
-        """
+        """Poll once; note in ``_missing`` what is missing, with a ``text``."""
         raise NotImplementedError
 
     def defer_if_wanted(self, context: Context) -> None:
@@ -78,19 +68,18 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         try:
             return unwrap(BaseSensorOperator.execute)(self, context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
-            if self._began is None or not str(error).startswith("Sensor has timed out"):
+            if not self._began or not str(error).startswith("Sensor has timed out"):
                 raise
             text = "; ".join(filter(None, [self._missing["text"], self._problem]))
-            context["ti"].xcom_push(key=MISSING, value={**self._missing, "text": text})
-            parts = [f"waited for {self.target(context)}", text, self._hint]
+            context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
+            parts = filter(None, [f"waited for {self.target(context)}", text, self._hint])
             waited = timedelta(seconds=round(time.time() - self._began))
-            message = f"Sensor has timed out after {waited}: {'; '.join(filter(None, parts))}"
-            raise type(error)(message) from None
+            raise type(error)(f"Sensor has timed out after {waited}: {'; '.join(parts)}") from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Poll once; tolerate a transient error for a time."""
         with permanent_errors_fail_the_task():
-            if self._began is None:
+            if not self._began:
                 self._begin(context)
             try:
                 polled = self.poll(context)
@@ -98,12 +87,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 now = time.time()
                 self._failing_since = self._failing_since or now
                 self._problem = f"the last poll failed: {error}"
-                is_over = now - self._failing_since >= self.failure_tolerance
-                if error.permanent or self.reschedule or is_over:
+                tolerance = self.failure_tolerance
+                if error.permanent or self.reschedule or now - self._failing_since >= tolerance:
                     raise
-                self.log.warning(
-                    "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
-                )
+                self.log.warning("Polling failed, and goes on for up to %g s: %s", tolerance, error)
             else:
                 self._failing_since, self._problem = None, ""
                 if polled.is_done:

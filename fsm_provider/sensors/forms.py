@@ -10,26 +10,15 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
+from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import FormFilter, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_time
-from fsm_provider.compat import (
-    arguments_for_mapped_task,
-    is_deferral_timeout,
-    no_triggerer_runs,
-    start_of_run,
-    task_state_store,
-)
-from fsm_provider.operators.base import (
-    ALL_FILTERS,
-    FormFilterArguments,
-    bad_arguments_are_refused,
-    is_known,
-)
+from fsm_provider.operators.base import ALL_FILTERS, FormFilterArguments, bad_arguments_are_refused, is_known
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -67,11 +56,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :return: the forms that count, in the form that ``xcom`` selects.
     """
 
-    template_fields: tuple[str, ...] = (
-        *("fsm_conn_id", *FILTERS, "query_params"),
-        *("job", "property", "since", "minimum_forms"),
-    )
     narrowing: ClassVar[tuple[str, ...]] = (*FILTERS, "job", "property", "since")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", *narrowing, "query_params", "minimum_forms")
 
     def __init__(
         self,
@@ -138,26 +124,26 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """List the forms once."""
         from fsm_provider.api.models import Form
         from fsm_provider.polling.polls import list_once
-        from fsm_provider.polling.waits import Deferral, Found
+        from fsm_provider.polling.waits import Deferral
 
         wanted, criteria = self._asked(context)
         if self._before is not None and self._before.known is not None:
-            self._missing = Found(criteria, dict(self._before.known)).missing()
+            self._missing = criteria.missing(dict(self._before.known), {})
         elif "found" not in self._missing:
-            self._missing = {**Found(criteria, {}).missing(), **self._missing}
+            self._missing = criteria.missing({}, {}) | self._missing
         client = self.hook.client
         as_reference = Form.as_json if self.xcom == "full" else reference_to
         if self._before is None and self.deferrable:
-            since = self.since.isoformat() if isinstance(self.since, datetime) else self.since
-            self._before = Deferral(client.settings.service, self._began or 0.0, self._deadline, since)
+            since = cast("str | None", self.since)
+            self._before = Deferral(client.settings.service, self._began, self._deadline, since)
         listing = list_once(client, wanted, self.query_params, as_reference)
-        is_narrow = wanted.property_id is not None or wanted.job_id is not None
-        found = Found.among(listing.forms, criteria, is_narrow=is_narrow)
-        if found.is_enough:
-            counted = {form.id: form.reference for form in listing.forms if form.id in found.counted}
-            result = list(counted) if self.xcom == "ids" else list(counted.values())
+        found, others = criteria.split(listing.forms)
+        if criteria.are_met(found):
+            references = {form.id: form.reference for form in listing.forms if form.id in found}
+            result = list(found) if self.xcom == "ids" else list(references.values())
             return PokeReturnValue(is_done=True, xcom_value=result)
-        self._missing = found.missing()
+        is_narrow = wanted.property_id is not None or wanted.job_id is not None
+        self._missing = criteria.missing(found, others if is_narrow else {})
         if self._before is not None:
             self._before = self._before.after(listing.service, found, listing.started)
         return PokeReturnValue(is_done=False)
@@ -169,11 +155,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         wait, now = self._before, time.time()
         if wait is None or now >= wait.deadline:
             return
-        if not self._is_resumed and no_triggerer_runs():
-            self.log.warning(
-                "Deferred, but no triggerer runs, says Airflow's health check: the wait goes on when one "
-                "is started (airflow triggerer)"
-            )
+        if not self._is_resumed and compat.no_triggerer_runs():
+            self.log.warning("Deferred, but no triggerer runs, says Airflow: start one (airflow triggerer)")
         if self._failing_since is not None:
             wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
         wanted, criteria = self._asked(context)
@@ -195,22 +178,17 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Poll again, as after any other poll."""
-        if not is_deferral_timeout(next_method, next_kwargs):
-            if next_method == "execute_complete":
-                return self.execute_complete(context, (next_kwargs or {}).get("event"))
+        if next_method == "execute_complete":
+            return self.execute_complete(context, (next_kwargs or {}).get("event"))
+        if not compat.is_deferral_timeout(next_method, next_kwargs):
             return super().resume_execution(next_method, next_kwargs, context)
-        self._hint = (  # the trigger, if it runs, ends before
-            "no triggerer has polled until then: does one run (airflow triggerer)? Or is its "
-            "execution_timeout over?"
-        )
+        # The trigger, if it runs, ends before.
+        self._hint = "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
         self._began, self._deadline = time.time() - self.timeout, time.time()
         return self._resume(context)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Poll again after the trigger's event.
-
-        :raises RuntimeError: if the event is not one of the trigger's.
-        """
+        """Poll again after the trigger's event."""
         from fsm_provider.polling.waits import Deferral
 
         if not isinstance(event, dict) or "wait" not in event:
@@ -233,12 +211,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         wanted = self.form_filter()
         names = wanted.form_names or ()
         criteria = Criteria(parse_count("minimum_forms", self.minimum_forms), tuple(names))
-        found: dict[str, Any] = {"form_names": None}
+        found: dict[str, Any] = {"form_names": None, "created_since": self.since}
         for name, given in (("job", self.job), ("property", self.property)):
             if given is not None:
                 found[f"{name}_id"] = _identified(name, given)[0]
-        if self.since is not None:
-            found["created_since"] = parse_time("since", self.since)
         return replace(wanted, **found), criteria
 
     def _fix_since(self, context: Context) -> None:
@@ -247,20 +223,20 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             return
         self._refuse_none()
         self._is_fixed = True
-        given = self._given | arguments_for_mapped_task(self)
+        given = self._given | compat.arguments_for_mapped_task(self)
         if self.since is None and not given & {"since", "updated_since"}:
             _, created = _identified("job", self.job)
-            self.since = created or start_of_run(context).astimezone(UTC).isoformat()
+            self.since = created or compat.start_of_run(context).astimezone(UTC).isoformat()
         if self.since is None:
             return
-        since = parse_time("since", self.since)
-        if since > datetime.now(UTC):
-            self.log.warning("since: %s is in the future; no form counts before", since.isoformat())
-        store = task_state_store(context)
+        self.since = parse_time("since", self.since).isoformat()
+        if parse_time("since", self.since) > datetime.now(UTC):
+            self.log.warning("since: %s is in the future; no form counts before", self.since)
+        store = compat.task_state_store(context)
         if self.reschedule and not self.deferrable and store is not None:
             key = f"{SINCE}/{context['ti'].try_number}"
             self.since = store.get(key, self.since)
-            store.set(key, parse_time("since", self.since).isoformat())
+            store.set(key, self.since)
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None]:

@@ -27,9 +27,8 @@ def _parse_fields(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _parse_query(name: str, value: Any) -> dict[str, Any]:
-    """Parse query parameters; one that is missing would have too many records count."""
     query = parse_params(name, value)
-    for parameter, found in query.items():
+    for parameter, found in query.items():  # without one, too many records would count
         if found is None or found in NOTHING:
             raise FsmInputError(f"query_params: {parameter} is {found}: its template has found nothing")
     return query
@@ -109,25 +108,18 @@ class FsmRecordSensor(FsmBaseSensor):
         """List the records once."""
         options = self.options()
         minimum, names, query = options["minimum_records"], options["fields"], options["query_params"]
-        records = (
-            iter([self.hook.request("GET", self.path, query)])
-            if self.single
-            else self.hook.paginate(self.path, query)
-        )
-        seen: set[str] = set()
-        counted: dict[str, dict[str, Any]] = {}
+        if self.single:
+            records = iter([self.hook.request("GET", self.path, query)])
+        else:
+            records = self.hook.paginate(self.path, query)
+        latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
         for index, record in enumerate(records):
             key = self._identifier(record, names[0], index)
-            seen.add(key)
-            # The latest of a record that moved to a later page.
-            counted.pop(key, None)
-            if self.predicate(record):
-                counted[key] = {name: record.get(name) for name in names}
-        if len(counted) >= minimum:
-            return PokeReturnValue(is_done=True, xcom_value=list(counted.values()))
-        text = f"{len(counted)} of {minimum} records, of {len(seen)} at {self.path}"
-        self._missing = {"text": text, "found": list(counted.values())}
-        return PokeReturnValue(is_done=False)
+            latest[key] = {name: record.get(name) for name in names} if self.predicate(record) else None
+        found = [one for one in latest.values() if one is not None]
+        text = f"{len(found)} of {minimum} records, of {len(latest)} at {self.path}"
+        self._missing = {"text": text, "found": found}
+        return PokeReturnValue(is_done=len(found) >= minimum, xcom_value=found)
 
     def _identifier(self, record: Any, field: str, index: int) -> str:
         """Return what identifies a record, as text: the service has numbers as text, too."""

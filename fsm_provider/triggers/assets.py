@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -20,10 +20,7 @@ else:
     SharedStreamProducer = object
 
 MAX_RESTART_DELAY = 30.0
-"""Seconds after an event in which a restart of its trigger confirms it, before Airflow 3.3.
-
-A trigger that is started later may be another one: SQLite gives it the ID of one that was deleted.
-"""
+"""Seconds after an event in which a restart confirms it; a later one may be another's, with a reused ID."""
 Key = tuple[int | None, str]
 Kept = tuple["AssetEvents", AsyncGenerator[dict[str, Any]], "asyncio.Task[None]"]
 _kept: dict[Key, Kept] = {}
@@ -42,8 +39,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
     What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
     replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
 
-    :param asset_name: the asset whose state holds the configuration and the watermark.
-    :param fsm_conn_id: its connection, which names the database of that state before Airflow 3.3.
+    :param fsm_conn_id: the asset's connection, which names the database of that state before Airflow 3.3.
     """
 
     def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
@@ -79,7 +75,7 @@ class FsmFormEventTrigger(BaseEventTrigger):
         from fsm_provider.polling.asset_stores import SqlAssetStore
         from fsm_provider.polling.watcher import AssetEvents
 
-        key, is_kept = (self.trigger_id, self.asset_name), False
+        key = self.trigger_id, self.asset_name
         if key in _kept:
             asset, events, expiry = _kept.pop(key)
             expiry.cancel()
@@ -87,14 +83,12 @@ class FsmFormEventTrigger(BaseEventTrigger):
         else:
             asset = AssetEvents(self.asset_name, SqlAssetStore(self.asset_name, self.fsm_conn_id), 0.0)
             events = asset.events()
-        try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(aclosing(events))
             yield TriggerEvent(await anext(events))
             # The triggerer asks for more only after it has taken the event.
             _kept[key] = asset, events, asyncio.create_task(_expire(key))
-            is_kept = True
-        finally:
-            if not is_kept:
-                await events.aclose()
+            stack.pop_all()
 
 
 async def _expire(key: Key) -> None:
@@ -126,9 +120,8 @@ class FormEventProducer(SharedStreamProducer):
 class FsmFormConfigurationTrigger(BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
-    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, the same text for the same
-        configuration: otherwise Airflow would take it for a new trigger at each parsing. Airflow 3.2 damages
-        dictionaries among the arguments.
+    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each parsing,
+        or Airflow would take it for a new trigger. Airflow 3.2 damages dictionaries among the arguments.
     """
 
     def __init__(self, *, watch: str) -> None:

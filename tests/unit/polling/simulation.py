@@ -17,10 +17,17 @@ from fsm_provider.api.errors import (
     FsmServerError,
 )
 from fsm_provider.polling import feed, watcher
-from fsm_provider.polling.feed import feed_of
+from fsm_provider.polling.feed import joined
 from fsm_provider.polling.polls import Form, Listing, Query, Source
-from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, reconcile_every, versions_in
-from fsm_provider.polling.waits import Criteria, Deferral, Found, Wait
+from fsm_provider.polling.tracker import (
+    WATERMARK,
+    Watch,
+    first_floor,
+    is_wanted,
+    reconcile_every,
+    versions_in,
+)
+from fsm_provider.polling.waits import Criteria, Deferral, Wait
 from fsm_provider.polling.watcher import AssetEvents, announce
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -205,7 +212,7 @@ class Asset:
         self.emitting = asyncio.Event()
 
     def wants(self, form):
-        return watcher.is_wanted(self.watch, form)
+        return is_wanted(self.watch, form)
 
     def stored(self, url, key=WATERMARK):
         row = self.store.rows.get(watcher.prefix_for(url) + key)
@@ -249,12 +256,8 @@ class Triggerer:
             began = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
-                    joined = feed_of(source)
-                    joined.join(wait, None if deferral.known is None else deferral.polled_at)
-                    try:
+                    with joined(source, wait, None if deferral.known is None else deferral.polled_at):
                         await woken.wait()
-                    finally:
-                        joined.leave(wait)
                     await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
             if not done.done():
                 done.set_result(None)
@@ -267,7 +270,7 @@ class Triggerer:
         for task in self.tasks:
             task.cancel()
         for one in self.feeds.values():
-            one.stop()
+            one._task.cancel()
         self.feeds = {}
 
 
@@ -292,8 +295,8 @@ class World:
             except FsmError:
                 await asyncio.sleep(self.service.interval)
                 continue
-            found = Found.among(listing.forms, criteria, is_narrow=False)
-            if found.is_enough or is_last:
+            found, _ = criteria.split(listing.forms)
+            if criteria.are_met(found) or is_last:
                 break
             deferral = deferral.after(listing.service, found, listing.started)
             wakes, done = wakes + 1, loop.create_future()
@@ -304,7 +307,7 @@ class World:
                 self.triggerer.start(*self.triggers[mine])
             await done
             del self.triggers[mine]
-        counted = found.counted if found.is_enough else None
+        counted = found if criteria.are_met(found) else None
         self.ends.append((query, criteria, joined_at, loop.time(), counted, wakes))
 
 

@@ -76,7 +76,7 @@ def any_order(self, forms, now, *, is_own=False):
 
 def without_floor(self, floor, known=()):
     _begin(self, floor, known)
-    self.floor = 0.0
+    self.floor = None if floor is None else 0.0
 
 
 BROKEN = {
