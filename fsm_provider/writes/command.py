@@ -81,10 +81,9 @@ def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedg
 
 
 def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
-    wanted = {name: getattr(options, name) for name in ("dag_id", "run_id", "task_id")}
-    if any(value is not None and getattr(row.by, name) != value for name, value in wanted.items()):
-        return False
-    return options.key is None or row.key == options.key
+    asked = (options.dag_id, options.run_id, options.task_id, options.key)
+    has = (row.by.dag_id, row.by.run_id, row.by.task_id, row.key)
+    return all(one is None or one == other for one, other in zip(asked, has, strict=True))
 
 
 def _list(entries: Entries, options: argparse.Namespace) -> int:
@@ -94,9 +93,10 @@ def _list(entries: Entries, options: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
         head = ("key", "state", "id", "sent by", "at (UTC)", "what")
+        times = [f"{datetime.fromtimestamp(one.sent_at / 1000, UTC):%F %T}" for one in rows]
         cells = [
-            (one.key, one.state, str(one.result_id or "-"), str(one.by), _time(one.sent_at), str(one))
-            for one in rows
+            (row.key, row.state, str(row.result_id or "-"), str(row.by), at if row.sent_at else "-", str(row))
+            for row, at in zip(rows, times, strict=True)
         ]
         print_table(head, cells)
     return 0 if rows else fail(1, "nothing was found")
@@ -118,10 +118,8 @@ def _settle(entries: Entries, options: argparse.Namespace) -> int:
     if options.done:
         result = {}
     who = _who(options, "not created" if result is None else "made")
-    _change(ledger, row, settled(row, result, who), who, "settled")
     what = "nobody has made it" if result is None else "it exists"
-    print(printable(f"'{row.key}' is settled: {what}"))
-    return 0
+    return _change(ledger, settled(row, result, who), row, who, "settled", what)
 
 
 def _forget(entries: Entries, options: argparse.Namespace) -> int:
@@ -129,9 +127,7 @@ def _forget(entries: Entries, options: argparse.Namespace) -> int:
 
     ledger, row = _only(entries, options)
     who = _who(options, "forgotten")
-    _change(ledger, row, forgotten(row, who), who, "forgotten")
-    print(printable(f"'{row.key}' is forgotten: it may be sent again"))
-    return 0
+    return _change(ledger, forgotten(row, who), row, who, "forgotten", "it may be sent again")
 
 
 def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | TaskLedger, Row]:
@@ -145,26 +141,25 @@ def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | Ta
     return wanted[0]
 
 
-def _change(ledger: SqlLedger | TaskLedger, row: Row, change: Change, who: str, what: str) -> None:
-    refused = f"'{row.key}' was not {what}"
+def _who(options: argparse.Namespace, what: str) -> str:
+    return f"{what}, says {options.by} at {datetime.now(UTC):%F %T} UTC: {options.why}"
+
+
+def _change(
+    ledger: SqlLedger | TaskLedger, change: Change, row: Row, who: str, done: str, so_that: str
+) -> int:
+    refused = f"'{row.key}' was not {done}"
     try:
         after = ledger.change({row.id: change})[row.id]
     except RefusedError as error:
         raise RefusedError(f"{refused}: {error}") from None
     if who in (after.note or ""):
-        return
-    if after.lease_left > 0 and (after.state != "done" or what == "forgotten"):
+        print(printable(f"'{row.key}' is {done}: {so_that}"))
+        return 0
+    if after.lease_left > 0 and (after.state != "done" or done == "forgotten"):
         raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
     with_id = f", with id {after.result_id}" if after.result_id else ""
     raise RefusedError(f"{refused}: it is {after.state}{with_id}")
-
-
-def _who(options: argparse.Namespace, what: str) -> str:
-    return f"{what}, says {options.by} at {datetime.now(UTC):%F %T} UTC: {options.why}"
-
-
-def _time(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%F %T}" if milliseconds else "-"
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:
