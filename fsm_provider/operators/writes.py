@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-
 STOPPED = "the task was stopped"
 FIRST = "fsm_ledger"
 """Key of the task state store: the service that the first attempt wrote to, and the id of its ledger."""
@@ -105,22 +104,14 @@ class FsmWriteOperator(FsmBaseOperator):
 
     @contextmanager
     def runner(
-        self,
-        context: Context,
-        task: Task,
-        writes: Collection[Write],
-        *,
-        concurrency: int = 1,
-        once_per: str | None = None,
+        self, context: Context, task: Task, writes: Collection[Write], concurrency: int, once_per: str
     ) -> Iterator[Runner]:
         """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
 
-        options = self.options()
-        by_key, creates = (once_per or options["once_per"]) == "key", options["if_uncertain"] == "create"
-        with _opened_ledger(context, self.hook, task, by_key=by_key) as ledger:
+        creates, headers = self.if_uncertain == "create", self.headers or {}
+        with _opened_ledger(context, self.hook, task, by_key=once_per == "key") as ledger:
             send, find = self.send_write, self.find_write if self.find_existing else None
-            headers = self.headers or {}
             self._runner = Runner(ledger, task, self.hook, send, headers, find, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
@@ -133,7 +124,8 @@ class FsmWriteOperator(FsmBaseOperator):
         """Send writes in order; return the result of each, once all have ended."""
         from fsm_provider.writes.runner import PASSING
 
-        with self.runner(context, task, writes, once_per=once_per) as runner:
+        options = self.options()
+        with self.runner(context, task, writes, 1, once_per or options["once_per"]) as runner:
             runner.run()
         for one in writes:
             if error := runner.error_of(one):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsm_provider.api.redaction import printable
 from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
@@ -111,15 +111,13 @@ def _settle(entries: Entries, options: argparse.Namespace) -> int:
     for _, other in entries:
         is_job = row.kind == other.kind == "job" and other.state == "done" and other is not row
         if is_job and other.result_id == options.job_id:
-            raise RefusedError(
-                f"'{row.key}' was not settled: job {options.job_id} is that of key '{other.key}'"
-            )
-    result: dict[str, Any] | None = None if options.not_created else {"id": options.job_id}
-    if options.done:
-        result = {}
-    who = _who(options, "not created" if result is None else "made")
-    what = "nobody has made it" if result is None else "it exists"
-    return _change(ledger, settled(row, result, who), row, who, "settled", what)
+            because = f"job {options.job_id} is that of key '{other.key}'"
+            raise RefusedError(f"'{row.key}' was not settled: {because}")
+    who = _who(options, "not created" if options.not_created else "made")
+    if options.not_created:
+        return _change(ledger, settled(row, None, who), row, who, "settled", "nobody has made it")
+    result = {} if options.done else {"id": options.job_id}
+    return _change(ledger, settled(row, result, who), row, who, "settled", "it exists")
 
 
 def _forget(entries: Entries, options: argparse.Namespace) -> int:
@@ -134,10 +132,8 @@ def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | Ta
     if not (wanted := [one for one in entries if _is_wanted(one[1], options)]):
         raise RefusedError(f"there is no '{options.key}'")
     if len(wanted) > 1:
-        tasks = "; ".join(str(row.by) for _, row in wanted)
-        raise RefusedError(
-            f"'{options.key}' was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task: {tasks}"
-        )
+        by = f"was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task"
+        raise RefusedError(f"'{options.key}' {by}: {'; '.join(str(row.by) for _, row in wanted)}")
     return wanted[0]
 
 
@@ -180,13 +176,9 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
     outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(required=True)
-    outcome.add_argument(
-        "--job-id", "--id", type=_positive, metavar="N", help="it exists: tasks return this id"
-    )
+    outcome.add_argument("--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id")
     outcome.add_argument("--done", action="store_true", help="it was carried out, and has no id")
-    outcome.add_argument(
-        "--not-created", action="store_true", help="nothing was written: it may be sent again"
-    )
+    outcome.add_argument("--not-created", action="store_true", help="nothing was written: send it again")
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
 

@@ -66,13 +66,12 @@ class TaskLedger:
 
     def plan(self, rows: Iterable[Row]) -> dict[str, Row]:
         by_id = {row.id: row for row in rows}
-        missing = by_id.keys() - self._rows.keys()
-        for row in by_id.values():
-            if row.id in missing:
-                if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
-                    self._pages.append({})
-                self._page_of[row.id] = len(self._pages) - 1
-                self._put(row)
+        missing = [one for one in by_id if one not in self._rows]
+        for one in missing:
+            if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
+                self._pages.append({})
+            self._page_of[one] = len(self._pages) - 1
+            self._put(by_id[one])
         self._write(missing)
         return self.load(by_id)
 
@@ -144,9 +143,8 @@ def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
     try:
         from airflow.models.task_state_store import TaskStateStoreModel as Stored
     except ImportError:
-        raise FsmInputError(
-            "state_conn_id: is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
-        ) from None
+        text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
+        raise FsmInputError(f"state_conn_id: {text}") from None
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
