@@ -17,7 +17,7 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
+from fsm_provider.links import FsmJobLink, job_page_url
 from fsm_provider.operators.base import (
     OptionParsers,
     bad_arguments_are_refused,
@@ -88,10 +88,6 @@ class FsmJobOperator(FsmWriteOperator):
         row = write.row
         about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
         return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
-
-    def find_write(self, write: Write) -> int | None:
-        found = self.find_existing(self.hook, write.payload)
-        return None if found is None else parse_count("find_existing", found)
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -172,18 +168,16 @@ class FsmCreateJobsOperator(FsmJobOperator):
     """Create many jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
     All jobs are checked before the first is sent. Airflow's retries resend only what another attempt could
-    create; other failures fail the task at the end, without a retry. It ends early if the service is
-    unreachable, rejects the token or asks for a long wait, and after twenty lost responses in a row.
+    create. It ends early if the service is unreachable, rejects the token or asks for a long wait, and after
+    twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). Without a
         ``key``, property and payload identify a job. Inputs with the same key are one job, and equal ones
         without a key are refused.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
-    :param max_jobs: maximum jobs that an attempt may create; more fail the task before the first is sent
-        (templated).
-    :param dry_run: check all jobs; send and record nothing. The outcomes say what the ledger knows
-        (templated).
+    :param max_jobs: maximum jobs of an attempt; more fail the task before the first is sent (templated).
+    :param dry_run: send and record nothing: the outcomes say what the ledger knows (templated).
     :param fail_on: which outcomes fail the task at the end, once Airflow's retries have sent what they could:
         ``any`` other than created and existing; only an ``uncertain`` one; ``all``, if none is created or
         existing; or ``none`` (templated).
@@ -197,7 +191,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
         *(*FsmJobOperator.template_fields, "jobs", "max_concurrency", "max_jobs", "dry_run_only", "fail_on"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobsLink(),)
     option_parsers: ClassVar[OptionParsers] = {
         **FsmJobOperator.option_parsers,
         "max_concurrency": partial(parse_count, max_value=64),
@@ -251,8 +244,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             requests = check_job_requests(jobs)
             refuse_equal_jobs(requests)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            places = [digest_for([task.place, *one.content], 32) for one in requests]
-            inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
+            inputs = [self.plan(task, one, digest_for([task.place, *one.content], 32)) for one in requests]
             writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
@@ -262,8 +254,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
                     if to_create > (max_jobs or to_create):
                         allowed = f"one attempt may create {max_jobs}: none was sent"
                         raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
-                    if url := jobs_url(web_url):
-                        context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
                     runner.run()
             outcomes = [
                 job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
@@ -314,12 +304,11 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
 
 def _known_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
+    valid: dict[str, Any] = {"property_id": 0, "job": {}}
     if not isinstance(request, dict):
-        return request if is_known(request) else {"property_id": 0, "job": {}}
+        return request if is_known(request) else valid
     known = {name: value for name, value in request.items() if is_known(value)}
-    for name, valid in {"property_id": 0, "job": {}}.items():
-        if name in request:
-            known.setdefault(name, valid)
+    known = {name: value for name, value in valid.items() if name in request} | known
     if isinstance(request.get("job"), dict):
         known["job"] = {name: value for name, value in request["job"].items() if is_known(value)}
     return known

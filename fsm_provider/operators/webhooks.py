@@ -28,11 +28,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
-    A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
-    target: its id and its signing secret, which goes nowhere else. Another run, a retry, a cleared task or
-    another DAG finds it and registers nothing. With ``state_conn_id``, concurrent tasks and other Airflows
-    with that database register once, too. Airflow 3.3 itself logs every Variable that a task sets, at DEBUG
-    on the worker: register at INFO.
+    Its id and its signing secret, which goes nowhere else, are kept in an Airflow Variable named after
+    connection, object, event types and target, where other runs and DAGs find it. With ``state_conn_id``,
+    concurrent tasks and other Airflows with that database register once, too. At DEBUG, Airflow 3.3 logs
+    every Variable that a task sets: register at INFO.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).

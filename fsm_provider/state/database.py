@@ -72,24 +72,6 @@ def _now_in_mysql(*_: Any, **__: Any) -> str:
     return "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"
 
 
-def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
-    """Return the engine of the database that an Airflow connection names; create the tables on first use.
-
-    :raises FsmInputError: if a package is missing, the connection is not of a database that lasts, or the
-        tables cannot be created.
-    """
-    engine = _engine_for(state_conn_id, get_hook)
-    try:
-        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
-            _create_tables(engine)
-    except BaseException as error:
-        engine.dispose()
-        if isinstance(error, DBAPIError):
-            error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
-        raise
-    return engine
-
-
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
     """Return what ``work`` does in one transaction, which is repeated after a deadlock or a lost connection.
 
@@ -111,7 +93,11 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
     raise AssertionError
 
 
-def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
+def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
+    """Return the engine of the database that an Airflow connection names; create the tables on first use.
+
+    :raises FsmInputError: if a package is missing, or the connection is not of a database that lasts.
+    """
     named = f"state_conn_id: connection '{state_conn_id}'"
     try:
         hook = get_hook(state_conn_id)
@@ -144,10 +130,18 @@ def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be bytes.
         connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
     further = {} if dialect == "sqlite" else {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
-    engine = sa.create_engine(url, connect_args=connect, hide_parameters=True, **further)
+    engine: Engine = sa.create_engine(url, connect_args=connect, hide_parameters=True, **further)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
         sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
+    try:
+        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
+            _create_tables(engine)
+    except BaseException as error:
+        engine.dispose()
+        if isinstance(error, DBAPIError):
+            error.add_detail(f"{named}, {engine.url!r}")
+        raise
     return engine
 
 

@@ -93,11 +93,10 @@ def _list(entries: Entries, options: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
         head = ("key", "state", "id", "sent by", "at (UTC)", "what")
-        times = [f"{datetime.fromtimestamp(one.sent_at / 1000, UTC):%F %T}" for one in rows]
-        cells = [
-            (row.key, row.state, str(row.result_id or "-"), str(row.by), at if row.sent_at else "-", str(row))
-            for row, at in zip(rows, times, strict=True)
-        ]
+        cells = []
+        for row in rows:
+            at = f"{datetime.fromtimestamp(row.sent_at / 1000, UTC):%F %T}" if row.sent_at else "-"
+            cells.append((row.key, row.state, str(row.result_id or "-"), str(row.by), at, str(row)))
         print_table(head, cells)
     return 0 if rows else fail(1, "nothing was found")
 

@@ -13,7 +13,7 @@ as it is to be, or the same row if the change does not apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
@@ -37,17 +37,13 @@ class Row:
 
     :param id: the digest of the key, which identifies the write within its scope.
     :param service: base URL and account.
-    :param digest: of service, method, path and content, by which the write is verified.
-    :param what: method and path.
-    :param by: the task that sent it last.
+    :param digest: of service, ``what`` (method and path) and content, by which the write is verified.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
     :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
     :param token: header and value by which the service recognises it, joined by a colon.
-    :param token_at: when it was sent first with this token.
     :param result: what is kept of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
-    :param read_at: when it was read; it is not stored.
     """
 
     id: str
@@ -136,10 +132,10 @@ class Write:
 
     @property
     def outcome(self) -> Outcome:
-        if self.row.state == "done":
-            if not self.is_as_sent:
-                return "not_created"
+        if self.row.state == "done" and self.is_as_sent:
             return "created" if self.is_created else "existing"
+        if self.row.state == "done":
+            return "not_created"
         if self.row.state != "free" or self.is_lost or self.is_created:
             return "uncertain"
         return "rejected" if self.error is not None and self.error.permanent else "not_created"
@@ -252,25 +248,19 @@ def forgotten(row: Row, now: int, seen: Row, who: str) -> Row:
 
 
 def check_input(
-    writes: Collection[Write],
-    known: Collection[str],
-    of_this_task: Mapping[str, Row],
-    *,
-    is_mapped: bool,
-    is_shared: bool,
+    writes: Collection[Write], known: Collection[str], rows: Collection[Row], is_mapped: bool, is_shared: bool
 ) -> None:
     """Refuse input in which a new write may be an earlier one, edited, or moved from another map index.
 
     :param known: the ids of the rows of these writes.
-    :param of_this_task: the rows that this map index has sent or planned.
+    :param rows: those that this map index has sent or planned.
     :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
     """
     ids, is_alone = {one.planned.id for one in writes}, is_mapped and not is_shared
-    new = [
-        one.planned for one in writes if one.planned.id not in known and (is_alone or not one.key_is_given)
-    ]
-    sent = [row for row in of_this_task.values() if row.state != "free"]
+    loose = [one.planned for one in writes if is_alone or not one.key_is_given]
+    new = [row for row in loose if row.id not in known]
+    sent = [row for row in rows if row.state != "free"]
     missing = [row for row in sent if row.id not in ids] or (sent if is_mapped else [])
     if new and missing:
         raise FsmInputError(

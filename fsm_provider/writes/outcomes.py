@@ -79,15 +79,13 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     task = shlex.join(["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id])
     settle = f"python -m fsm_provider ledger settle {shlex.quote(row.key)} {task}"
     is_repeatable = isinstance(one.error, FsmRepeatableWriteError)
-    error = (FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError)(
-        method=method,
-        path=path,
-        reason=f"{reason} (sent by {row.by})",
-        attempted_at=_sent_at(row),
-        subject={name: value for name, value in about.items() if value},
-        body_excerpt=getattr(one.error, "body_excerpt", ""),
-        command=f"{settle} --job-id N (or --not-created) --why '...'",
+    kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
+    subject, said = (
+        {name: text for name, text in about.items() if text},
+        getattr(one.error, "body_excerpt", ""),
     )
+    command = f"{settle} --job-id N (or --not-created) --why '...'"
+    error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
     error.__cause__ = one.error
     return error
 

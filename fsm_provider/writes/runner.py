@@ -17,15 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConnectionError,
-    FsmError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmUnauthorisedError,
-    FsmUncertainWriteError,
-)
+from fsm_provider.api import errors
+from fsm_provider.api.errors import FsmError, FsmUncertainWriteError
 from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
@@ -47,7 +40,7 @@ LOOK_INTERVAL = 0.5
 """Seconds between two looks at what others are sending."""
 MAX_LOST_IN_A_ROW = 20
 """Lost responses in a row, after which the service counts as down."""
-PASSING = FsmConnectionError | FsmRateLimitedError
+PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
 
@@ -100,8 +93,8 @@ class Runner:
             one.row = known.get(row_id, one.planned)
             one.attempts = Attempts(self._client.retry_policy)
             one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
-        of_task, is_mapped = self.ledger.rows_of_task(self.by), self.by.map_index >= 0
-        rules.check_input(writes, known, of_task, is_mapped=is_mapped, is_shared=self.ledger.is_shared)
+        rows = self.ledger.rows_of_task(self.by).values()
+        rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
@@ -194,9 +187,8 @@ class Runner:
         row, settings = one.row, self._client.settings
         if row.state != "uncertain" or row.token is None or not one.is_as_sent:
             return False
-        hours = (row.read_at - row.token_at) / 3_600_000
-        header = (settings.idempotency_header or "").lower()
-        return hours < settings.idempotency_hours and row.token.startswith(f"{header}:")
+        is_known = row.read_at - row.token_at < settings.idempotency_hours * 3_600_000
+        return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
 
     def _claim_for(self, one: Write) -> Row:
         """Return the claim of a write; its token is that of an earlier request while the service knows it."""
@@ -263,7 +255,7 @@ class Runner:
         header, _, token = (claim.token or "").partition(":")
         try:
             return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
-        except FsmUnauthorisedError as error:  # before another thread sends
+        except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
 
@@ -291,7 +283,7 @@ class Runner:
                 change = rules.response_lost(claim, storable_text(error))
                 one.is_lost, one.may_create = True, False
                 if claim.token and isinstance(error, FsmUncertainWriteError):
-                    one.error = FsmRepeatableWriteError(**vars(error))
+                    one.error = errors.FsmRepeatableWriteError(**vars(error))
                     one.is_over = not self._may_repeat(one, one.error)
             else:
                 change = rules.came_to_nothing(claim, storable_text(error))
@@ -332,4 +324,4 @@ def storable_text(error: FsmError) -> str:
     """Return an error's text without what the service said, which may name people."""
     if isinstance(error, FsmUncertainWriteError):
         return error.reason
-    return str(replace(error, body_excerpt="") if isinstance(error, FsmApiError) else error)
+    return str(replace(error, body_excerpt="") if isinstance(error, errors.FsmApiError) else error)
