@@ -81,8 +81,8 @@ def database(
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may be on its way for a second and a half, where it is two minutes."""
-    monkeypatch.setattr(runner, "MIN_LEASE", 1.5)
+    """A request may be on its way for two seconds, where it is two minutes."""
+    monkeypatch.setattr(runner, "MIN_LEASE", 2.0)
     monkeypatch.setattr(runner, "LEASE_TIMEOUTS", 0)
 
 
