@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
@@ -20,25 +20,6 @@ class FsmJobLink(BaseOperatorLink):
         """Return the URL; empty if the job has none."""
         job: Any = XCom.get_value(ti_key=ti_key, key="return_value")
         return job_url(job) or ""
-
-
-class FsmJobsLink(BaseOperatorLink):
-    """The service's jobs: ``web_url`` of the connection up to ``/{id}``, as ``jobs_url`` returns it."""
-
-    name = "Jobs"
-    key: ClassVar[str] = "jobs_url"
-    """The XCom that holds the URL."""
-
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL; empty if the connection has no such setting."""
-        url: Any = XCom.get_value(ti_key=ti_key, key=self.key)
-        return url if isinstance(url, str) else ""
-
-
-def jobs_url(web_url: str | None) -> str | None:
-    """Return the part of ``web_url`` before ``/{id}``, None if there is none or it needs a property."""
-    url, slash, _ = (web_url or "").partition("/{id}")
-    return url if slash and "{" not in url else None
 
 
 def job_url(job: Any) -> str | None:

@@ -79,5 +79,5 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
-        "extra-links": ["fsm_provider.links.FsmJobLink", "fsm_provider.links.FsmJobsLink"],
+        "extra-links": ["fsm_provider.links.FsmJobLink"],
     }

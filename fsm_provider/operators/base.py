@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_FAILURES = 20
 ALL_FILTERS = (*FORM_FILTERS, "form_names")
-
-
 OptionParsers = dict[str, Callable[[str, Any], Any]]
 PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 
@@ -48,11 +46,10 @@ class FsmBaseOperator(BaseOperator):
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
         """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is parsed."""
-        given = {name: getattr(self, name) for name in self.option_parsers}
         return {
-            name: self.option_parsers[name](name, value)
-            for name, value in given.items()
-            if is_known(value) or not only_known
+            name: parse(name, getattr(self, name))
+            for name, parse in self.option_parsers.items()
+            if is_known(getattr(self, name)) or not only_known
         }
 
     def render_template(
@@ -113,12 +110,11 @@ class FormFilterArguments:
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
         """Return the filter that the arguments describe; ``only_known`` leaves out those with a template."""
-        if not only_known:
-            self._refuse_none()
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
-        return FormFilter(
-            **{name: value for name, value in given.items() if not only_known or is_known(value)}
-        )
+        if only_known:
+            return FormFilter(**{name: value for name, value in given.items() if is_known(value)})
+        self._refuse_none()
+        return FormFilter(**given)
 
     def _refuse_none(self) -> None:
         """Check that every given filter still has a value: without it, too many forms would match."""

@@ -94,9 +94,6 @@ class FsmRequestOperator(FsmWriteOperator):
         sent = (self.method, self.path, self.query_params, self.json)
         return self.hook.client.request(*sent, headers=headers, limit=limit)
 
-    def existing_result(self, write: Write) -> Any:
-        return write.row.result or None
-
 
 class FsmListOperator(FsmBaseOperator):
     """List all records of a path that returns the service's envelope of paginated records.

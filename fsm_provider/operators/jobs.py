@@ -17,9 +17,8 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links import FsmJobLink, FsmJobsLink, job_page_url, jobs_url
+from fsm_provider.links import FsmJobLink, job_page_url
 from fsm_provider.operators.base import (
-    FsmArgumentError,
     OptionParsers,
     bad_arguments_are_refused,
     fail_in_part,
@@ -44,6 +43,12 @@ FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
 
 
+def _parse_function(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise FsmInputError(f"{name}: should be a function, not {value!r}")
+    return value
+
+
 class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs.
 
@@ -52,11 +57,10 @@ class FsmJobOperator(FsmWriteOperator):
         the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
     """
 
-    def __init__(self, *, find_existing: FindExisting | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.find_existing = find_existing
-        if find_existing is not None and not callable(find_existing):
-            raise FsmArgumentError(f"find_existing: should be a function, not {find_existing!r}")
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmWriteOperator.option_parsers,
+        "find_existing": _parse_function,
+    }
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -72,16 +76,9 @@ class FsmJobOperator(FsmWriteOperator):
     def plan(self, task: Task, request: JobRequest, place: str) -> Write:
         from fsm_provider.writes.ledger import Write, planned
 
-        row = planned(
-            task,
-            self.hook.settings.service,
-            f"POST {request.path}",
-            request.job.body(),
-            request.key or place,
-            "job",
-            property_id=spelled(request.property_id),
-            reference=request.job.customer_reference,
-        )
+        what, content, key = f"POST {request.path}", request.job.body(), request.key or place
+        about = {"property_id": spelled(request.property_id), "reference": request.job.customer_reference}
+        row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
         return Write(row, request.key is not None, request)
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
@@ -91,10 +88,6 @@ class FsmJobOperator(FsmWriteOperator):
         row = write.row
         about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
         return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
-
-    def find_write(self, write: Write) -> int | None:
-        found = self.find_existing(self.hook, write.payload)
-        return None if found is None else parse_count("find_existing", found)
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -133,13 +126,9 @@ class FsmCreateJobOperator(FsmJobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            once_per=once_per,
-            if_uncertain=if_uncertain,
-            find_existing=find_existing,
-            headers=headers,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
         )
+        self.find_existing = find_existing
         self.property_id = property_id
         self.job = job
         self.key = key
@@ -148,7 +137,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         with bad_arguments_are_refused():
             self.options(only_known=True)
             self.check_keys({"key": key})
-            check(JobRequest, _known_part(self._request()), "")
+            check(JobRequest, _known_part({"property_id": property_id, "job": job, "key": key}), "")
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
@@ -160,40 +149,35 @@ class FsmCreateJobOperator(FsmJobOperator):
         from fsm_provider.api.payloads import JobRequest, check
 
         with permanent_errors_fail_the_task():
-            request = check(JobRequest, self._request(), "")
+            given = {"property_id": self.property_id, "job": self.job, "key": self.key}
+            request = check(JobRequest, given, "")
             self.check_keys({"key": request.key})
             task = self.task_of(context)
             writes = [self.plan(task, request, task.place)]
-            job: dict[str, Any]
-            (job,) = self.write_once(context, task, writes)
+            job: dict[str, Any] = self.write_once(context, task, writes)[0]
             if "ti" in context:
                 context["ti"].xcom_push(key="id", value=job["id"])
             if web_url := self.hook.settings.web_url:
                 page = job_page_url(web_url, job["id"], request.property_id)
                 links = job.get("links")
-                job = {**job, "links": {**(links if isinstance(links, dict) else {}), "web": page}}
+                job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
             return job
-
-    def _request(self) -> dict[str, Any]:
-        return {"property_id": self.property_id, "job": self.job, "key": self.key}
 
 
 class FsmCreateJobsOperator(FsmJobOperator):
     """Create many jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
     All jobs are checked before the first is sent. Airflow's retries resend only what another attempt could
-    create; other failures fail the task at the end, without a retry. It ends early if the service is
-    unreachable, rejects the token or asks for a long wait, and after twenty lost responses in a row.
+    create. It ends early if the service is unreachable, rejects the token or asks for a long wait, and after
+    twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
         another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). Without a
         ``key``, property and payload identify a job. Inputs with the same key are one job, and equal ones
         without a key are refused.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
-    :param max_jobs: maximum jobs that an attempt may create; more fail the task before the first is sent
-        (templated).
-    :param dry_run: check all jobs; send and record nothing. The outcomes say what the ledger knows
-        (templated).
+    :param max_jobs: maximum jobs of an attempt; more fail the task before the first is sent (templated).
+    :param dry_run: send and record nothing: the outcomes say what the ledger knows (templated).
     :param fail_on: which outcomes fail the task at the end, once Airflow's retries have sent what they could:
         ``any`` other than created and existing; only an ``uncertain`` one; ``all``, if none is created or
         existing; or ``none`` (templated).
@@ -207,7 +191,6 @@ class FsmCreateJobsOperator(FsmJobOperator):
         *(*FsmJobOperator.template_fields, "jobs", "max_concurrency", "max_jobs", "dry_run_only", "fail_on"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobsLink(),)
     option_parsers: ClassVar[OptionParsers] = {
         **FsmJobOperator.option_parsers,
         "max_concurrency": partial(parse_count, max_value=64),
@@ -232,13 +215,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            once_per=once_per,
-            if_uncertain=if_uncertain,
-            find_existing=find_existing,
-            headers=headers,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
         )
+        self.find_existing = find_existing
         self.jobs = jobs
         self.max_concurrency = max_concurrency
         self.max_jobs = max_jobs
@@ -254,48 +233,50 @@ class FsmCreateJobsOperator(FsmJobOperator):
     def execute(self, context: Context) -> list[JobOutcome]:
         from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
         from fsm_provider.state.task import digest_for
+        from fsm_provider.writes.ledger import MADE
 
         with permanent_errors_fail_the_task():
             options, task = self.options(), self.task_of(context)
-            requests = check_job_requests(_parse_jobs(self.jobs))
+            jobs = parse_json("jobs", self.jobs)
+            refuse_none("jobs", jobs)
+            if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
+                raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
+            requests = check_job_requests(jobs)
             refuse_equal_jobs(requests)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            places = [digest_for([task.place, *one.content], 32) for one in requests]
-            inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
+            inputs = [self.plan(task, one, digest_for([task.place, *one.content], 32)) for one in requests]
             writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
-            with self.runner(context, task, writes.values(), concurrency=threads) as runner:
+            with self.runner(context, task, writes.values(), threads, options["once_per"]) as runner:
                 if not is_dry_run:
                     to_create = sum(one.row.state == "free" for one in writes.values())
                     if to_create > (max_jobs or to_create):
-                        raise FsmInputError(
-                            f"max_jobs: {to_create} jobs are to be created, and one attempt may create "
-                            f"{max_jobs}: none was sent"
-                        )
-                    if url := jobs_url(web_url):
-                        context["ti"].xcom_push(key=FsmJobsLink.key, value=url)
+                        allowed = f"one attempt may create {max_jobs}: none was sent"
+                        raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
                     runner.run()
             outcomes = [
                 job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
                 for index, one in enumerate(writes[one.planned.id] for one in inputs)
             ]
-            self.log.info("%s%s", "Dry run: " * is_dry_run, summary_of(outcomes, runner.stop_reason))
-            if not is_dry_run:
-                self._fail_or_go_on(context, runner, outcomes, options["fail_on"])
+            summary = summary_of(outcomes, runner.stop_reason)
+            self.log.info("%s%s", "Dry run: " * is_dry_run, summary)
+            failed = [one for one in outcomes if one["outcome"] not in MADE]
+            if failed and not is_dry_run:
+                if "ti" in context:
+                    context["ti"].xcom_push(key="return_value", value=outcomes)
+                has = {one["outcome"] for one in outcomes}
+                fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}
+                is_failure = fails[options["fail_on"]]
+                self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
             return outcomes
 
     def _fail_or_go_on(
-        self, context: Context, runner: Runner, outcomes: list[JobOutcome], fail_on: str
+        self, context: Context, runner: Runner, failed: list[JobOutcome], summary: str, *, is_failure: bool
     ) -> None:
-        """Fail the task if its outcomes do, or another attempt could help."""
-        from fsm_provider.writes.ledger import MADE
+        """Fail the task if its outcomes are a failure, a person has to act, or another attempt could help."""
         from fsm_provider.writes.runner import PASSING
 
-        if not (failed := [one for one in outcomes if one["outcome"] not in MADE]):
-            return
-        if "ti" in context:
-            context["ti"].xcom_push(key="return_value", value=outcomes)
         errors = [one.error for one in runner.writes.values() if one.error]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
         passing = None if is_refused else next((one for one in errors if not one.permanent), None)
@@ -303,19 +284,12 @@ class FsmCreateJobsOperator(FsmJobOperator):
         retry = passing is not None or is_stopped
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
         needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, PASSING))
-        has = {one["outcome"] for one in outcomes}
-        fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}[fail_on]
-        summary = summary_of(outcomes, runner.stop_reason)
-        if (retry and not is_last) or needs_a_person or fails:
-            names = [f"jobs[{one['index']}] ({one['customerReference'] or one['key']})" for one in failed]
-            fail_in_part(
-                summary,
-                [f"{name} {one['outcome']}: {one['error']}" for name, one in zip(names, failed, strict=True)],
-                all_are_in="the log, or the result in XCom",
-                retry=retry,
-                passing_error=passing,
-            )
-        self.log.warning("The task goes on, as fail_on is '%s': %s", fail_on, summary)
+        if (retry and not is_last) or needs_a_person or is_failure:
+            text = "jobs[{index}] ({name}) {outcome}: {error}"
+            lines = [text.format(**one, name=one["customerReference"] or one["key"]) for one in failed]
+            where = "the log, or the result in XCom"
+            fail_in_part(summary, lines, all_are_in=where, retry=retry, passing_error=passing)
+        self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
@@ -330,20 +304,11 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
 
 def _known_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
+    valid: dict[str, Any] = {"property_id": 0, "job": {}}
     if not isinstance(request, dict):
-        return request if is_known(request) else {"property_id": 0, "job": {}}
+        return request if is_known(request) else valid
     known = {name: value for name, value in request.items() if is_known(value)}
-    for name, valid in {"property_id": 0, "job": {}}.items():
-        if name in request:
-            known.setdefault(name, valid)
+    known = {name: value for name, value in valid.items() if name in request} | known
     if isinstance(request.get("job"), dict):
         known["job"] = {name: value for name, value in request["job"].items() if is_known(value)}
     return known
-
-
-def _parse_jobs(jobs: Any) -> list[Any]:
-    jobs = parse_json("jobs", jobs)
-    refuse_none("jobs", jobs)
-    if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
-        raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
-    return list(jobs)

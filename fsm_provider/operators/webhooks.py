@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError
-from fsm_provider.operators.base import (
-    bad_arguments_are_refused,
-    is_known,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import bad_arguments_are_refused, is_known, permanent_errors_fail_the_task
 from fsm_provider.operators.writes import FsmWriteOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.models import Webhook
     from fsm_provider.api.payloads import WebhookCreate
     from fsm_provider.api.retry import TimeLimit
     from fsm_provider.state.task import Task
@@ -33,11 +28,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
-    A registration is saved in an Airflow Variable whose name comes from connection, object, event types and
-    target: its id and its signing secret, which goes nowhere else. Another run, a retry, a cleared task or
-    another DAG finds it and registers nothing. With ``state_conn_id``, concurrent tasks and other Airflows
-    with that database register once, too. Airflow 3.3 itself logs every Variable that a task sets, at DEBUG
-    on the worker: register at INFO.
+    Its id and its signing secret, which goes nowhere else, are kept in an Airflow Variable named after
+    connection, object, event types and target, where other runs and DAGs find it. With ``state_conn_id``,
+    concurrent tasks and other Airflows with that database register once, too. At DEBUG, Airflow 3.3 logs
+    every Variable that a task sets: register at INFO.
 
     :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
@@ -82,15 +76,15 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         with permanent_errors_fail_the_task():
             webhook = self._payload(self.target_url or self._receiver_url())
             style, task = self.hook.client.settings.event_types_style, self.task_of(context)
-            writes = [self._plan(task, one) for one in webhook.requests(style)]
-            registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in writes}
-            missing = [one for one in writes if not registered[one.planned.key]]
-            for name in registered.keys() - {one.planned.key for one in missing}:
+            planned = [self._plan(task, one) for one in webhook.requests(style)]
+            registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
+            missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
+            for name in registered.keys() - missing.keys():
                 self.log.info("Registered before: Variable %s", name)
             if missing:
                 once_per = "run" if self.hook.settings.state_conn_id is None else "key"
-                made = self.write_once(context, task, missing, once_per)
-                registered |= zip((one.planned.key for one in missing), made, strict=True)
+                made = self.write_once(context, task, missing.values(), once_per)
+                registered |= zip(missing, made, strict=True)
             return [*map(dict, registered.values())]
 
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
@@ -101,14 +95,15 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
         service = self.hook.settings.service
         content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
-        digest = digest_for([service, *content], DIGITS)
-        variable = f"{registrations_prefix(self.fsm_conn_id, payload.object)}{digest}"
+        prefix = registrations_prefix(self.fsm_conn_id, payload.object)
+        variable = f"{prefix}{digest_for([service, *content], DIGITS)}"
         content.append(payload.description)
         row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
         return Write(row, True, payload)
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
         """Register it, and store its secret; return it without."""
+        from fsm_provider.api.redaction import hide_in
         from fsm_provider.plugins.webhooks.settings import HIDDEN
         from fsm_provider.writes.outcomes import NotCreatedError
 
@@ -127,16 +122,10 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             raise
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             problem = type(error).__name__
-            raise NotCreatedError(
-                f"Variable {variable} could not be read or written ({problem}): nothing was sent"
-            ) from None
+            text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
+            raise NotCreatedError(text) from None
         sent = payload.model_copy(update={"target_url": target_url})
         (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
-        return self._keep(variable, stored, webhook)
-
-    def _keep(self, variable: str, stored: dict[str, Any], webhook: Webhook) -> dict[str, Any]:
-        from fsm_provider.api.redaction import hide_in
-
         secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""
         mask_secret(secret)
         if not secret:
@@ -174,13 +163,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def _payload(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
 
-        given = {
-            "object": self.object,
-            "event_types": self.event_types,
-            "target_url": target_url,
-            "description": self.description,
-        }
-        return check(WebhookCreate, given, "webhook")
+        given = {name: getattr(self, name) for name in ("object", "event_types", "description")}
+        return check(WebhookCreate, {**given, "target_url": target_url}, "webhook")
 
     def _receiver_url(self) -> str:
         from fsm_provider.plugins.webhooks import settings as receiver

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_choice, parse_headers, parse_text
+from fsm_provider.api.validation import parse_choice, parse_count, parse_headers, parse_text
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fsm_provider.writes.task_ledger import TaskLedger
 
 logger: logging.Logger = logging.getLogger(__name__)
-
 
 STOPPED = "the task was stopped"
 FIRST = "fsm_ledger"
@@ -66,12 +65,7 @@ class FsmWriteOperator(FsmBaseOperator):
     _is_stopped: bool = False
 
     def __init__(
-        self,
-        *,
-        once_per: str = "run",
-        if_uncertain: str = "fail",
-        headers: dict[str, str] | None = None,
-        **kwargs: Any,
+        self, *, once_per: str = "run", if_uncertain: str = "fail", headers: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.once_per = once_per
@@ -97,30 +91,23 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def existing_result(self, write: Write) -> Any:
         """Return what is known of a write that an earlier attempt or another task has sent."""
-        raise NotImplementedError
+        return write.row.result or None
 
     def find_write(self, write: Write) -> int | None:
         """Look in the service for what is uncertain; return its id."""
-        raise NotImplementedError
+        found = self.find_existing(self.hook, write.payload)
+        return None if found is None else parse_count("find_existing", found)
 
     @contextmanager
     def runner(
-        self,
-        context: Context,
-        task: Task,
-        writes: Collection[Write],
-        *,
-        concurrency: int = 1,
-        once_per: str | None = None,
+        self, context: Context, task: Task, writes: Collection[Write], concurrency: int, once_per: str
     ) -> Iterator[Runner]:
         """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
 
-        options = self.options()
-        by_key, creates = (once_per or options["once_per"]) == "key", options["if_uncertain"] == "create"
-        with _opened_ledger(context, self.hook, task, by_key=by_key) as ledger:
+        creates, headers = self.if_uncertain == "create", self.headers or {}
+        with _opened_ledger(context, self.hook, task, by_key=once_per == "key") as ledger:
             send, find = self.send_write, self.find_write if self.find_existing else None
-            headers = self.headers or {}
             self._runner = Runner(ledger, task, self.hook, send, headers, find, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
@@ -133,7 +120,8 @@ class FsmWriteOperator(FsmBaseOperator):
         """Send writes in order; return the result of each, once all have ended."""
         from fsm_provider.writes.runner import PASSING
 
-        with self.runner(context, task, writes, once_per=once_per) as runner:
+        options = self.options()
+        with self.runner(context, task, writes, 1, once_per or options["once_per"]) as runner:
             runner.run()
         for one in writes:
             if error := runner.error_of(one):
@@ -161,28 +149,28 @@ def _opened_ledger(
     """
     from fsm_provider.writes.task_ledger import TaskLedger
 
-    settings, store = hook.settings, context.get("task_state_store")
+    service, state_conn_id = hook.settings.service, hook.settings.state_conn_id
+    store = context.get("task_state_store")
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
         logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
         yield TaskLedger(None, task)
-        return
-    if settings.state_conn_id is None and (by_key or store is None):
-        raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-    if settings.state_conn_id is None:
-        _check_first(store, settings.service, {"service": settings.service, "id": IN_AIRFLOW})
-        yield TaskLedger(store, task)
-        return
-    from fsm_provider.state.database import open_database
-    from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of_keys, scope_of_run
+    elif state_conn_id is not None:
+        from fsm_provider.state.database import open_database
+        from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of_keys, scope_of_run
 
-    engine = open_database(settings.state_conn_id)
-    try:
-        _check_first(store, settings.service, register(engine, task, settings.service))
-        yield SqlLedger(engine, scope_of_keys(settings.service) if by_key else scope_of_run(task))
-    finally:
-        engine.dispose()
+        engine = open_database(state_conn_id)
+        try:
+            _check_first(store, service, register(engine, task, service))
+            yield SqlLedger(engine, scope_of_keys(service) if by_key else scope_of_run(task))
+        finally:
+            engine.dispose()
+    elif by_key or store is None:
+        raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
+    else:
+        _check_first(store, service, {"service": service, "id": IN_AIRFLOW})
+        yield TaskLedger(store, task)
 
 
 def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:

@@ -24,10 +24,8 @@ try:
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.sql.functions import FunctionElement
 except ImportError as missing:
-    raise FsmInputError(
-        f"state_conn_id: {missing}: install airflow-provider-fsm[sql] and the Airflow provider of "
-        "the database"
-    ) from None
+    text = "install airflow-provider-fsm[sql] and the Airflow provider of the database"
+    raise FsmInputError(f"state_conn_id: {missing}: {text}") from None
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -74,24 +72,6 @@ def _now_in_mysql(*_: Any, **__: Any) -> str:
     return "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"
 
 
-def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
-    """Return the engine of the database that an Airflow connection names; create the tables on first use.
-
-    :raises FsmInputError: if a package is missing, the connection is not of a database that lasts, or the
-        tables cannot be created.
-    """
-    engine = _engine_for(state_conn_id, get_hook)
-    try:
-        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
-            _create_tables(engine)
-    except BaseException as error:
-        engine.dispose()
-        if isinstance(error, DBAPIError):
-            error.add_detail(f"state_conn_id: connection '{state_conn_id}', {engine.url!r}")
-        raise
-    return engine
-
-
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
     """Return what ``work`` does in one transaction, which is repeated after a deadlock or a lost connection.
 
@@ -113,45 +93,55 @@ def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> Res
     raise AssertionError
 
 
-def _engine_for(state_conn_id: str, get_hook: Callable[[str], Any]) -> Engine:
+def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
+    """Return the engine of the database that an Airflow connection names; create the tables on first use.
+
+    :raises FsmInputError: if a package is missing, or the connection is not of a database that lasts.
+    """
     named = f"state_conn_id: connection '{state_conn_id}'"
     try:
         hook = get_hook(state_conn_id)
         if not hasattr(hook, "get_sqlalchemy_engine"):
             kind = getattr(hook, "conn_type", "?")
             raise FsmInputError(f"{named} is of type {kind}, not of a SQL database")
-        engine: Engine = hook.get_sqlalchemy_engine({"hide_parameters": True})
+        url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
     except AirflowNotFoundException as error:
-        raise AirflowNotFoundException(
-            f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
-        ) from None
+        text = f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
+        raise AirflowNotFoundException(text) from None
     except Exception as error:
         if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(error):
             raise
         raise FsmInputError(f"{named}: {error}: {INSTALL}") from None
-    dialect, arguments = engine.dialect.name, dict[str, Any](hide_parameters=True)
+    dialect = url.get_backend_name()
     if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
-    if dialect == "sqlite" and not (engine.url.database or "").startswith("/"):
+    if dialect == "sqlite" and not (url.database or "").startswith("/"):
         raise FsmInputError(
             f"{named}: its host should be the absolute path of a file, its other fields empty"
         )
     extra = hook.get_connection(state_conn_id).extra_dejson
-    if unused := [name for name in extra if name.startswith("ssl") and name not in engine.url.query]:
+    if unused := [name for name in extra if name.startswith("ssl") and name not in url.query]:
         raise FsmInputError(
             f"{named}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into the extra's "
             "sqlalchemy_query"
         )
     connect: dict[str, Any] = {"timeout": SQLITE_LOCK_SECONDS} if dialect == "sqlite" else {}
-    if engine.driver == "psycopg":
+    if url.get_driver_name() == "psycopg":
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be bytes.
         connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
-    if dialect != "sqlite":
-        arguments |= {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
-    engine = sa.create_engine(engine.url, connect_args=connect, **arguments)
+    further = {} if dialect == "sqlite" else {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
+    engine: Engine = sa.create_engine(url, connect_args=connect, hide_parameters=True, **further)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
         sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
+    try:
+        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
+            _create_tables(engine)
+    except BaseException as error:
+        engine.dispose()
+        if isinstance(error, DBAPIError):
+            error.add_detail(f"{named}, {engine.url!r}")
+        raise
     return engine
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsm_provider.api.redaction import printable
 from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
@@ -81,10 +81,9 @@ def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedg
 
 
 def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
-    wanted = {name: getattr(options, name) for name in ("dag_id", "run_id", "task_id")}
-    if any(value is not None and getattr(row.by, name) != value for name, value in wanted.items()):
-        return False
-    return options.key is None or row.key == options.key
+    asked = (options.dag_id, options.run_id, options.task_id, options.key)
+    has = (row.by.dag_id, row.by.run_id, row.by.task_id, row.key)
+    return all(one is None or one == other for one, other in zip(asked, has, strict=True))
 
 
 def _list(entries: Entries, options: argparse.Namespace) -> int:
@@ -94,10 +93,10 @@ def _list(entries: Entries, options: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
         head = ("key", "state", "id", "sent by", "at (UTC)", "what")
-        cells = [
-            (one.key, one.state, str(one.result_id or "-"), str(one.by), _time(one.sent_at), str(one))
-            for one in rows
-        ]
+        cells = []
+        for row in rows:
+            at = f"{datetime.fromtimestamp(row.sent_at / 1000, UTC):%F %T}" if row.sent_at else "-"
+            cells.append((row.key, row.state, str(row.result_id or "-"), str(row.by), at, str(row)))
         print_table(head, cells)
     return 0 if rows else fail(1, "nothing was found")
 
@@ -111,17 +110,13 @@ def _settle(entries: Entries, options: argparse.Namespace) -> int:
     for _, other in entries:
         is_job = row.kind == other.kind == "job" and other.state == "done" and other is not row
         if is_job and other.result_id == options.job_id:
-            raise RefusedError(
-                f"'{row.key}' was not settled: job {options.job_id} is that of key '{other.key}'"
-            )
-    result: dict[str, Any] | None = None if options.not_created else {"id": options.job_id}
-    if options.done:
-        result = {}
-    who = _who(options, "not created" if result is None else "made")
-    _change(ledger, row, settled(row, result, who), who, "settled")
-    what = "nobody has made it" if result is None else "it exists"
-    print(printable(f"'{row.key}' is settled: {what}"))
-    return 0
+            because = f"job {options.job_id} is that of key '{other.key}'"
+            raise RefusedError(f"'{row.key}' was not settled: {because}")
+    who = _who(options, "not created" if options.not_created else "made")
+    if options.not_created:
+        return _change(ledger, settled(row, None, who), row, who, "settled", "nobody has made it")
+    result = {} if options.done else {"id": options.job_id}
+    return _change(ledger, settled(row, result, who), row, who, "settled", "it exists")
 
 
 def _forget(entries: Entries, options: argparse.Namespace) -> int:
@@ -129,42 +124,37 @@ def _forget(entries: Entries, options: argparse.Namespace) -> int:
 
     ledger, row = _only(entries, options)
     who = _who(options, "forgotten")
-    _change(ledger, row, forgotten(row, who), who, "forgotten")
-    print(printable(f"'{row.key}' is forgotten: it may be sent again"))
-    return 0
+    return _change(ledger, forgotten(row, who), row, who, "forgotten", "it may be sent again")
 
 
 def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | TaskLedger, Row]:
     if not (wanted := [one for one in entries if _is_wanted(one[1], options)]):
         raise RefusedError(f"there is no '{options.key}'")
     if len(wanted) > 1:
-        tasks = "; ".join(str(row.by) for _, row in wanted)
-        raise RefusedError(
-            f"'{options.key}' was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task: {tasks}"
-        )
+        by = f"was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task"
+        raise RefusedError(f"'{options.key}' {by}: {'; '.join(str(row.by) for _, row in wanted)}")
     return wanted[0]
-
-
-def _change(ledger: SqlLedger | TaskLedger, row: Row, change: Change, who: str, what: str) -> None:
-    refused = f"'{row.key}' was not {what}"
-    try:
-        after = ledger.change({row.id: change})[row.id]
-    except RefusedError as error:
-        raise RefusedError(f"{refused}: {error}") from None
-    if who in (after.note or ""):
-        return
-    if after.lease_left > 0 and (after.state != "done" or what == "forgotten"):
-        raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
-    with_id = f", with id {after.result_id}" if after.result_id else ""
-    raise RefusedError(f"{refused}: it is {after.state}{with_id}")
 
 
 def _who(options: argparse.Namespace, what: str) -> str:
     return f"{what}, says {options.by} at {datetime.now(UTC):%F %T} UTC: {options.why}"
 
 
-def _time(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%F %T}" if milliseconds else "-"
+def _change(
+    ledger: SqlLedger | TaskLedger, change: Change, row: Row, who: str, done: str, so_that: str
+) -> int:
+    refused = f"'{row.key}' was not {done}"
+    try:
+        after = ledger.change({row.id: change})[row.id]
+    except RefusedError as error:
+        raise RefusedError(f"{refused}: {error}") from None
+    if who in (after.note or ""):
+        print(printable(f"'{row.key}' is {done}: {so_that}"))
+        return 0
+    if after.lease_left > 0 and (after.state != "done" or done == "forgotten"):
+        raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
+    with_id = f", with id {after.result_id}" if after.result_id else ""
+    raise RefusedError(f"{refused}: it is {after.state}{with_id}")
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:
@@ -185,13 +175,9 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
     outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(required=True)
-    outcome.add_argument(
-        "--job-id", "--id", type=_positive, metavar="N", help="it exists: tasks return this id"
-    )
+    outcome.add_argument("--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id")
     outcome.add_argument("--done", action="store_true", help="it was carried out, and has no id")
-    outcome.add_argument(
-        "--not-created", action="store_true", help="nothing was written: it may be sent again"
-    )
+    outcome.add_argument("--not-created", action="store_true", help="nothing was written: send it again")
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
 

@@ -13,9 +13,10 @@ as it is to be, or the same row if the change does not apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmError, FsmInputError
@@ -36,17 +37,13 @@ class Row:
 
     :param id: the digest of the key, which identifies the write within its scope.
     :param service: base URL and account.
-    :param digest: of service, method, path and content, by which the write is verified.
-    :param what: method and path.
-    :param by: the task that sent it last.
+    :param digest: of service, ``what`` (method and path) and content, by which the write is verified.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
     :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
     :param token: header and value by which the service recognises it, joined by a colon.
-    :param token_at: when it was sent first with this token.
     :param result: what is kept of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
-    :param read_at: when it was read; it is not stored.
     """
 
     id: str
@@ -135,10 +132,10 @@ class Write:
 
     @property
     def outcome(self) -> Outcome:
-        if self.row.state == "done":
-            if not self.is_as_sent:
-                return "not_created"
+        if self.row.state == "done" and self.is_as_sent:
             return "created" if self.is_created else "existing"
+        if self.row.state == "done":
+            return "not_created"
         if self.row.state != "free" or self.is_lost or self.is_created:
             return "uncertain"
         return "rejected" if self.error is not None and self.error.permanent else "not_created"
@@ -153,6 +150,12 @@ def seen_at(row: Row, now: int) -> Row:
 
 Change = Callable[[Row, int], Row]
 """Given the row and the time as they are now. Who has claimed or settled it since is another owner."""
+P = ParamSpec("P")
+
+
+def rule(change: Callable[Concatenate[Row, int, P], Row]) -> Callable[P, Change]:
+    """Make a function return a :data:`Change`, given what it needs beside the row and the time."""
+    return wraps(change)(lambda *args, **kwargs: lambda row, now: change(row, now, *args, **kwargs))
 
 
 def new_claim(write: Write, by: Task, token: str | None) -> Row:
@@ -162,134 +165,102 @@ def new_claim(write: Write, by: Task, token: str | None) -> Row:
     return replace(write.planned, by=by, state="sending", owner=owner, token=token, token_at=token_at)
 
 
-def claimed(claim: Row, seen: Row, lease: float) -> Change:
+@rule
+def claimed(row: Row, now: int, claim: Row, seen: Row, lease: float) -> Row:
     """Claim a row as it was read, for ``lease`` seconds."""
-
-    def change(row: Row, now: int) -> Row:
-        if row.owner != seen.owner or row.state == "done":
-            return row
-        is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
-        if row.state != "free" and row.lease_until >= now and not is_recognised:
-            return row
-        until, since = now + int(lease * 1000), claim.token_at or now
-        mine = replace(claim, sent_at=now, lease_until=until, token_at=since)
-        return replace(mine, was_uncertain=row.state != "free", note=row.note)
-
-    return change
+    if row.owner != seen.owner or row.state == "done":
+        return row
+    is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
+    if row.state != "free" and row.lease_until >= now and not is_recognised:
+        return row
+    until, since = now + int(lease * 1000), claim.token_at or now
+    mine = replace(claim, sent_at=now, lease_until=until, token_at=since)
+    return replace(mine, was_uncertain=row.state != "free", note=row.note)
 
 
-def succeeded(claim: Row, result: dict[str, Any]) -> Change:
+@rule
+def succeeded(row: Row, now: int, claim: Row, result: dict[str, Any]) -> Row:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
-
-    def change(row: Row, now: int) -> Row:
-        if row.state == "done" and row.result == result:
-            return row
-        if row.owner == claim.owner:
-            return replace(row, state="done", result=result, error=None)
-        if row.state == "free":
-            return replace(claim, state="done", result=result, lease_until=row.lease_until, note=row.note)
-        late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
-        return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
-
-    return change
+    if row.state == "done" and row.result == result:
+        return row
+    if row.owner == claim.owner:
+        return replace(row, state="done", result=result, error=None)
+    if row.state == "free":
+        return replace(claim, state="done", result=result, lease_until=row.lease_until, note=row.note)
+    late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
+    return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
 
-def came_to_nothing(claim: Row, error: str) -> Change:
+@rule
+def came_to_nothing(row: Row, now: int, claim: Row, error: str) -> Row:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
-
-    def change(row: Row, now: int) -> Row:
-        if row.owner != claim.owner:
-            return row
-        # An earlier request with the same token may still be on its way.
-        row = replace(row, lease_until=row.lease_until if row.token else 0)
-        if row.was_uncertain:
-            text = f"unknown since an earlier request; another failed: {error}"
-            return replace(row, state="uncertain", error=text)
-        return replace(row, state="free", error=error)
-
-    return change
+    if row.owner != claim.owner:
+        return row
+    # An earlier request with the same token may still be on its way.
+    row = replace(row, lease_until=row.lease_until if row.token else 0)
+    if row.was_uncertain:
+        text = f"unknown since an earlier request; another failed: {error}"
+        return replace(row, state="uncertain", error=text)
+    return replace(row, state="free", error=error)
 
 
-def response_lost(claim: Row, error: str) -> Change:
+@rule
+def response_lost(row: Row, now: int, claim: Row, error: str) -> Row:
     """Record that nobody knows what became of a request; its lease stays."""
-
-    def change(row: Row, now: int) -> Row:
-        return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
-
-    return change
+    return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
 
-def belongs_to_another(claim: Row, result_id: int | str | None, other: str) -> Change:
+@rule
+def belongs_to_another(row: Row, now: int, after: Row, other: str) -> Row:
     """Record that the result of a write is that of another, too: one of them was not made."""
-    error = f"job {result_id} is that of key '{other}' as well: look up both in the service"
-
-    def change(row: Row, now: int) -> Row:
-        is_ours = row.owner == claim.owner or row.state == "free"
-        return replace(row, state="uncertain", error=error) if is_ours else row
-
-    return change
+    error = f"job {after.result_id} is that of key '{other}' as well: look up both in the service"
+    is_ours = row.owner == after.owner or row.state == "free"
+    return replace(row, state="uncertain", error=error) if is_ours else row
 
 
-def found(seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Change:
+@rule
+def found(row: Row, now: int, seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Row:
     """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
-    owner = uuid4().hex
-
-    def change(row: Row, now: int) -> Row:
-        if row.owner != seen.owner or seen_at(row, now).state != "uncertain" or rivals:
-            return row
-        return replace(row, state="done", owner=owner, result=result, error=None)
-
-    return change
+    if row.owner != seen.owner or seen_at(row, now).state != "uncertain" or rivals:
+        return row
+    return replace(row, state="done", owner=uuid4().hex, result=result, error=None)
 
 
-def settled(seen: Row, result: dict[str, Any] | None, who: str) -> Change:
+@rule
+def settled(row: Row, now: int, seen: Row, result: dict[str, Any] | None, who: str) -> Row:
     """Record what a person has found out: ``result`` is None if nothing was written."""
-    owner = uuid4().hex
     state: State = "free" if result is None else "done"
-
-    def change(row: Row, now: int) -> Row:
-        is_uncertain = seen_at(row, now).state == "uncertain"
-        is_over = is_uncertain and row.lease_until < now
-        may_be = is_over if result is None else is_uncertain or row.state == "free"
-        if row.owner != seen.owner or not may_be:
-            return row
-        return replace(row.with_note(who), state=state, owner=owner, result=result, error=None)
-
-    return change
+    is_uncertain = seen_at(row, now).state == "uncertain"
+    is_over = is_uncertain and row.lease_until < now
+    may_be = is_over if result is None else is_uncertain or row.state == "free"
+    if row.owner != seen.owner or not may_be:
+        return row
+    return replace(row.with_note(who), state=state, owner=uuid4().hex, result=result, error=None)
 
 
-def forgotten(seen: Row, who: str) -> Change:
+@rule
+def forgotten(row: Row, now: int, seen: Row, who: str) -> Row:
     """Have a write that is done sent again."""
-    owner, note = uuid4().hex, f"{seen.kind} {seen.result_id or ''} was {who}"
-
-    def change(row: Row, now: int) -> Row:
-        if row.owner != seen.owner or row.state != "done" or row.lease_until >= now:
-            return row
-        return replace(row.with_note(note), state="free", owner=owner, result=None, error=None)
-
-    return change
+    if row.owner != seen.owner or row.state != "done" or row.lease_until >= now:
+        return row
+    row = row.with_note(f"{seen.kind} {seen.result_id or ''} was {who}")
+    return replace(row, state="free", owner=uuid4().hex, result=None, error=None)
 
 
 def check_input(
-    writes: Collection[Write],
-    known: Collection[str],
-    of_this_task: Mapping[str, Row],
-    *,
-    is_mapped: bool,
-    is_shared: bool,
+    writes: Collection[Write], known: Collection[str], rows: Collection[Row], is_mapped: bool, is_shared: bool
 ) -> None:
     """Refuse input in which a new write may be an earlier one, edited, or moved from another map index.
 
     :param known: the ids of the rows of these writes.
-    :param of_this_task: the rows that this map index has sent or planned.
+    :param rows: those that this map index has sent or planned.
     :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
     """
     ids, is_alone = {one.planned.id for one in writes}, is_mapped and not is_shared
-    new = [
-        one.planned for one in writes if one.planned.id not in known and (is_alone or not one.key_is_given)
-    ]
-    sent = [row for row in of_this_task.values() if row.state != "free"]
+    loose = [one.planned for one in writes if is_alone or not one.key_is_given]
+    new = [row for row in loose if row.id not in known]
+    sent = [row for row in rows if row.state != "free"]
     missing = [row for row in sent if row.id not in ids] or (sent if is_mapped else [])
     if new and missing:
         raise FsmInputError(

@@ -9,12 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
-from fsm_provider.api.errors import (
-    FsmError,
-    FsmInputError,
-    FsmRepeatableWriteError,
-    FsmUncertainWriteError,
-)
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmRepeatableWriteError, FsmUncertainWriteError
 from fsm_provider.links import job_page_url
 from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
 
@@ -55,14 +50,14 @@ class NotCreatedError(FsmError):
 
 def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
     """Return why a write is not known to have been made."""
-    what, row = one.outcome, one.row
+    row = one.row
     where = "" if row.service == one.planned.service else f" to {row.service}"
     if row.state == "done":
         return FsmInputError(
             f"key '{row.key}' is that of {row} (id {row.result_id}), which {row.by} sent{where} at "
             f"{_sent_at(row)}. Nothing was sent now: restore the input, or use another key"
         )
-    if what == "uncertain":
+    if one.outcome == "uncertain":
         return _uncertain(one, where, fsm_conn_id)
     if one.error is not None:
         return one.error
@@ -77,23 +72,20 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     if row.state == "sending":
         reason = f"it may be under way for another {row.lease_left:.0f} s"
     if not one.is_as_sent:
-        reason += (
-            f"; this is what was sent{where} with its key, and of the input, which is another now, nothing"
-        )
+        was_sent = f"this is what was sent{where} with its key"
+        reason += f"; {was_sent}, and of the input, which is another now, nothing"
     method, _, path = row.what.partition(" ")
     about = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
     task = shlex.join(["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id])
     settle = f"python -m fsm_provider ledger settle {shlex.quote(row.key)} {task}"
     is_repeatable = isinstance(one.error, FsmRepeatableWriteError)
-    error = (FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError)(
-        method=method,
-        path=path,
-        reason=f"{reason} (sent by {row.by})",
-        attempted_at=_sent_at(row),
-        subject={name: value for name, value in about.items() if value},
-        body_excerpt=getattr(one.error, "body_excerpt", ""),
-        command=f"{settle} --job-id N (or --not-created) --why '...'",
+    kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
+    subject, said = (
+        {name: text for name, text in about.items() if text},
+        getattr(one.error, "body_excerpt", ""),
     )
+    command = f"{settle} --job-id N (or --not-created) --why '...'"
+    error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
     error.__cause__ = one.error
     return error
 

@@ -11,20 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConnectionError,
-    FsmError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmUnauthorisedError,
-    FsmUncertainWriteError,
-)
+from fsm_provider.api import errors
+from fsm_provider.api.errors import FsmError, FsmUncertainWriteError
 from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
@@ -46,13 +40,8 @@ LOOK_INTERVAL = 0.5
 """Seconds between two looks at what others are sending."""
 MAX_LOST_IN_A_ROW = 20
 """Lost responses in a row, after which the service counts as down."""
-PASSING = FsmConnectionError | FsmRateLimitedError
+PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
-
-Send = Callable[[Write, dict[str, str], TimeLimit], Any]
-"""Sends a write once, with further headers; returns the response."""
-Find = Callable[[Write], "int | str | None"]
-"""Looks for what a write has made; returns its id, or None."""
 
 
 class NotSentError(FsmError):
@@ -64,8 +53,9 @@ class Runner:
     """Sends writes through a ledger.
 
     :param by: the task that runs.
+    :param send: sends a write once, with headers; returns the response.
     :param headers: further headers of each request.
-    :param find: looks up what is uncertain, once no request of it can be on its way.
+    :param find: looks up what is uncertain, once no request of it can be on its way; returns its id.
     :param create_uncertain: send again what was uncertain when the attempt began.
     :ivar writes: by id.
     """
@@ -73,9 +63,9 @@ class Runner:
     ledger: SqlLedger | TaskLedger
     by: Task
     hook: FsmHook
-    send: Send
+    send: Callable[[Write, dict[str, str], TimeLimit], Any]
     headers: dict[str, str] = field(default_factory=dict)
-    find: Find | None = None
+    find: Callable[[Write], int | str | None] | None = None
     concurrency: int = 1
     create_uncertain: bool = False
     writes: dict[str, Write] = field(init=False, default_factory=dict)
@@ -103,13 +93,8 @@ class Runner:
             one.row = known.get(row_id, one.planned)
             one.attempts = Attempts(self._client.retry_policy)
             one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
-        rules.check_input(
-            self.writes.values(),
-            known,
-            self.ledger.rows_of_task(self.by),
-            is_mapped=self.by.map_index >= 0,
-            is_shared=self.ledger.is_shared,
-        )
+        rows = self.ledger.rows_of_task(self.by).values()
+        rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
@@ -160,11 +145,7 @@ class Runner:
             self._rest(one, "its last request may still be on its way")
         elif is_open and not (self.find and self._look_up(one)) and one.may_create:
             self._waiting.append(one)
-        else:
-            self._log_end(one)
-
-    def _log_end(self, one: Write) -> None:
-        if (error := self.error_of(one)) is None:
+        elif (error := self.error_of(one)) is None:
             logger.info("%s: %s, id %s", one.row, one.outcome, one.row.result_id)
         elif len(self.writes) > 1:  # else the task fails with it
             logger.error("%s: %s: %s", one.row, one.outcome, error)
@@ -195,7 +176,8 @@ class Runner:
             return True
         if found_id is None:
             return False
-        one.row = self.ledger.record_found(row, {"id": found_id})
+        change = rules.found(row, {"id": found_id}, self.ledger.rivals_of(row))
+        one.row = self.ledger.change({row.id: change})[row.id]
         if one.row.state != "done":
             logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
         return True
@@ -205,15 +187,14 @@ class Runner:
         row, settings = one.row, self._client.settings
         if row.state != "uncertain" or row.token is None or not one.is_as_sent:
             return False
-        age = timedelta(milliseconds=row.read_at - row.token_at)
-        header = (settings.idempotency_header or "").lower()
-        return age < timedelta(hours=settings.idempotency_hours) and row.token.startswith(f"{header}:")
+        is_known = row.read_at - row.token_at < settings.idempotency_hours * 3_600_000
+        return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
 
-    def _token_for(self, one: Write) -> str | None:
-        """Return the token to send a write with; that of an earlier request while the service knows it."""
-        if (header := self._client.settings.idempotency_header) is None:
-            return None
-        return one.row.token if self._recognises(one) else f"{header.lower()}:{uuid4().hex}"
+    def _claim_for(self, one: Write) -> Row:
+        """Return the claim of a write; its token is that of an earlier request while the service knows it."""
+        header = self._client.settings.idempotency_header
+        token = f"{header.lower()}:{uuid4().hex}" if header else None
+        return rules.new_claim(one, self.by, one.row.token if token and self._recognises(one) else token)
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
@@ -222,7 +203,7 @@ class Runner:
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
         while self._waiting and len(claims) < room and self._may_begin():
             one = self._waiting.popleft()
-            claims.append((one, rules.new_claim(one, self.by, self._token_for(one))))
+            claims.append((one, self._claim_for(one)))
         changes = {claim.id: rules.claimed(claim, one.row, self._lease) for one, claim in claims}
         rows = self._record_and_claim(changes)
         for one, claim in claims:
@@ -274,7 +255,7 @@ class Runner:
         header, _, token = (claim.token or "").partition(":")
         try:
             return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
-        except FsmUnauthorisedError as error:  # before another thread sends
+        except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
 
@@ -284,39 +265,36 @@ class Runner:
         seconds = min(LOOK_INTERVAL, pause) if pause > 0 else LOOK_INTERVAL
         if not self._flying:
             time.sleep(seconds)
-        for future in wait(self._flying, seconds, FIRST_COMPLETED).done if self._flying else ():
+            return
+        for future in wait(self._flying, seconds, FIRST_COMPLETED).done:
             self._take_end(*self._flying.pop(future), future)
 
     def _take_end(self, one: Write, claim: Row, future: Future[Any]) -> None:
         """Take the end of a request; it is recorded next."""
         try:
             one.response = future.result()
+            change = rules.succeeded(claim, kept(one.response))
+            one.error, one.is_created, one.is_over = None, True, True
         except NotSentError:
-            self._to_record[claim.id] = rules.came_to_nothing(claim, f"not sent: {self.stop_reason}")
+            change = rules.came_to_nothing(claim, f"not sent: {self.stop_reason}")
         except FsmError as error:
             one.error = error
             if error.may_have_written:
-                self._take_loss(one, claim, error)
-                return
-            self._to_record[claim.id] = rules.came_to_nothing(claim, storable_text(error))
-            one.is_over = not (isinstance(error, PASSING) and self._may_repeat(one, error))
-            if one.is_over and isinstance(error, PASSING):
-                self.stop(f"every further request would fail with: {error}")
+                change = rules.response_lost(claim, storable_text(error))
+                one.is_lost, one.may_create = True, False
+                if claim.token and isinstance(error, FsmUncertainWriteError):
+                    one.error = errors.FsmRepeatableWriteError(**vars(error))
+                    one.is_over = not self._may_repeat(one, one.error)
+            else:
+                change = rules.came_to_nothing(claim, storable_text(error))
+                one.is_over = not (isinstance(error, PASSING) and self._may_repeat(one, error))
+                if one.is_over and isinstance(error, PASSING):
+                    self.stop(f"every further request would fail with: {error}")
         except BaseException as error:
-            self._to_record[claim.id] = rules.response_lost(
-                claim, f"the request ended in {type(error).__name__}"
-            )
+            change = rules.response_lost(claim, f"the request ended in {type(error).__name__}")
             raise
-        else:
-            one.error, one.is_created, one.is_over = None, True, True
-            self._to_record[claim.id] = rules.succeeded(claim, kept(one.response))
-
-    def _take_loss(self, one: Write, claim: Row, error: FsmError) -> None:
-        self._to_record[claim.id] = rules.response_lost(claim, storable_text(error))
-        one.is_lost, one.may_create = True, False
-        if claim.token and isinstance(error, FsmUncertainWriteError):
-            one.error = FsmRepeatableWriteError(**vars(error))
-            one.is_over = not self._may_repeat(one, one.error)
+        finally:
+            self._to_record[claim.id] = change
 
     def _may_repeat(self, one: Write, error: FsmError) -> bool:
         """Begin nothing for a while; return False if the policy allows no further attempt."""
@@ -336,11 +314,9 @@ def kept(response: Any) -> dict[str, Any]:
     if isinstance(identifier := given.get("id"), int | str):
         result["id"] = identifier if isinstance(identifier, int) else identifier[:64]
     for name in ("createdOnDateTime", "lastUpdatedOnDateTime"):
-        try:
+        with suppress(KeyError, TypeError, ValueError):
             datetime.fromisoformat(given[name])
-        except (KeyError, TypeError, ValueError):
-            continue
-        result[name] = given[name]
+            result[name] = given[name]
     return result
 
 
@@ -348,4 +324,4 @@ def storable_text(error: FsmError) -> str:
     """Return an error's text without what the service said, which may name people."""
     if isinstance(error, FsmUncertainWriteError):
         return error.reason
-    return str(replace(error, body_excerpt="") if isinstance(error, FsmApiError) else error)
+    return str(replace(error, body_excerpt="") if isinstance(error, errors.FsmApiError) else error)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
 from fsm_provider.state.task import Task, digest_for
-from fsm_provider.writes.ledger import DIGITS, Change, Row, belongs_to_another, found, seen_at
+from fsm_provider.writes.ledger import DIGITS, Change, Row, belongs_to_another, seen_at
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -98,52 +98,40 @@ class SqlLedger:
     def plan(self, rows: Collection[Row]) -> dict[str, Row]:
         """Add the rows that are missing; return all, as they are now."""
         by_id = {row.id: row for row in rows}
-        while missing := sorted(by_id.keys() - (known := self.load(by_id))):
-            insert = partial(_insert, values=[self._values(by_id[one]) for one in missing])
-            try:
-                in_transaction(self._engine, insert)
-            except IntegrityError:  # another task plans the same
-                if not self.load(missing):
-                    raise
-        return known
+        known = self.load(by_id)
+        if not (missing := sorted(by_id.keys() - known)):
+            return known
+        values = [self._values(by_id[one]) for one in missing]
+        try:
+            in_transaction(self._engine, lambda one: one.execute(LEDGER.insert(), values))
+        except IntegrityError:  # another task plans the same
+            if not self.load(missing):
+                raise
+        return self.plan(rows)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
         """Apply changes by id, in one transaction; return the rows as they are afterwards."""
         try:
             return in_transaction(self._engine, partial(self._change, changes=changes))
         except IntegrityError:  # a job's id is that of another row
-            return {one: self._change_alone(one, changes[one]) for one in sorted(changes)}
-
-    def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
-        """Record what a look-up that has ended has found for a row; return the row as it is afterwards."""
-        others = LEDGER.c.state.in_(("sending", "uncertain")) & (LEDGER.c.subject == seen.subject)
-        rivals = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(_is_of(seen.service), others)
-
-        def work(connection: Connection) -> dict[str, Row]:
-            mine = (self._scope, seen.id)
-            keys = [key for scope, row_id, key in connection.execute(rivals) if (scope, row_id) != mine]
-            return self._change(connection, {seen.id: found(seen, result, keys)})
-
-        try:
-            return in_transaction(self._engine, work)[seen.id]
-        except IntegrityError:
-            return self.load([seen.id])[seen.id]
-
-    def holder_of(self, service: str, job_id: Any) -> str:
-        """Return the key of the row that has a job's id; empty if there is none."""
-        key = sa.select(LEDGER.c.key).where(_is_of(service), LEDGER.c.job == digest_for(job_id, DIGITS))
+            ids = sorted(changes)
+        if len(ids) > 1:
+            return {one: self.change({one: changes[one]})[one] for one in ids}
+        row = self.load(ids)[ids[0]]
+        after = changes[row.id](row, row.read_at)
+        is_holder = LEDGER.c.job == digest_for(after.result_id, DIGITS)
         with self._engine.connect() as connection:
-            return str(_unescaped(connection.execute(key).scalar()) or "")
+            key = connection.execute(sa.select(LEDGER.c.key).where(_is_of(row.service), is_holder)).scalar()
+        shared = {row.id: belongs_to_another(after, str(_unescaped(key) or ""))}
+        return in_transaction(self._engine, partial(self._change, changes=shared))
 
-    def _change_alone(self, one: str, change: Change) -> Row:
-        try:
-            return in_transaction(self._engine, partial(self._change, changes={one: change}))[one]
-        except IntegrityError:
-            row = self.load([one])[one]
-            wanted = change(row, row.read_at)
-            holder = self.holder_of(wanted.service, wanted.result_id)
-            shared = belongs_to_another(wanted, wanted.result_id, holder)
-            return in_transaction(self._engine, partial(self._change, changes={one: shared}))[one]
+    def rivals_of(self, row: Row) -> list[str]:
+        """Return the keys of other writes that may have made what a look-up for a row finds."""
+        others = LEDGER.c.state.in_(("sending", "uncertain")) & (LEDGER.c.subject == row.subject)
+        query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(_is_of(row.service), others)
+        mine = (self._scope, row.id)
+        found = in_transaction(self._engine, lambda one: one.execute(query).all())
+        return [key for scope, row_id, key in found if (scope, row_id) != mine]
 
     def _change(self, connection: Connection, changes: Mapping[str, Change]) -> dict[str, Row]:
         query = self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id).with_for_update()
@@ -221,10 +209,6 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
 
 def _is_of(service: str) -> ColumnElement[bool]:
     return LEDGER.c.service_digest == digest_for(service, DIGITS)
-
-
-def _insert(connection: Connection, values: list[dict[str, Any]]) -> None:
-    connection.execute(LEDGER.insert(), values)
 
 
 def _escaped(value: Any) -> Any:

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.task import Task
 from fsm_provider.terminal import RefusedError
-from fsm_provider.writes.ledger import Change, Row, belongs_to_another, found, seen_at
+from fsm_provider.writes.ledger import Change, Row, belongs_to_another, seen_at
 
 try:
     from airflow.sdk.execution_time import context as store_context
@@ -66,13 +66,12 @@ class TaskLedger:
 
     def plan(self, rows: Iterable[Row]) -> dict[str, Row]:
         by_id = {row.id: row for row in rows}
-        missing = by_id.keys() - self._rows.keys()
-        for row in by_id.values():
-            if row.id in missing:
-                if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
-                    self._pages.append({})
-                self._page_of[row.id] = len(self._pages) - 1
-                self._put(row)
+        missing = [one for one in by_id if one not in self._rows]
+        for one in missing:
+            if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
+                self._pages.append({})
+            self._page_of[one] = len(self._pages) - 1
+            self._put(by_id[one])
         self._write(missing)
         return self.load(by_id)
 
@@ -84,18 +83,16 @@ class TaskLedger:
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
                 other = self._jobs.setdefault(after.result_id, one)
                 if other != one:
-                    shared = belongs_to_another(after, after.result_id, self._rows[other].key)
-                    after = shared(row, now)
+                    after = belongs_to_another(after, self._rows[other].key)(row, now)
             if after is not row:
                 self._put(after)
                 changed.append(one)
         self._write(changed)
         return self.load(changes)
 
-    def record_found(self, seen: Row, result: dict[str, Any]) -> Row:
-        others = [row for row in self._rows.values() if row.subject == seen.subject and row.id != seen.id]
-        rivals = [row.key for row in others if row.state in ("sending", "uncertain")]
-        return self.change({seen.id: found(seen, result, rivals)})[seen.id]
+    def rivals_of(self, row: Row) -> list[str]:
+        others = [one for one in self._rows.values() if one.subject == row.subject and one.id != row.id]
+        return [one.key for one in others if one.state in ("sending", "uncertain")]
 
     def _put(self, row: Row) -> None:
         stored = {name: value for name, value in vars(row).items() if value and name not in ("by", "read_at")}
@@ -146,9 +143,8 @@ def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
     try:
         from airflow.models.task_state_store import TaskStateStoreModel as Stored
     except ImportError:
-        raise FsmInputError(
-            "state_conn_id: is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
-        ) from None
+        text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
+        raise FsmInputError(f"state_conn_id: {text}") from None
     from airflow.utils.session import create_session
     from sqlalchemy import select
 

@@ -54,7 +54,6 @@ def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
     assert [outcome["outcome"] for outcome in outcomes] == ["existing", "created", "created", "created"]
     pages = [web_url.format(id=one["jobID"], propertyID=one["propertyID"]) for one in outcomes]
     assert [outcome["link"] for outcome in outcomes] == pages
-    assert airflow.extra_links("asked_to_wait", run_id, "create") == {"Jobs": f"{service.base_url}/jobs"}
 
 
 def jobs_for(service: FakeFieldService, prefix: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fsm_provider.links import job_page_url, job_url, jobs_url
+from fsm_provider.links import job_page_url, job_url
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,3 @@ def test_it_leads_to_the_job_if_that_has_a_url(job, url):
 )
 def test_the_page_of_a_job_is_the_setting_for_its_ids(web_url, url):
     assert job_page_url(web_url, 7, "a/b {id}") == url
-
-
-@pytest.mark.parametrize(
-    ("web_url", "url"),
-    [
-        (None, None),
-        ("https://x.example.com/jobs/{id}", "https://x.example.com/jobs"),
-        ("https://x.example.com/#/jobs/{id}/edit", "https://x.example.com/#/jobs"),
-        ("https://x.example.com/jobs?id={id}", None),
-        ("https://x.example.com/properties/{propertyID}/jobs/{id}", None),
-    ],
-)
-def test_the_jobs_are_before_the_id(web_url, url):
-    assert jobs_url(web_url) == url

@@ -8,7 +8,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
-from fsm_provider.links import FsmJobsLink
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import context_for
@@ -336,7 +335,7 @@ def test_an_empty_list_is_no_error(service, connect, attempt):
     assert attempt(create([])) == ([], None)
 
 
-def test_each_outcome_links_to_the_page_of_its_job_and_the_task_to_all(service, connect, store):
+def test_each_outcome_links_to_the_page_of_its_job(service, connect, store):
     jobs = [request(1), request(2)]
     service.fail("POST", "/properties/1/jobs", faults.Status(400), every=True)
 
@@ -345,13 +344,12 @@ def test_each_outcome_links_to_the_page_of_its_job_and_the_task_to_all(service, 
         context = context_for(store)
         with pytest.raises(AirflowFailException):
             create(jobs).execute(context)
-        pushed = context["ti"].pushed
-        return [outcome["link"] for outcome in pushed["return_value"]], pushed.get(FsmJobsLink.key)
+        return [outcome["link"] for outcome in context["ti"].pushed["return_value"]]
 
     created = execute(web_url="https://app.example.com/jobs/{id}?at={propertyID}")
     existing = execute(web_url=None)
 
     (job,) = service.jobs
     page = f"https://app.example.com/jobs/{job['id']}?at=2"
-    assert created == ([None, page], "https://app.example.com/jobs")
-    assert existing == ([None, None], None)
+    assert created == [None, page]
+    assert existing == [None, None]

@@ -121,14 +121,13 @@ class Model:
         return one
 
     def runner(self, p, row=0, hits=()):
-        def take(row, result):
-            self.taken = result["id"]
-            return row
+        def take(changes):
+            self.taken = changes[self.rows[p].id](self.seen(row), NOW).result_id
+            return rows
 
         ways, rows = self.specs[p][1:], {self.rows[p].id: self.seen(row)} if row else {}
-        store = SimpleNamespace(
-            load=lambda ids: rows, rows_of_task=lambda task: {}, record_found=take, is_shared=True
-        )
+        empty = {"rows_of_task": lambda task: {}, "rivals_of": lambda row: []}
+        store = SimpleNamespace(load=lambda ids: rows, change=take, is_shared=True, **empty)
         header = "key" if "token" in ways else None
         settings = SimpleNamespace(timeout=0, idempotency_header=header, idempotency_hours=20)
         client = SimpleNamespace(settings=settings, retry_policy=None, count_retry=lambda delay: None)
@@ -141,14 +140,14 @@ class Model:
         return one.may_create
 
     def sorted(self, p, a, hits):
-        self.taken, one = "", self.runner(p, hits=hits)
+        self.taken, one = "", self.runner(p, a.row, hits)
         one._sort(self.pending(p, a, a.row))
         at = "take" if self.taken else "claim" if one._waiting else "rest" if one._resting else "end"
         return a._replace(at=at, made=self.taken or a.made)
 
     def claimed(self, p, a, row):
         self.name, seen, one = f"{p}.{a.tries}", self.seen(a.row), self.pending(p, a, a.row)
-        claim = ledger.new_claim(one, TASK, self.runner(p)._token_for(one))
+        claim = self.runner(p)._claim_for(one)
         after = self.number(ledger.claimed(claim, seen, LEASE)(self.table[row], NOW))
         return after, self.table[after].owner == claim.owner
 
@@ -162,7 +161,7 @@ class Model:
         )
         after = by._to_record[claim.id](row, NOW)
         if is_taken and after.state == "done" and after is not row:
-            after = ledger.belongs_to_another(after, a.answer, "")(row, NOW)
+            after = ledger.belongs_to_another(after, "")(row, NOW)
         a = a._replace(
             may_create=one.may_create, is_lost=one.is_lost, made=a.answer if one.is_created else ""
         )
