@@ -101,9 +101,8 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     table: Any = rows
     is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-        raise FsmInputError(
-            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {type(rows).__name__}"
-        )
+        kind = type(rows).__name__
+        raise FsmInputError(f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}")
     names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
     if names and (problem := _problem_of_columns(names, columns)):
         raise FsmInputError(f"rows: {problem}")

@@ -252,13 +252,12 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 check_job_requests(map(_known_part, jobs))
 
     def execute(self, context: Context) -> list[JobOutcome]:
-        from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
+        from fsm_provider.api.payloads import check_job_requests
         from fsm_provider.state.task import digest_for
 
         with permanent_errors_fail_the_task():
             options, task = self.options(), self.task_of(context)
-            requests = check_job_requests(_parse_jobs(self.jobs))
-            refuse_equal_jobs(requests)
+            requests = check_job_requests(_parse_jobs(self.jobs), refuse_equal=True)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
             places = [digest_for([task.place, *one.content], 32) for one in requests]
             inputs = [self.plan(task, *one) for one in zip(requests, places, strict=True)]
