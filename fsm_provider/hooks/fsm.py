@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from pydantic_core import from_json
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class FsmHook(BaseHook):
-    """The service behind an Airflow connection. The connection is read on first use.
+    """The service behind an Airflow connection, which is read on first use.
 
-    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
-        extra holds the settings of :class:`fsm_provider.api.Settings`.
+    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the extra holds
+        the settings of :class:`fsm_provider.api.Settings`.
     :param sleep: waits the given number of seconds between the attempts of a read.
     """
 
@@ -53,27 +53,14 @@ class FsmHook(BaseHook):
         self.fsm_conn_id = fsm_conn_id
         self._sleep = sleep
 
-    @classmethod
-    def outside_of_tasks(cls, fsm_conn_id: str) -> Self:
-        """Return the hook in a command, where the way of tasks does not read Airflow's database."""
-        from fsm_provider.compat import read_connection_outside_of_tasks
-
-        hook = cls(fsm_conn_id)
-        hook.get_connection = read_connection_outside_of_tasks  # type: ignore[method-assign]
-        return hook
-
     @cached_property
     def client(self) -> FsmClient:
         """The client, with the connection as it was on first use.
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
-        return FsmClient(
-            settings_from(self._read_connection()),
-            reload_settings=lambda: settings_from(self._read_connection()),
-            sleep=self._sleep,
-            metrics=self.metrics,
-        )
+        read = self._read_settings
+        return FsmClient(read(), reload_settings=read, sleep=self._sleep, metrics=self.metrics)
 
     def get_conn(self) -> FsmClient:
         """Return :attr:`client`, under Airflow's usual name."""
@@ -81,7 +68,7 @@ class FsmHook(BaseHook):
 
     @property
     def settings(self) -> Settings:
-        """The settings of :attr:`client`."""
+        """Those of :attr:`client`."""
         return self.client.settings
 
     @property
@@ -89,14 +76,15 @@ class FsmHook(BaseHook):
         """Airflow's metrics, with the connection as a tag."""
         return AirflowMetrics(connection=self.fsm_conn_id)
 
-    def _read_connection(self) -> Connection:
+    def _read_settings(self) -> Settings:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
         try:
             with SUPERVISOR_LOCK:
-                return self.get_connection(self.fsm_conn_id)
+                connection = self.get_connection(self.fsm_conn_id)
         except AirflowNotFoundException as error:
             raise unreadable_variable(self.fsm_conn_id, error) from None
+        return settings_from(connection)
 
     def list_forms(
         self,
@@ -141,8 +129,7 @@ class FsmHook(BaseHook):
 
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.
-        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`.
-        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
+        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`, which says what it raises.
         :raises OSError: if it cannot be stored, or what the storage's library raises.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -193,10 +180,9 @@ class FsmHook(BaseHook):
             # Airflow's UI tests a copy of the connection under a temporary name.
             return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
         if second is None:
-            return True, (
-                f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "
-                f"parameter '{self.settings.cursor_param}' is right could not be tried."
-            )
+            name = self.settings.cursor_param
+            untried = f"whether the cursor parameter '{name}' is right could not be tried"
+            return True, f"The token is accepted. All {len(first.data)} forms fit one page, so {untried}."
         return True, "The token is accepted, and the second page of forms followed the first."
 
     @classmethod
@@ -227,10 +213,9 @@ class FsmHook(BaseHook):
 
 
 def settings_from(connection: Connection) -> Settings:
-    """Return the settings of a connection.
+    """Return the settings of a connection; a host without a scheme is https.
 
-    An empty field has its default, except ``api_version``, which is then not sent. A host without a scheme
-    is https.
+    An empty field has its default, except ``api_version``, which is then not sent.
 
     :raises FsmInputError: one message that names the connection and every invalid field.
     """
