@@ -116,9 +116,8 @@ class FormFilter:
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return cast(
-            FormFilters, {name: _as_json(value) for name, value in given.items() if value is not None}
-        )
+        known = {name: _as_json(value) for name, value in given.items() if value is not None}
+        return cast(FormFilters, known)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
@@ -211,9 +210,8 @@ def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
 def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     """Parse a form reference, a form record or a bare identifier; ``where`` is its name in messages."""
     if isinstance(given, list | tuple):
-        raise FsmInputError(
-            f"{where}: is a list: each map index of a mapped task gives one. Use .expand(forms=...)"
-        )
+        cause = "each map index of a mapped task gives one"
+        raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
     record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}

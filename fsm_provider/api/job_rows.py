@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -152,9 +153,7 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
             continue
         if value is not None:
             *places, name = field
-            inner = request
-            for place in places:
-                inner = inner.setdefault(place, {})
+            inner = reduce(lambda holder, place: holder.setdefault(place, {}), places, request)
             inner[name] = value
     try:
         check(JobRequest, {"property_id": 0, **request}, "", columns)
@@ -185,15 +184,14 @@ def _number(number: float | Decimal) -> Any:
     exact = Decimal(float.__repr__(number)) if isinstance(number, float) else number
     if not exact.is_finite():
         raise FsmInputError("is infinite")
-    if isinstance(number, float):
-        if abs(number) >= MAX_EXACT:
-            raise FsmInputError(
-                "is a float of 2**53 or more, which is not exact: read it as integers or text"
-            )
-        if number.is_integer():
-            return int(number)
-        if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
-            raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
+    if isinstance(number, Decimal):
+        return format(exact, "f")
+    if abs(number) >= MAX_EXACT:
+        raise FsmInputError("is a float of 2**53 or more, which is not exact: read it as integers or text")
+    if number.is_integer():
+        return int(number)
+    if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
+        raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
     return format(exact, "f")
 
 

@@ -1,8 +1,4 @@
-"""The service's records as pydantic models.
-
-Attributes are snake_case; their aliases are the service's names. Every field but the identifier is optional,
-and unknown fields are kept.
-"""
+"""The service's records: snake_case attributes, aliases as the service names them, unknown fields kept."""
 
 from __future__ import annotations
 

@@ -192,8 +192,7 @@ def _text_to_list(value: Any) -> Any:
 
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
-TOKEN_LENGTH = 16
-"""Characters; a part of a URL that is at least this long may be a token."""
+TOKEN_LENGTH = 16  # characters; a part of a URL that is at least this long may be a token
 
 
 class WebhookCreate(_Payload):
@@ -244,20 +243,18 @@ class WebhookCreate(_Payload):
 
     def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
         """Return the registrations to send with ``style``: one per event type, or one."""
-        if style != "separate":
-            return [self]
-        return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
+        parts = [[event] for event in self.event_types] if style == "separate" else [self.event_types]
+        return [self.model_copy(update={"event_types": events}) for events in parts]
 
     def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
         name = "eventTypes[]" if style == "brackets" else "eventTypes"
         events = [",".join(self.event_types)] if style == "comma" else self.event_types
-        described = [("description", self.description)] if self.description is not None else []
-        return [
-            *described,
+        given = [
             ("object", self.object),
             *((name, event) for event in events),
             ("targetURL", self.target_url),
         ]
+        return given if self.description is None else [("description", self.description), *given]
 
 
 PayloadT = TypeVar("PayloadT", bound=_Payload)

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MAX_PDF_BYTES = 100 * 2**20
-"""Default limit of a PDF's size."""
 MAX_PDF_SECONDS = 600
-"""Default limit of the total time of its requests: 175 kB/s for the largest."""
-MAX_IDENTIFIER = 255
-"""Characters."""
+"""Default limit of the total time of a PDF's requests: 175 kB/s for the largest."""
+MAX_IDENTIFIER = 255  # characters
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
@@ -30,7 +28,6 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
 """Headers that the client alone sets, in lower case."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""Half a character."""
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -122,9 +119,8 @@ def parse_identifier(name: str, value: Any) -> int | str:
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
-        raise FsmInputError(
-            f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
-        )
+        problem = "is a decimal number, as pandas writes a column with gaps: make it an integer"
+        raise FsmInputError(f"{name}: {problem}")
     if len(text) > MAX_IDENTIFIER or _NOT_IN_IDENTIFIERS.search(text):
         allowed = f"an integer, or up to {MAX_IDENTIFIER} characters without blanks, quotes and brackets"
         raise FsmInputError(f"{name}: is not an identifier: {allowed}")
@@ -204,9 +200,8 @@ def parse_names(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(names, list):
             names = [names if isinstance(names, str) else value]
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
-        raise FsmInputError(
-            f"{name}: should be a name or a list of names, which a template gives with | tojson"
-        )
+        wanted = "a name or a list of names, which a template gives with | tojson"
+        raise FsmInputError(f"{name}: should be {wanted}")
     for one in names:
         parse_text(name, one)
     return tuple(names)

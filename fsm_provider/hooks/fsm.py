@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.listing import DEFAULT_MAX_PAGES
 from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable
@@ -23,10 +22,21 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
 
     from fsm_provider.api.downloads import PdfLimits
-    from fsm_provider.api.forms import FormFilters
-    from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
-    from fsm_provider.api.payloads import JobCreate, WebhookCreate
+    from fsm_provider.api.models import Form
     from fsm_provider.api.retry import Metrics
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _of_client(method: Callable[Concatenate[FsmClient, P], R]) -> Callable[Concatenate[FsmHook, P], R]:
+    @wraps(method)
+    def call(hook: FsmHook, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(hook.client, *args, **kwargs)
+
+    call.__doc__ = f"See :meth:`fsm_provider.api.FsmClient.{method.__name__}`."
+    return call
 
 
 class FsmHook(BaseHook):
@@ -86,41 +96,12 @@ class FsmHook(BaseHook):
             raise unreadable_variable(self.fsm_conn_id, error) from None
         return settings_from(connection)
 
-    def list_forms(
-        self,
-        *,
-        params: Mapping[str, Any] | None = None,
-        max_pages: int = DEFAULT_MAX_PAGES,
-        **filters: Unpack[FormFilters],
-    ) -> Iterator[Form]:
-        """List completed forms; see :meth:`fsm_provider.api.FsmClient.list_forms`."""
-        return self.client.list_forms(params=params, max_pages=max_pages, **filters)
-
-    def list_asset_dynamic_fields(
-        self, *, params: Mapping[str, Any] | None = None, max_pages: int = DEFAULT_MAX_PAGES
-    ) -> Iterator[AssetDynamicField]:
-        """List asset dynamic fields; see :meth:`fsm_provider.api.FsmClient.list_asset_dynamic_fields`."""
-        return self.client.list_asset_dynamic_fields(params=params, max_pages=max_pages)
-
-    def create_job(
-        self,
-        property_id: int | str,
-        job: JobCreate | Mapping[str, Any],
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> Job:
-        """Create a job on a property; see :meth:`fsm_provider.api.FsmClient.create_job`."""
-        return self.client.create_job(property_id, job, headers=headers)
-
-    def register_webhook(
-        self,
-        webhook: WebhookCreate | dict[str, Any],
-        *,
-        on_registered: Callable[[Webhook], None] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> list[Webhook]:
-        """Register a webhook; see :meth:`fsm_provider.api.FsmClient.register_webhook`."""
-        return self.client.register_webhook(webhook, on_registered=on_registered, headers=headers)
+    list_forms = _of_client(FsmClient.list_forms)
+    list_asset_dynamic_fields = _of_client(FsmClient.list_asset_dynamic_fields)
+    create_job = _of_client(FsmClient.create_job)
+    register_webhook = _of_client(FsmClient.register_webhook)
+    paginate = _of_client(FsmClient.paginate)
+    request = _of_client(FsmClient.request)
 
     def download_form_pdf(
         self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]
@@ -146,29 +127,6 @@ class FsmHook(BaseHook):
             stored = self.client.download_pdf(form, partial(files.store, path.name), **limits)
         report(self, inputs=[uri_for_records(self.fsm_conn_id, "forms")])
         return stored
-
-    def paginate(
-        self,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        model: type[Record] | None = None,
-        *,
-        max_pages: int = DEFAULT_MAX_PAGES,
-    ) -> Iterator[Any]:
-        """List the records of any path; see :meth:`fsm_provider.api.FsmClient.paginate`."""
-        return self.client.paginate(path, params, model, max_pages=max_pages)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        json: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Send any request; see :meth:`fsm_provider.api.FsmClient.request`."""
-        return self.client.request(method, path, params, json, headers=headers)
 
     def test_connection(self) -> tuple[bool, str]:
         """List one page of forms, and a second page if there is one, which checks the cursor parameter."""
