@@ -54,16 +54,11 @@ def airflow_commands() -> list[Any]:
     """Return the command ``airflow fsm``, which Airflow loads since 3.2."""
     from airflow.cli.cli_config import ActionCommand, Arg
 
+    def run(given: argparse.Namespace) -> None:
+        sys.exit(main(given.arguments, "airflow fsm"))
+
     given = Arg(("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above")
-    return [
-        ActionCommand(
-            name="fsm", help=HELP, func=_run_for_airflow, args=(given,), description=ABOUT, epilog=EXAMPLES
-        )
-    ]
-
-
-def _run_for_airflow(given: argparse.Namespace) -> None:
-    sys.exit(main(given.arguments, "airflow fsm"))
+    return [ActionCommand(name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES)]
 
 
 class RefusedError(Exception):

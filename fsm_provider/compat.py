@@ -60,10 +60,7 @@ def first_poll_of(context: Context) -> datetime | None:
 
 
 def no_triggerer_runs() -> bool:
-    """Return whether Airflow's health check says that no triggerer runs; False if it cannot be asked.
-
-    Airflow 2 reads its database. A task of Airflow 3 asks the API server, which wants no token for it.
-    """
+    """Return whether Airflow's health check, which wants no token, says that no triggerer runs."""
     if AIRFLOW_V_3_0_PLUS:
         import requests
 

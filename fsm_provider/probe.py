@@ -33,10 +33,7 @@ Find out which cursor parameter, page size and time zone the service behind a co
 the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
 that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
 2 if forms cannot be listed."""
-EXAMPLES = """\
-examples:
-  %(prog)s
-  %(prog)s fsm_staging"""
+EXAMPLES = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
 
 
 class Finding(NamedTuple):
@@ -168,8 +165,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     from fsm_provider.hooks.fsm import settings_from
 
     try:
-        connection = read_connection_outside_of_tasks(fsm_conn_id)
-        settings = settings_from(connection)
+        settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
         probe, findings = Probe(settings), []
         print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
         for finding in probe.findings():
@@ -182,11 +178,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     print(f"\n{probe.requests} requests were made. The connection's extra:")
     found = {name: value for finding in findings for name, value in finding.settings.items()}
     print(json.dumps({**connection.extra_dejson, **found}, indent=2))
-    unknown = [finding for finding in findings if not finding.settings]
+    unknown = [f"- {one.name}, because {one.evidence}." for one in findings if not one.settings]
     if unknown:
-        print("\nCould not be determined:")
-    for finding in unknown:
-        print(printable(f"- {finding.name}, because {finding.evidence}."))
+        print("\nCould not be determined:", *map(printable, unknown), sep="\n")
     return 1 if unknown else 0
 
 

@@ -30,22 +30,19 @@ def wire_name(attribute: str) -> str:
     )
 
 
-def _check_integer(value: Any) -> Any:
-    if type(value) is int or (isinstance(value, str) and re.fullmatch("-?[0-9]+", value)):
+def _check(kind: type, pattern: str, expected: str) -> BeforeValidator:
+    def checked(value: Any) -> Any:
+        if type(value) is bool or not isinstance(value, kind | str) or not re.match(pattern, str(value)):
+            raise ValueError(f"should be {expected}")
         return value
-    raise ValueError("should be an integer")
 
-
-def _check_time(value: Any) -> Any:
-    if isinstance(value, datetime) or (isinstance(value, str) and re.match("[0-9]{4}-", value)):
-        return value
-    raise ValueError("should be an ISO 8601 time")
+    return BeforeValidator(checked)
 
 
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
-Integer = Annotated[SerializeAsAny[int], BeforeValidator(_check_integer)]
+Integer = Annotated[SerializeAsAny[int], _check(int, r"-?[0-9]+\Z", "an integer")]
 """An integer, or its text; not a boolean."""
-Timestamp = Annotated[SerializeAsAny[AwareDatetime], BeforeValidator(_check_time)]
+Timestamp = Annotated[SerializeAsAny[AwareDatetime], _check(datetime, "[0-9]{4}-", "an ISO 8601 time")]
 """A time as ISO 8601 text; not a number of seconds."""
 
 

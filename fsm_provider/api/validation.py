@@ -93,9 +93,7 @@ def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
-    if value is not None and not isinstance(value, Mapping):
-        raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
-    headers = dict(value or {})
+    headers = parse_params(name, value)
     for header, text in headers.items():
         if not isinstance(header, str) or not HEADER_NAME.fullmatch(header):
             raise FsmInputError(f"{name}: {header!r} is not a valid header name")
