@@ -1,59 +1,52 @@
-"""The commands ``python -m fsm_provider`` and ``airflow fsm``, each imported when it runs."""
+"""The commands ``python -m fsm_provider`` and ``airflow fsm``, and what they share."""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
-
-from fsm_provider.terminal import exit_code_of
-
-
-class Command(NamedTuple):
-    """A command.
-
-    :param module: has ``main(arguments, prog)``, which returns the exit code.
-    :param help: one line.
-    """
-
-    module: str
-    help: str
-
+from textwrap import fill
+from typing import Any
 
 COMMANDS = {
-    "fake": Command("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
-    "ledger": Command("fsm_provider.writes.command", "show what was sent once, and settle it"),
-    "probe": Command("fsm_provider.probe", "find the settings that a service needs"),
-    "watermark": Command(
-        "fsm_provider.polling.watermark_command", "show up to where forms were handled, and move that back"
+    "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
+    "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
+    "probe": ("fsm_provider.probe", "find the settings that a service needs"),
+    "watermark": (
+        "fsm_provider.polling.watermark_command",
+        "show up to where forms were handled, and move that back",
     ),
 }
+"""Of each command the module, whose ``main(arguments, prog)`` returns the exit code, and a line of help."""
 HELP = "Commands of the field-service management provider"
-COMMAND_LIST = "commands:\n" + "\n".join(f"  {name:11}{one.help}" for name, one in COMMANDS.items())
+ABOUT = f"{HELP}.\n\ncommands:\n" + "\n".join(f"  {name:11}{text}" for name, (_, text) in COMMANDS.items())
 EXAMPLES = """\
 examples:
   %(prog)s probe fsm_default
   %(prog)s fake --form-after 20
   %(prog)s ledger list --uncertain
   %(prog)s watermark show"""
+EXIT_CODE = """
+exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
+command line is wrong, a connection or a database cannot be used, or the output cannot be written; 130 after
+Ctrl-C."""
+_RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider") -> int:
     """Run a command; return its exit code, as described in its ``--help``."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage="%(prog)s [-h] COMMAND ...",
-        description=f"{HELP}.\n\n{COMMAND_LIST}",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    usage = "%(prog)s [-h] COMMAND ..."
+    parser = argparse.ArgumentParser(prog, usage, ABOUT, EXAMPLES, formatter_class=_RAW)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     arguments = sys.argv[1:] if arguments is None else arguments
     command: str = parser.parse_args(arguments[:1]).command
-    run = import_module(COMMANDS[command].module).main
+    run = import_module(COMMANDS[command][0]).main
     return exit_code_of(partial(run, arguments[1:], f"{prog} {command}"))
 
 
@@ -61,17 +54,94 @@ def airflow_commands() -> list[Any]:
     """Return the command ``airflow fsm``, which Airflow loads since 3.2."""
     from airflow.cli.cli_config import ActionCommand, Arg
 
-    return [
-        ActionCommand(
-            name="fsm",
-            help=HELP,
-            func=_run_for_airflow,
-            args=(Arg(("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above"),),
-            description=f"{HELP}.\n\n{COMMAND_LIST}",
-            epilog=EXAMPLES,
+    def run(given: argparse.Namespace) -> None:
+        sys.exit(main(given.arguments, "airflow fsm"))
+
+    given = Arg(("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above")
+    return [ActionCommand(name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES)]
+
+
+class RefusedError(Exception):
+    """What is asked for is refused; nothing was changed."""
+
+
+class SubcommandParser(argparse.ArgumentParser):
+    """Parses the command line of a command with subcommands.
+
+    :param examples: arguments of each subcommand, by its name.
+    :param conn_id: whether it has ``--conn-id``, before and after them.
+    """
+
+    def __init__(
+        self, prog: str, description: str, examples: Mapping[str, Sequence[str]], *, conn_id: bool = True
+    ) -> None:
+        epilog = _epilog(f"{name} {one}" for name, some in examples.items() for one in some)
+        super().__init__(prog, None, description, epilog, formatter_class=_RAW)
+        self._common = argparse.ArgumentParser(add_help=False)
+        if conn_id:
+            about = "the connection of type fsm; default: fsm_default"
+            self.add_argument("--conn-id", default="fsm_default", metavar="ID", help=about)
+            self._common.add_argument("--conn-id", default=argparse.SUPPRESS, metavar="ID", help=about)
+        self._examples = examples
+        self._subcommands = self.add_subparsers(
+            dest="command", required=True, metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser
         )
-    ]
+
+    def subcommand(self, name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add a subcommand with the arguments of ``parents``, and a text that begins in lower case."""
+        return self._subcommands.add_parser(
+            name,
+            help=text,
+            description=fill(f"{text[0].upper()}{text[1:]}.", width=100),
+            epilog=_epilog(self._examples[name]),
+            formatter_class=_RAW,
+            parents=[self._common, *parents],
+        )
 
 
-def _run_for_airflow(given: argparse.Namespace) -> None:
-    sys.exit(main(given.arguments, "airflow fsm"))
+def _epilog(examples: Iterable[str]) -> str:
+    return "\n".join(["examples:", *(f"  %(prog)s {one}".rstrip() for one in examples), EXIT_CODE])
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a command; return its exit code: 1 if its output is wanted no more, 130 after Ctrl-C."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
+    except KeyboardInterrupt:
+        return fail(130, "Interrupted")
+    return code
+
+
+@contextmanager
+def quiet_airflow() -> Iterator[None]:
+    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of sight."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print columns, each as wide as its widest cell."""
+    from fsm_provider.api.redaction import printable
+
+    lines = [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+def fail(code: int, message: str) -> int:
+    """Print a message on the standard error; return the exit code."""
+    from fsm_provider.api.redaction import printable
+
+    print(printable(" ".join(message.split())), file=sys.stderr)
+    return code

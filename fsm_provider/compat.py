@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +16,18 @@ if TYPE_CHECKING:
 
 
 def start_of_run(context: Context) -> datetime:
-    """Return the start of the run's data interval, else its ``run_after``.
-
-    A run without a logical date (Airflow 3: triggered by an asset or by hand) has no interval;
-    it has ``run_after`` instead.
-    """
-    start: datetime | None = context.get("data_interval_start")
-    if start is not None:
-        return start
-    run_after: datetime = context["dag_run"].run_after
-    return run_after
+    """Return the start of the run's data interval; if an asset or a hand triggered it, its ``run_after``."""
+    start: datetime = context.get("data_interval_start") or context["dag_run"].run_after
+    return start
 
 
 def context_for_current_task() -> Context | None:
-    """Return the context of the running task, None outside of a task.
-
-    Outside, Airflow 2 raises an AirflowException, Airflow 3 a RuntimeError.
-    """
+    """Return the context of the running task, None outside of a task."""
     from airflow.providers.common.compat.sdk import get_current_context
 
-    try:
+    with suppress(AirflowException, RuntimeError):  # of Airflow 2, and of Airflow 3
         return get_current_context()
-    except (AirflowException, RuntimeError):
-        return None
+    return None
 
 
 def arguments_for_mapped_task(operator: Any) -> frozenset[str]:
@@ -61,22 +51,16 @@ def first_poll_of(context: Context) -> datetime | None:
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        first: datetime | None = (
-            session.query(TaskReschedule.start_date)
-            .filter_by(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
-            .filter(TaskReschedule.try_number >= ti.max_tries - (context["task"].retries or 0) + 1)
-            .order_by(TaskReschedule.id)
-            .limit(1)
-            .scalar()
+        rows = session.query(TaskReschedule.start_date).filter_by(
+            dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
         )
-    return first
+        since = ti.max_tries - (context["task"].retries or 0) + 1
+        first = rows.filter(TaskReschedule.try_number >= since).order_by(TaskReschedule.id).first()
+    return first and first.start_date
 
 
 def no_triggerer_runs() -> bool:
-    """Return whether Airflow's health check says that no triggerer runs; False if it cannot be asked.
-
-    Airflow 2 reads its database. A task of Airflow 3 asks the API server, which wants no token for it.
-    """
+    """Return whether Airflow's health check, which wants no token, says that no triggerer runs."""
     if AIRFLOW_V_3_0_PLUS:
         import requests
 
@@ -109,17 +93,12 @@ def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> Airflo
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     if not os.environ.get(variable):
         return error
-    return AirflowNotFoundException(
-        f"connection '{conn_id}': {variable} is set, but cannot be read: it should be JSON, with double "
-        "quotes, or a URI"
-    )
+    problem = f"{variable} is set, but cannot be read: it should be JSON, with double quotes, or a URI"
+    return AirflowNotFoundException(f"connection '{conn_id}': {problem}")
 
 
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
-    """Return a connection in a command, where the way of tasks does not read Airflow's database.
-
-    :raises AirflowException: if it is not defined.
-    """
+    """Return a connection in a command, where the way of tasks does not read Airflow's database."""
     from airflow.models import Connection as StoredConnection
 
     try:
@@ -128,20 +107,10 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
         raise unreadable_variable(conn_id, error) from None
 
 
-def hook_outside_of_tasks(conn_id: str) -> Any:
-    """Return the hook of a connection in a command; see :func:`read_connection_outside_of_tasks`.
-
-    :raises AirflowException: if the connection is not defined, or its type is unknown.
-    :raises ImportError: if the hook's provider is not installed.
-    """
-    return hook_on(read_connection_outside_of_tasks(conn_id))
-
-
 def hook_on(stored: Connection) -> Any:
     """Return the hook of a connection that was read before.
 
-    :raises AirflowException: if its type is unknown.
-    :raises ImportError: if the hook's provider is not installed.
+    :raises AirflowException: if its type is unknown; ImportError, if the hook's provider is not installed.
     """
     from airflow.providers.common.compat.sdk import Connection
 

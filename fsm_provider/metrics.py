@@ -17,21 +17,16 @@ _NOT_IN_TAGS = re.compile(r"[^\w./-]", re.ASCII)
 
 
 class AirflowMetrics(Metrics):
-    """Passes on what is counted and measured.
-
-    :param tags: tags of everything, such as ``connection``.
-    """
+    """Passes on what is counted and measured, with tags such as ``connection``."""
 
     def __init__(self, **tags: str) -> None:
         self._tags = tags
 
     def incr(self, name: str, count: int = 1, **tags: str) -> None:
-        """Add to a counter."""
         self._emit("incr", name, count, tags)
 
-    def gauge(self, name: str, value: float, **tags: str) -> None:
-        """Set a gauge."""
-        self._emit("gauge", name, value, tags)
+    def gauge(self, name: str, value: float) -> None:
+        self._emit("gauge", name, value, {})
 
     def timing(self, name: str, seconds: float, **tags: str) -> None:
         """Record a duration, in the milliseconds of StatsD."""

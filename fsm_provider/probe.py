@@ -1,8 +1,4 @@
-"""Find the settings that a service needs: ``python -m fsm_provider probe``.
-
-What the specification leaves open is tried with GET requests. Every finding states its evidence; without
-evidence, e.g. in a service without forms, it is unknown.
-"""
+"""Find the settings that a service needs, with GET requests: ``python -m fsm_provider probe``."""
 
 from __future__ import annotations
 
@@ -15,19 +11,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import (
-    FsmConnectionError,
-    FsmError,
-    FsmPaginationError,
-    FsmRateLimitedError,
-)
+from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmPaginationError, FsmRateLimitedError
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form, Page
 from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings
-from fsm_provider.terminal import exit_code_of, fail
+from fsm_provider.cli import exit_code_of, fail
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
@@ -36,17 +27,13 @@ CURSOR_PARAMS = (
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
 PAGE_SIZES = (500, 200, 100)
-CLOCKS_DIFFER = 180.0
-"""Seconds."""
+CLOCKS_DIFFER = 180.0  # seconds
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size and time zone the service behind a connection expects, and print
 the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
 that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
 2 if forms cannot be listed."""
-EXAMPLES = """\
-examples:
-  %(prog)s
-  %(prog)s fsm_staging"""
+EXAMPLES = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
 
 
 class Finding(NamedTuple):
@@ -74,11 +61,8 @@ class Probe:
         """
         with self._client:
             first = self._list({})
-            for name, step in (
-                ("page_size_param", self._page_size),
-                ("cursor_param", self._cursor),
-                ("server_timezone", self._timezone),
-            ):
+            steps = (self._page_size, self._cursor, self._timezone)
+            for name, step in zip(("page_size_param", "cursor_param", "server_timezone"), steps, strict=True):
                 try:
                     yield step(first)
                 except FsmError as error:
@@ -101,7 +85,7 @@ class Probe:
         usual = len(first.data)
         if usual < 2:
             return Finding("page_size_param", "there are no two forms")
-        names = _with_ours_first(self._settings.page_size_param, PAGE_SIZE_PARAMS)
+        names = _distinct(self._settings.page_size_param, *PAGE_SIZE_PARAMS)
         for name in names:
             page = self._try({name: 1})
             if page and len(page.data) == 1:
@@ -126,13 +110,12 @@ class Probe:
             first = self._list(params)
         if _after(first).finished:
             return Finding("cursor_param", "the forms have no second page")
-        names = _with_ours_first(self._settings.cursor_param, CURSOR_PARAMS)
+        names = _distinct(self._settings.cursor_param, *CURSOR_PARAMS)
         for name in names:
             second = self._try({**params, name: _after(first).cursor})
             if second and _follows(second, first):
-                return Finding(
-                    "cursor_param", "with it the second page followed the first", {"cursor_param": name}
-                )
+                evidence = "with it the second page followed the first"
+                return Finding("cursor_param", evidence, {"cursor_param": name})
         return Finding("cursor_param", f"none of these works: {', '.join(names)}")
 
     def _timezone(self, _: Page[Form]) -> Finding:
@@ -149,8 +132,8 @@ class Probe:
         return Finding("server_timezone", evidence, {"server_timezone": zone})
 
 
-def _with_ours_first(configured: str | None, names: tuple[str, ...]) -> list[str]:
-    return list(dict.fromkeys((configured, *names) if configured else names))
+def _distinct(*names: str | None) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _after(page: Page[Form]) -> CursorPaginator:
@@ -170,15 +153,10 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.probe") -> int:
     """Print each finding as it is made; return the exit code described in ``--help``."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "fsm_conn_id", nargs="?", default="fsm_default", help="the connection; default: %(default)s"
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog, None, DESCRIPTION, EXAMPLES, formatter_class=raw)
+    help = "the connection; default: %(default)s"
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=help)
     fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
 
     from airflow.providers.common.compat.sdk import AirflowException
@@ -187,11 +165,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     from fsm_provider.hooks.fsm import settings_from
 
     try:
-        connection = read_connection_outside_of_tasks(fsm_conn_id)
-        settings = settings_from(connection)
-        probe = Probe(settings)
+        settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
+        probe, findings = Probe(settings), []
         print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
-        findings = []
         for finding in probe.findings():
             findings.append(finding)
             if finding.settings:
@@ -202,11 +178,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     print(f"\n{probe.requests} requests were made. The connection's extra:")
     found = {name: value for finding in findings for name, value in finding.settings.items()}
     print(json.dumps({**connection.extra_dejson, **found}, indent=2))
-    unknown = [finding for finding in findings if not finding.settings]
+    unknown = [f"- {one.name}, because {one.evidence}." for one in findings if not one.settings]
     if unknown:
-        print("\nCould not be determined:")
-    for finding in unknown:
-        print(printable(f"- {finding.name}, because {finding.evidence}."))
+        print("\nCould not be determined:", *map(printable, unknown), sep="\n")
     return 1 if unknown else 0
 
 

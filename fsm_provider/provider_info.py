@@ -40,44 +40,28 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "north",
                         "default": "",
-                    },
+                    }
                 },
             }
         },
-        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["fsm_provider.hooks.fsm"]}],
-        "operators": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": [
-                    "fsm_provider.operators.assets",
-                    "fsm_provider.operators.forms",
-                    "fsm_provider.operators.generic",
-                    "fsm_provider.operators.jobs",
-                    "fsm_provider.operators.webhooks",
-                ],
-            }
-        ],
+        "hooks": _modules("hooks", "fsm"),
+        "operators": _modules("operators", "assets", "forms", "generic", "jobs", "webhooks"),
         "transfers": [
             {
                 "source-integration-name": _INTEGRATION,
                 "target-integration-name": _INTEGRATION,
-                "python-module": module,
+                "python-module": f"fsm_provider.transfers.{name}",
             }
-            for module in ("fsm_provider.transfers.assets", "fsm_provider.transfers.forms")
+            for name in ("assets", "forms")
         ],
-        "sensors": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["fsm_provider.sensors.forms", "fsm_provider.sensors.records"],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["fsm_provider.triggers.assets", "fsm_provider.triggers.forms"],
-            }
-        ],
+        "sensors": _modules("sensors", "forms", "records"),
+        "triggers": _modules("triggers", "assets", "forms"),
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink"],
     }
+
+
+def _modules(package: str, *names: str) -> list[dict[str, Any]]:
+    modules = [f"fsm_provider.{package}.{name}" for name in names]
+    return [{"integration-name": _INTEGRATION, "python-modules": modules}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 class FsmRetryPolicy(RetryPolicy):
     """Retry after the time that the service asks for, and not at all after a permanent error.
 
-    An error with ``retry_after`` is retried after that time; a permanent error fails the task; for any other,
-    the task's ``retry_delay`` applies. Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in
-    ``default_args``. The number of retries remains that of the task.
+    For any other error, the task's ``retry_delay`` applies; the number of retries remains that of the task.
+    Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in ``default_args``.
 
     :param max_delay: a longer ``retry_after`` is cut to this.
     :raises ValueError: if ``max_delay`` is not positive.
@@ -38,17 +36,13 @@ class FsmRetryPolicy(RetryPolicy):
         self.max_delay = max_delay
 
     def evaluate(
-        self,
-        exception: BaseException,
-        try_number: int,
-        max_tries: int,
-        context: Context | None = None,
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
         """Decide by the first :class:`FsmError` among the exception and its causes."""
-        error = next((cause for cause in _causes(exception) if isinstance(cause, FsmError)), None)
-        if error is None:
-            return RetryDecision.default()
-        if error.permanent:
+        error: BaseException | None = exception
+        while error is not None and not isinstance(error, FsmError):
+            error = error.__cause__
+        if error is not None and error.permanent:
             return RetryDecision.fail(f"{type(error).__name__}: a retry could not help")
         if not isinstance(error, FsmApiError) or error.retry_after is None:
             return RetryDecision.default()
@@ -63,10 +57,3 @@ class FsmRetryPolicy(RetryPolicy):
     def deserialize(cls, data: dict[str, Any]) -> Self:
         """Rebuild a policy from :meth:`serialize`."""
         return cls(max_delay=timedelta(seconds=data["max_delay"]))
-
-
-def _causes(exception: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = exception
-    while current is not None:
-        yield current
-        current = current.__cause__

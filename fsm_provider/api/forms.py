@@ -64,14 +64,8 @@ class FormFilters(TypedDict, total=False):
 class FormFilter:
     """The filters of ``GET /forms``; a form has to match all that are set.
 
-    :param property_id: forms of one property.
-    :param job_id: forms of one job.
-    :param created_since: created at or after; a time without a zone is UTC.
-    :param updated_since: last updated at or after; likewise.
-    :param form_category: category of the form; only the service can check it.
-    :param form_name_id: identifier of the form's name; only the service can check it.
-    :param created_by_type: type of the creator.
-    :param created_by_id: identifier of the creator.
+    :param created_since: created at or after; a time without a zone is UTC. Likewise ``updated_since``.
+    :param form_category: only the service can check it; likewise ``form_name_id``.
     :param form_names: a name, or several of which a form has to have one; checked here, not by the service.
     :raises FsmInputError: naming the filter of the wrong type.
     """
@@ -116,20 +110,14 @@ class FormFilter:
 
     def for_shared_stream(self) -> FormFilter:
         """Return the filters that a reference does not show: waits that agree in them can share a listing."""
-        return replace(
-            self, property_id=None, job_id=None, created_since=None, updated_since=None, form_names=None
-        )
+        kept = ("form_category", "form_name_id", "created_by_type", "created_by_id")
+        return FormFilter(**{name: getattr(self, name) for name in kept})
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
-        return cast(
-            FormFilters,
-            {
-                field.name: _as_json(value)
-                for field in fields(self)
-                if (value := getattr(self, field.name)) is not None
-            },
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        known = {name: _as_json(value) for name, value in given.items() if value is not None}
+        return cast(FormFilters, known)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
@@ -146,10 +134,9 @@ def format_time(timestamp: datetime) -> str:
 
 def parse_reference_time(value: Any) -> datetime | None:
     """Parse a time of a reference, to UTC; None, which matches every bound, if it is not an aware time."""
-    if isinstance(value, str):
-        with suppress(ValueError, OverflowError):
-            timestamp = datetime.fromisoformat(value)
-            return timestamp.astimezone(UTC) if timestamp.tzinfo else None
+    with suppress(TypeError, ValueError, OverflowError):
+        timestamp = datetime.fromisoformat(value)
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else None
     return None
 
 
@@ -181,14 +168,8 @@ def _same(expected: int | str | None, found: int | str | None) -> bool:
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return a time as seconds since 1970, None if it is none.
-
-    Of a time that a clock has shown twice, when summer time ends, it is the later one: it is not before a
-    lower bound that it may have reached.
-    """
-    if not isinstance(value, datetime):
-        return None
-    return max(value.timestamp(), value.replace(fold=1).timestamp())
+    """Return a time as seconds since 1970, the later ones when summer time ends; None if it is none."""
+    return max(value.timestamp(), value.replace(fold=1).timestamp()) if isinstance(value, datetime) else None
 
 
 def _at_or_after(found: Any, bound: Any) -> bool:
@@ -215,12 +196,8 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         dropped += sum(not asked.matches(form) for form in page.data)
         yield [form for form in page.data if wanted.matches(form)]
     if dropped:
-        logger.warning(
-            "%s forms of the listing did not match the filter (%s) and were left out: "
-            "the service ignores a part of it",
-            dropped,
-            asked,
-        )
+        message = "%s forms of the listing did not match the filter (%s), a part of which the service ignores"
+        logger.warning(message, dropped, asked)
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
@@ -233,10 +210,8 @@ def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
 def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     """Parse a form reference, a form record or a bare identifier; ``where`` is its name in messages."""
     if isinstance(given, list | tuple):
-        raise FsmInputError(
-            f"{where}: is a list: each map index of a mapped task gives one. Use .expand(forms=...), or join "
-            "the lists"
-        )
+        cause = "each map index of a mapped task gives one"
+        raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
     record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -15,50 +16,40 @@ from fsm_provider.api.payloads import JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING
 
-MAX_DECIMALS = 6
-"""Decimals of a float that somebody may have written; 0.1 + 0.2 has more."""
-MAX_EXACT = 2**53
-"""Floats from here on stand for several integers."""
-MAX_PROBLEMS = 50
-"""Rows that an error describes."""
-MAX_LISTED = 300
-"""Characters of the table's columns that it lists."""
+MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
+MAX_EXACT = 2**53  # floats from here on stand for several integers
+MAX_PROBLEMS = 50  # rows that an error describes
+MAX_LISTED = 300  # characters of the table's columns that it lists
 
 Field = tuple[str, ...]
 """The place of a cell in a job's request, e.g. ``("job", "quotedAmount")``."""
 KEY: Field = ("key",)
 PROPERTY: Field = ("property_id",)
 NUMBERS_ARE_TEXT: tuple[Field, ...] = (KEY, ("job", "notes"), ("job", "priority"))
-"""Fields for which an integer becomes text."""
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA))
-"""What may be a boolean, a list or a record."""
 
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?\d[\d.,_']*(e[+-]?\d+)?", re.IGNORECASE)
-_INTEGER = re.compile(r"-?[0-9]+")
+_NO_INTEGER = re.compile(r"(?!-?[0-9]+$)[+-]?\d[\d.,_']*(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, str]) -> list[dict[str, Any]]:
     """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a table.
 
-    Cells are taken as they come: ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text
-    such as ``None`` is not sent. What may be wrong is refused: a date, as its format is not known; a float
-    that is not exact; a number in scientific notation; an error of a spreadsheet, such as ``#N/A``; a column
-    that the table has twice; in CSV, a quote that is not closed. All rows are checked before any job is
-    returned.
+    ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent.
+    What may be wrong is refused: a date, a float that is not exact, a number in scientific notation, an error
+    of a spreadsheet such as ``#N/A``, a column that the table has twice, a quote in CSV that is not closed.
+    All rows are checked before any job is returned.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a
         DataFrame of pandas or Polars, whose index is no column.
-    :param key: the column of the job's key, which is different in each row. Blanks and a byte order mark
-        around a column's name do not matter.
+    :param key: the column of the job's key, which is different in each row.
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
     :return: ``{"property_id": ..., "job": {...}, "key": ...}`` for each row, in order.
-    :raises FsmInputError: with a line for each wrong row, which names the columns. Rows count from 1, without
-        the header.
+    :raises FsmInputError: with a line for each wrong row, counted from 1 without the header.
     """
     columns = _columns(key, property_id, map)
     restkey = rows.restkey if isinstance(rows, csv.DictReader) else None
@@ -83,14 +74,10 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in fields.items():
         prefix, _, extra = str(name).partition(".")
-        if name in JOB_FIELDS:
-            field: Field = ("job", JOB_FIELDS[name])
-        elif prefix == EXTRA and extra:
-            field = ("job", EXTRA, extra)
-        else:
-            raise FsmInputError(
-                f"map: a job has no field '{name}'; if the service has one, use '{EXTRA}.{name}'"
-            )
+        if name not in JOB_FIELDS and (prefix != EXTRA or not extra):
+            advice = f"if the service has one, use '{EXTRA}.{name}'"
+            raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
+        field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA, extra)
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column
@@ -101,9 +88,8 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     table: Any = rows
     is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-        raise FsmInputError(
-            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {type(rows).__name__}"
-        )
+        kind = type(rows).__name__
+        raise FsmInputError(f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}")
     names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
     if names and (problem := _problem_of_columns(names, columns)):
         raise FsmInputError(f"rows: {problem}")
@@ -111,36 +97,34 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     lines = 0
     for number, row in enumerate(records, 1):
         if not hasattr(row, "keys"):
-            raise FsmInputError(
-                f"rows: row {number} of the {type(rows).__name__} should be a mapping from column to cell, "
-                f"not {type(row).__name__}"
-            )
+            wanted = f"should be a mapping from column to cell, not {type(row).__name__}"
+            raise FsmInputError(f"rows: row {number} of the {type(rows).__name__} {wanted}")
         if isinstance(rows, csv.DictReader):
-            if rows.line_num - lines > 1:
-                _refuse_swallowed_rows(number, row, rows)
+            if rows.line_num - lines > 1 and (column := _column_with_rows(row, rows)):
+                problem = "holds further rows, as if a quote was not closed; if it is right, give list(rows)"
+                raise FsmInputError(f"rows: row {number}: {column}: {problem}")
             lines = rows.line_num
         yield row
 
 
-def _refuse_swallowed_rows(number: int, row: Mapping[Any, Any], table: csv.DictReader[Any]) -> None:
-    """Refuse a cell that holds further rows, as after a quote that is not closed."""
+def _column_with_rows(row: Mapping[str, Any], table: csv.DictReader[Any]) -> str | None:
+    """Return the column whose cell holds further rows, as after a quote that is not closed."""
     delimiters = len(table.fieldnames or ()) - 1
     for column, cell in row.items():
         lines = cell.splitlines() if isinstance(cell, str) else []
         # Lines that were given without their ends are one.
         if any(line.count(table.reader.dialect.delimiter) >= delimiters for line in lines[1:] or lines):
-            raise FsmInputError(
-                f"rows: row {number}: {column}: holds further rows, as if a quote was not closed; if it is "
-                "right as it is, give list(rows)"
-            )
+            return column
+    return None
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
-    counts = Counter(map(_trimmed, names))
-    if missing := [column for column in dict.fromkeys(columns) if not counts[_trimmed(column)]]:
+    found = Counter(map(_trimmed, names))
+    counts = {column: found[_trimmed(column)] for column in columns}
+    if missing := [str(column) for column, count in counts.items() if not count]:
         listed = printable(", ".join(map(str, names)))
-        return f"there is no column {', '.join(map(str, missing))}, only {listed[:MAX_LISTED]}"
-    if several := [column for column in dict.fromkeys(columns) if counts[_trimmed(column)] > 1]:
+        return f"there is no column {', '.join(missing)}, only {listed[:MAX_LISTED]}"
+    if several := [column for column, count in counts.items() if count > 1]:
         return f"there is more than one column {', '.join(several)}"
     return None
 
@@ -169,9 +153,7 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
             continue
         if value is not None:
             *places, name = field
-            inner = request
-            for place in places:
-                inner = inner.setdefault(place, {})
+            inner = reduce(lambda holder, place: holder.setdefault(place, {}), places, request)
             inner[name] = value
     try:
         check(JobRequest, {"property_id": 0, **request}, "", columns)
@@ -202,15 +184,14 @@ def _number(number: float | Decimal) -> Any:
     exact = Decimal(float.__repr__(number)) if isinstance(number, float) else number
     if not exact.is_finite():
         raise FsmInputError("is infinite")
-    if isinstance(number, float):
-        if abs(number) >= MAX_EXACT:
-            raise FsmInputError(
-                "is a float of 2**53 or more, which is not exact: read it as integers or text"
-            )
-        if number.is_integer():
-            return int(number)
-        if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
-            raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
+    if isinstance(number, Decimal):
+        return format(exact, "f")
+    if abs(number) >= MAX_EXACT:
+        raise FsmInputError("is a float of 2**53 or more, which is not exact: read it as integers or text")
+    if number.is_integer():
+        return int(number)
+    if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
+        raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
     return format(exact, "f")
 
 
@@ -228,6 +209,6 @@ def _text(text: str, field: Field) -> str:
         raise FsmInputError("is a word for no value")
     if INTEGER_AS_FLOAT.fullmatch(text):
         return text.partition(".")[0]
-    if is_identifier and _NUMBER.fullmatch(text) and not _INTEGER.fullmatch(text):
+    if is_identifier and _NO_INTEGER.fullmatch(text):
         raise FsmInputError("is a number, but no plain integer such as 7")
     return text

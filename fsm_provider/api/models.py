@@ -1,11 +1,8 @@
-"""The service's records as pydantic models.
-
-Attributes are snake_case; their aliases are the service's names. Every field but the identifier is optional,
-and unknown fields are kept.
-"""
+"""The service's records: snake_case attributes, aliases as the service names them, unknown fields kept."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,13 +13,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetPydanticSchema,
     SecretStr,
+    SerializeAsAny,
     StrictBool,
     ValidationInfo,
 )
-from pydantic_core import core_schema
 
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
@@ -30,38 +25,24 @@ _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 def wire_name(attribute: str) -> str:
     """Return the service's name for an attribute: ``form_pdf_url`` into ``formPDFURL``."""
     first, *rest = attribute.split("_")
-    head = first if first == "id" else _ACRONYMS.get(first, first)
-    return head + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
+    return (first if first == "id" else _ACRONYMS.get(first, first)) + "".join(
+        _ACRONYMS.get(word, word.capitalize()) for word in rest
+    )
 
 
-def _strict(*schemas: core_schema.CoreSchema, expected: str) -> GetPydanticSchema:
-    """Validate only values of the given schemas: pydantic's own conversion accepts too much."""
+def _check(kind: type, pattern: str, expected: str) -> BeforeValidator:
+    def checked(value: Any) -> Any:
+        if type(value) is bool or not isinstance(value, kind | str) or not re.match(pattern, str(value)):
+            raise ValueError(f"should be {expected}")
+        return value
 
-    def schema(source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        allowed = core_schema.custom_error_schema(
-            core_schema.union_schema(list(schemas), mode="left_to_right"),
-            custom_error_type="unexpected_type",
-            custom_error_message=f"should be {expected}",
-        )
-        as_it_is = core_schema.simple_ser_schema("any")  # true in place of an integer is not dumped as 1
-        return core_schema.chain_schema([allowed, handler(source)], serialization=as_it_is)
-
-    return GetPydanticSchema(schema)
+    return BeforeValidator(checked)
 
 
-def _text(pattern: str) -> core_schema.CoreSchema:
-    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
-
-
-Integer = Annotated[
-    int, _strict(core_schema.int_schema(strict=True), _text(r"^-?[0-9]+$"), expected="an integer")
-]
+# Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
+Integer = Annotated[SerializeAsAny[int], _check(int, r"-?[0-9]+\Z", "an integer")]
 """An integer, or its text; not a boolean."""
-
-Timestamp = Annotated[
-    AwareDatetime,
-    _strict(_text(r"^[0-9]{4}-"), core_schema.is_instance_schema(datetime), expected="an ISO 8601 time"),
-]
+Timestamp = Annotated[SerializeAsAny[AwareDatetime], _check(datetime, "[0-9]{4}-", "an ISO 8601 time")]
 """A time as ISO 8601 text; not a number of seconds."""
 
 
@@ -82,10 +63,7 @@ class Record(BaseModel):
     )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as JSON values under the service's names, for XCom and files.
-
-        A value of an unexpected type is included as received.
-        """
+        """Return the record as JSON values under the service's names; what is unexpected is as received."""
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
 
@@ -276,9 +254,8 @@ class Webhook(Record):
 
 
 def _in_server_timezone(timestamp: datetime, info: ValidationInfo) -> datetime:
-    return (
-        timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=(info.context or {}).get("timezone", UTC))
-    )
+    zone = timestamp.tzinfo or (info.context or {}).get("timezone", UTC)
+    return timestamp.replace(tzinfo=zone)
 
 
 class Meta(Record):

@@ -76,15 +76,12 @@ def _integer_to_text(value: Any) -> Any:
 def _amount_to_text(value: Any) -> Any:
     if isinstance(value, float):
         raise ValueError("should be text or Decimal: a float is not exact")
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    return _integer_to_text(value)
+    return format(value, "f") if isinstance(value, Decimal) else _integer_to_text(value)
 
 
 TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
-Amount = Annotated[
-    StrictStr, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$"), BeforeValidator(_amount_to_text)
-]
+_Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
+Amount = Annotated[StrictStr, _Decimal, BeforeValidator(_amount_to_text)]
 
 
 class JobCreate(_Payload):
@@ -190,29 +187,25 @@ class JobRequest(_Payload):
         return describe(self.subject)
 
 
+def _text_to_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
-TOKEN_LENGTH = 16
-"""Characters; a part of a URL that is at least this long may be a token."""
+TOKEN_LENGTH = 16  # characters; a part of a URL that is at least this long may be a token
 
 
 class WebhookCreate(_Payload):
     """The parameters of a webhook registration.
 
-    :param object: one of the six registrable objects.
     :param event_types: each ``<object>.<event>``, with this ``object``; a single one may be text.
     :param target_url: the http(s) URL that receives the notifications.
-    :param description: free text.
     """
 
     object: WebhookObject
-    event_types: list[StrictStr] = Field(min_length=1)
+    event_types: Annotated[list[StrictStr], BeforeValidator(_text_to_list)] = Field(min_length=1)
     target_url: StrictStr = Field(repr=False)
     description: StrictStr | None = None
-
-    @field_validator("event_types", mode="before")
-    @classmethod
-    def _one_event_type_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
 
     @field_validator("event_types")
     @classmethod
@@ -231,12 +224,8 @@ class WebhookCreate(_Payload):
     @classmethod
     def _target_is_a_url(cls, value: str) -> str:
         parts = urlsplit(value)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or not value.isprintable()
-            or " " in value
-        ):
+        is_web = parts.scheme in ("http", "https") and parts.hostname
+        if not is_web or not value.isprintable() or " " in value:
             raise ValueError("is not an absolute http(s) URL")
         return value
 
@@ -254,20 +243,18 @@ class WebhookCreate(_Payload):
 
     def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
         """Return the registrations to send with ``style``: one per event type, or one."""
-        if style != "separate":
-            return [self]
-        return [self.model_copy(update={"event_types": [event]}) for event in self.event_types]
+        parts = [[event] for event in self.event_types] if style == "separate" else [self.event_types]
+        return [self.model_copy(update={"event_types": events}) for events in parts]
 
     def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
-        match style:
-            case "comma":
-                events = [("eventTypes", ",".join(self.event_types))]
-            case "brackets":
-                events = [("eventTypes[]", event) for event in self.event_types]
-            case "separate" | "repeat":
-                events = [("eventTypes", event) for event in self.event_types]
-        described = [("description", self.description)] if self.description is not None else []
-        return [*described, ("object", self.object), *events, ("targetURL", self.target_url)]
+        name = "eventTypes[]" if style == "brackets" else "eventTypes"
+        events = [",".join(self.event_types)] if style == "comma" else self.event_types
+        given = [
+            ("object", self.object),
+            *((name, event) for event in events),
+            ("targetURL", self.target_url),
+        ]
+        return given if self.description is None else [("description", self.description), *given]
 
 
 PayloadT = TypeVar("PayloadT", bound=_Payload)
@@ -304,11 +291,14 @@ def check(
     raise FsmInputError(described)  # not inside except: pydantic's error holds the values
 
 
-def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
-    """Validate jobs and their properties; the error names every invalid field, one job per line."""
+def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:
+    """Validate jobs and their properties; the error names every invalid field, one job per line.
+
+    :param refuse_equal: refuse equal jobs without keys, as it is not known whether both are wanted.
+    """
     requests: list[JobRequest] = []
     problems: list[str] = []
-    by_key: dict[str, tuple[int, JobRequest]] = {}
+    seen: dict[tuple[str | None, str], tuple[int, JobRequest]] = {}
     for index, job in enumerate(jobs):
         try:
             request = check(JobRequest, job, f"jobs[{index}]")
@@ -317,25 +307,14 @@ def check_job_requests(jobs: Iterable[Any]) -> list[JobRequest]:
             problems.append(f"{error}{f' (key {key!r})' if key else ''}")
             continue
         requests.append(request)
-        if request.key is not None:
-            first, same = by_key.setdefault(request.key, (index, request))
+        if (key := request.key) is not None:
+            first, same = seen.setdefault((key, ""), (index, request))
             if same.content != request.content:
-                problems.append(
-                    f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"
-                )
-    if problems:
-        raise FsmInputError("\n".join(problems))
-    return requests
-
-
-def refuse_equal_jobs(requests: Iterable[JobRequest]) -> None:
-    """Check that no two jobs without keys are equal: whether one or both are wanted is not known."""
-    first_indexes: dict[str, int] = {}
-    problems: list[str] = []
-    for index, request in enumerate(requests):
-        if request.key is None:
-            first = first_indexes.setdefault(dumps(request.content, sort_keys=True), index)
+                problems.append(f"jobs[{index}].key: '{key}' is the key of jobs[{first}], another job")
+        elif refuse_equal:
+            first, _ = seen.setdefault((None, dumps(request.content, sort_keys=True)), (index, request))
             if first != index:
                 problems.append(f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys")
     if problems:
         raise FsmInputError("\n".join(problems))
+    return requests

@@ -1,14 +1,10 @@
-"""The settings of a service, described once: for the connection's form, the documentation and the errors.
-
-The names are those of the Airflow connection, where ``base_url`` is ``host``, ``token`` is ``password`` and
-``account`` is ``login``.
-"""
+"""The settings of a service, described once: for the connection's form, the documentation and the errors."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
@@ -43,6 +39,7 @@ _HEADERS_WITH_A_MEANING = OWN_HEADERS | {
 }
 EventTypesStyle = Literal["separate", "repeat", "brackets", "comma"]
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _check_header_name(name: str) -> str:
@@ -55,7 +52,10 @@ HeaderName = Annotated[str, AfterValidator(_check_header_name)]
 
 
 class Settings(BaseModel):
-    """Validated settings of one service: the fields of the connection's form, with its labels and texts."""
+    """Validated settings of one service: the fields of the connection's form, with its labels and texts.
+
+    In the connection ``base_url`` is ``host``, ``token`` is ``password`` and ``account`` is ``login``.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -85,19 +85,15 @@ class Settings(BaseModel):
         "job's property. Empty: the URL that the service returns with the job.",
     )
     api_version: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[\x20-\x7e]*$")] = Field(
-        "2.0",
-        title="API version",
-        description="Sent as X-API-VERSION with job creation. Empty: not sent.",
+        "2.0", title="API version", description="Sent as X-API-VERSION with job creation. Empty: not sent."
     )
     cursor_param: Name = Field(
-        "cursor",
-        title="Cursor parameter",
-        description="The query parameter that carries a listing's cursor.",
+        "cursor", title="Cursor parameter", description="The query parameter that carries a listing's cursor."
     )
     page_size_param: Name | None = Field(
         None,
         title="Page size parameter",
-        description="The query parameter that carries the page size. Empty: not sent.",
+        description="The query parameter of the page size. Empty: not sent.",
     )
     page_size: int | None = Field(
         None, ge=1, title="Page size", description="Records per page; sent as the page size parameter."
@@ -109,24 +105,18 @@ class Settings(BaseModel):
         "eventTypes=a&eventTypes=b (repeat), eventTypes[]=a (brackets) or eventTypes=a,b (comma).",
     )
     server_timezone: ZoneInfo = Field(
-        ZoneInfo("UTC"),
-        title="Server time zone",
-        description="The zone of date-times that carry none, e.g. Europe/London.",
+        ZoneInfo("UTC"), title="Server time zone", description="The zone of times that carry none."
     )
-    timeout: float = Field(
+    timeout: Positive = Field(
         30,
-        gt=0,
-        allow_inf_nan=False,
         title="Timeout (s)",
-        description="Seconds to wait for a connection, until a request is sent, and for each chunk of a "
-        "response.",
+        description="Seconds for a connection, for sending a request, and for each chunk of a response.",
     )
     max_retries: int = Field(
         4,
         ge=0,
         title="Retries",
-        description="Repeats of one request after a failure that is safe to repeat, within two minutes of "
-        "waiting.",
+        description="Repeats of a request that is safe to repeat, within two minutes of waiting.",
     )
     max_response_mb: int = Field(
         64,
@@ -134,12 +124,8 @@ class Settings(BaseModel):
         title="Response size (MiB)",
         description="A larger response, decoded, is an error. PDFs have a limit of their own.",
     )
-    max_requests_per_second: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        title="Requests per second",
-        description="Maximum number of requests per second from one process. Empty: no limit.",
+    max_requests_per_second: Positive | None = Field(
+        None, title="Requests per second", description="Maximum of one process. Empty: no limit."
     )
     verify_ssl: bool = Field(
         True,
@@ -147,9 +133,7 @@ class Settings(BaseModel):
         description="Whether the certificates of the service, and of other hosts of PDFs, are checked.",
     )
     ca_bundle: str | None = Field(
-        None,
-        title="CA bundle",
-        description="Path of a file or folder of certificates to check them against.",
+        None, title="CA bundle", description="Path of a file or folder of certificates to check them against."
     )
     idempotency_header: HeaderName | None = Field(
         None,
@@ -157,12 +141,8 @@ class Settings(BaseModel):
         description="The header in which the service reads a key, so that a write that is sent again takes "
         "effect once, e.g. Idempotency-Key. Empty: what may have been written is not repeated.",
     )
-    idempotency_hours: float = Field(
-        20,
-        gt=0,
-        allow_inf_nan=False,
-        title="Idempotency (h)",
-        description="Hours for which the service remembers such a key.",
+    idempotency_hours: Positive = Field(
+        20, title="Idempotency (h)", description="Hours for which the service remembers such a key."
     )
 
     @field_validator("base_url")
@@ -211,11 +191,8 @@ class Settings(BaseModel):
     @field_validator("ca_bundle")
     @classmethod
     def _bundle_is_there(cls, value: str | None) -> str | None:
-        try:
-            exists = value is None or Path(value).exists()
-        except (OSError, ValueError):
-            exists = False
-        if not exists:
+        # Unlike Path.exists, it takes any text.
+        if value is not None and not os.path.exists(value):  # noqa: PTH110
             raise ValueError("there is no such file or folder on this machine")
         return value
 
@@ -240,13 +217,9 @@ class Settings(BaseModel):
             description = about["description"]
             if (default := about.get("default")) is not None:
                 kept["default"] = default
-                if not isinstance(default, bool):
-                    description += f" Default: {default}."
-            fields[name] = {
-                "label": about["title"],
-                "description": description,
-                "schema": {"type": [schema["type"], "null"], **kept},
-            }
+                description += "" if isinstance(default, bool) else f" Default: {default}."
+            form_schema = {"type": [schema["type"], "null"], **kept}
+            fields[name] = {"label": about["title"], "description": description, "schema": form_schema}
         return fields
 
     @classmethod
@@ -255,12 +228,16 @@ class Settings(BaseModel):
 
         :raises FsmInputError: one message that names every invalid field as the connection's form does.
         """
+
+        def shown(location: tuple[int | str, ...]) -> str:
+            return dotted_name(tuple(_SHOWN_AS.get(str(name), name) for name in location))
+
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
             messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
-            described = describe_invalid_fields(error, name_for=_shown_name, messages=messages)
+            described = describe_invalid_fields(error, name_for=shown, messages=messages)
         raise FsmInputError(described)  # not inside except: pydantic's error holds the token
 
 
@@ -290,10 +267,6 @@ def _needs_https(url: str, *, example: str) -> bool:
     if not url.isprintable() or " " in url or "\\" in url:
         raise ValueError("should contain no blanks and no backslash")
     return parts.scheme == "http" and not is_loopback(parts.hostname)
-
-
-def _shown_name(location: tuple[int | str, ...]) -> str:
-    return dotted_name(tuple(_SHOWN_AS.get(str(name), name) for name in location))
 
 
 def is_loopback(hostname: str | None) -> bool:

@@ -8,6 +8,7 @@ byte was sent is distinguished from later ones: only then may a write be repeate
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from fsm_provider.api.errors import (
     FsmResponseError,
     error_class_for,
 )
-from fsm_provider.api.redaction import excerpt, request_id_in
+from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
 from fsm_provider.api.settings import Settings, is_loopback
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
@@ -42,6 +43,7 @@ from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 ResultT = TypeVar("ResultT")
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
+_CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
 _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
 """Errors whose text quotes the response."""
@@ -119,7 +121,7 @@ class Transport:
                 if response.status == 404:
                     what["url"] = f"{self._settings.base_url}{call.path}"
                 raise refusal(response, token, **what)
-            result = read(body)
+            result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
             exchange.keep_connection()
         return result
 
@@ -223,6 +225,16 @@ def refusal(
         request_id=request_id_in(response.headers, token.get_secret_value()),
         **what,
     )
+
+
+def _in_utf8(body: bytes, content_type: str) -> bytes:
+    declared = _CHARSET.search(content_type)
+    if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
+        return body
+    try:
+        return body.decode(declared[1]).encode()
+    except (LookupError, UnicodeError):
+        raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
 
 
 def _environment_proxies(url: str) -> dict[str, str]:

@@ -1,13 +1,11 @@
-"""Parse and check single input values before anything is sent.
-
-What is wrong raises an FsmInputError that names the value, and does not quote a record.
-"""
+"""Parse and check single values before anything is sent; an FsmInputError names them and quotes no record."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -18,11 +16,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MAX_PDF_BYTES = 100 * 2**20
-"""Default limit of a PDF's size."""
 MAX_PDF_SECONDS = 600
-"""Default limit of the total time of its requests: 175 kB/s for the largest."""
-MAX_IDENTIFIER = 255
-"""Characters."""
+"""Default limit of the total time of a PDF's requests: 175 kB/s for the largest."""
+MAX_IDENTIFIER = 255  # characters
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
@@ -32,7 +28,6 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
 """Headers that the client alone sets, in lower case."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""Half a character."""
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -51,8 +46,7 @@ def refuse_none(name: str, value: object) -> None:
 
 
 def dotted_name(location: tuple[int | str, ...]) -> str:
-    parts = map(str, location)
-    return ".".join(part if part.isprintable() else ascii(part) for part in parts)
+    return ".".join(part if part.isprintable() else ascii(part) for part in map(str, location))
 
 
 def describe_invalid_fields(
@@ -63,8 +57,7 @@ def describe_invalid_fields(
 ) -> str:
     """Describe each invalid field, without its value: ``host: is missing; password: is empty``.
 
-    :param name_for: names a field, given its location in the model.
-    :param messages: messages by the type of pydantic's error, in place of its own.
+    :param messages: by the type of pydantic's error, in place of its own.
     """
     problems = []
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
@@ -87,8 +80,8 @@ def parse_text(name: str, value: Any) -> int | str:
         raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
-            f"{name}: is a complete record or list as text: let its template take one value, such as ['id'], "
-            "or give a list with | tojson where several values are meant"
+            f"{name}: is a complete record or list as text: take one value of it, such as ['id'], or give a "
+            "list with | tojson where several values are meant"
         )
     return value if isinstance(value, int) else text
 
@@ -100,9 +93,7 @@ def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
-    if value is not None and not isinstance(value, Mapping):
-        raise FsmInputError(f"{name}: should map names of headers to texts, not {type(value).__name__}")
-    headers = dict(value or {})
+    headers = parse_params(name, value)
     for header, text in headers.items():
         if not isinstance(header, str) or not HEADER_NAME.fullmatch(header):
             raise FsmInputError(f"{name}: {header!r} is not a valid header name")
@@ -126,14 +117,11 @@ def parse_identifier(name: str, value: Any) -> int | str:
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
-        raise FsmInputError(
-            f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
-        )
+        problem = "is a decimal number, as pandas writes a column with gaps: make it an integer"
+        raise FsmInputError(f"{name}: {problem}")
     if len(text) > MAX_IDENTIFIER or _NOT_IN_IDENTIFIERS.search(text):
-        raise FsmInputError(
-            f"{name}: is not an identifier: an integer, or at most {MAX_IDENTIFIER} characters without "
-            "blanks, quotes and brackets"
-        )
+        allowed = f"an integer, or up to {MAX_IDENTIFIER} characters without blanks, quotes and brackets"
+        raise FsmInputError(f"{name}: is not an identifier: {allowed}")
     return identifier if isinstance(identifier, int) else spelled(identifier)
 
 
@@ -143,28 +131,23 @@ def parse_time(name: str, value: Any) -> datetime:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise FsmInputError(
-                f"{name}: {_shown(value)} is no ISO 8601 time such as 2026-01-31T08:00:00Z"
-            ) from None
+            shown = _shown(value)
+            raise FsmInputError(f"{name}: {shown} is no ISO 8601 time such as 2026-01-31T08:00Z") from None
     if not isinstance(value, datetime):
         raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
     time = value if value.tzinfo else value.replace(tzinfo=UTC)
     try:
         time.astimezone(UTC)
     except OverflowError:
-        raise FsmInputError(
-            f"{name}: {time.isoformat()} is not between the years 1 and 9999 in UTC"
-        ) from None
+        raise FsmInputError(f"{name}: {time} is not between the years 1 and 9999 in UTC") from None
     return time
 
 
 def parse_past(name: str, value: Any) -> datetime:
     """Parse a time since 1970 that is not in the future; one without a zone is UTC."""
     time = parse_time(name, value)
-    if time.year < 1970:
-        raise FsmInputError(f"{name}: {time.isoformat()} is before 1970")
-    if time > datetime.now(UTC):
-        raise FsmInputError(f"{name}: {time.isoformat()} is in the future")
+    if time.year < 1970 or time > datetime.now(UTC):
+        raise FsmInputError(f"{name}: {time} is {'before 1970' if time.year < 1970 else 'in the future'}")
     return time
 
 
@@ -200,27 +183,23 @@ def parse_json(name: str, value: Any) -> Any:
     except RecursionError:
         raise FsmInputError(f"{name}: is JSON that is nested too deeply") from None
     except ValueError:
-        raise FsmInputError(
-            f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
-        ) from None
+        advice = "end its template with | tojson, or give a task's output"
+        raise FsmInputError(f"{name}: is text, but no JSON: {advice}") from None
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
     """Parse a name or a list of names, which a template gives as JSON text; other text is one name."""
     names = value
     if isinstance(value, str):
-        try:
+        with suppress(ValueError, RecursionError):
             names = json.loads(value, parse_constant=str)
-        except (ValueError, RecursionError):
-            names = value
         if names == []:
             raise FsmInputError(f"{name}: is a list without a name")
         if not isinstance(names, list):
             names = [names if isinstance(names, str) else value]
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
-        raise FsmInputError(
-            f"{name}: should be a name or a list of names; a template gives a list with | tojson at its end"
-        )
+        wanted = "a name or a list of names, which a template gives with | tojson"
+        raise FsmInputError(f"{name}: should be {wanted}")
     for one in names:
         parse_text(name, one)
     return tuple(names)
@@ -230,9 +209,9 @@ def parse_path(path: Any) -> str:
     """Check a path that is appended to the base URL: it leads nowhere else, and contains no query."""
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise FsmInputError(f"path: {path!r} should start with one /: it is appended to the host")
+    plain = unquote(path)
     if "?" in path or "#" in path:
         raise FsmInputError("path: should contain no ? and no #: pass query parameters separately")
-    plain = unquote(path)
     if not plain.isprintable() or " " in path or "\\" in plain or {".", ".."} & set(plain.split("/")):
         raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
     if STRAY_PERCENT.search(path):

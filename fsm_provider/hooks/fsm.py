@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.listing import DEFAULT_MAX_PAGES
 from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable
@@ -23,17 +22,28 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
 
     from fsm_provider.api.downloads import PdfLimits
-    from fsm_provider.api.forms import FormFilters
-    from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
-    from fsm_provider.api.payloads import JobCreate, WebhookCreate
+    from fsm_provider.api.models import Form
     from fsm_provider.api.retry import Metrics
 
 
-class FsmHook(BaseHook):
-    """The service behind an Airflow connection. The connection is read on first use.
+P = ParamSpec("P")
+R = TypeVar("R")
 
-    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
-        extra holds the settings of :class:`fsm_provider.api.Settings`.
+
+def _of_client(method: Callable[Concatenate[FsmClient, P], R]) -> Callable[Concatenate[FsmHook, P], R]:
+    @wraps(method)
+    def call(hook: FsmHook, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(hook.client, *args, **kwargs)
+
+    call.__doc__ = f"See :meth:`fsm_provider.api.FsmClient.{method.__name__}`."
+    return call
+
+
+class FsmHook(BaseHook):
+    """The service behind an Airflow connection, which is read on first use.
+
+    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the extra holds
+        the settings of :class:`fsm_provider.api.Settings`.
     :param sleep: waits the given number of seconds between the attempts of a read.
     """
 
@@ -53,27 +63,14 @@ class FsmHook(BaseHook):
         self.fsm_conn_id = fsm_conn_id
         self._sleep = sleep
 
-    @classmethod
-    def outside_of_tasks(cls, fsm_conn_id: str) -> Self:
-        """Return the hook in a command, where the way of tasks does not read Airflow's database."""
-        from fsm_provider.compat import read_connection_outside_of_tasks
-
-        hook = cls(fsm_conn_id)
-        hook.get_connection = read_connection_outside_of_tasks  # type: ignore[method-assign]
-        return hook
-
     @cached_property
     def client(self) -> FsmClient:
         """The client, with the connection as it was on first use.
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
-        return FsmClient(
-            settings_from(self._read_connection()),
-            reload_settings=lambda: settings_from(self._read_connection()),
-            sleep=self._sleep,
-            metrics=self.metrics,
-        )
+        read = self._read_settings
+        return FsmClient(read(), reload_settings=read, sleep=self._sleep, metrics=self.metrics)
 
     def get_conn(self) -> FsmClient:
         """Return :attr:`client`, under Airflow's usual name."""
@@ -81,7 +78,7 @@ class FsmHook(BaseHook):
 
     @property
     def settings(self) -> Settings:
-        """The settings of :attr:`client`."""
+        """Those of :attr:`client`."""
         return self.client.settings
 
     @property
@@ -89,50 +86,22 @@ class FsmHook(BaseHook):
         """Airflow's metrics, with the connection as a tag."""
         return AirflowMetrics(connection=self.fsm_conn_id)
 
-    def _read_connection(self) -> Connection:
+    def _read_settings(self) -> Settings:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
 
         try:
             with SUPERVISOR_LOCK:
-                return self.get_connection(self.fsm_conn_id)
+                connection = self.get_connection(self.fsm_conn_id)
         except AirflowNotFoundException as error:
             raise unreadable_variable(self.fsm_conn_id, error) from None
+        return settings_from(connection)
 
-    def list_forms(
-        self,
-        *,
-        params: Mapping[str, Any] | None = None,
-        max_pages: int = DEFAULT_MAX_PAGES,
-        **filters: Unpack[FormFilters],
-    ) -> Iterator[Form]:
-        """List completed forms; see :meth:`fsm_provider.api.FsmClient.list_forms`."""
-        return self.client.list_forms(params=params, max_pages=max_pages, **filters)
-
-    def list_asset_dynamic_fields(
-        self, *, params: Mapping[str, Any] | None = None, max_pages: int = DEFAULT_MAX_PAGES
-    ) -> Iterator[AssetDynamicField]:
-        """List asset dynamic fields; see :meth:`fsm_provider.api.FsmClient.list_asset_dynamic_fields`."""
-        return self.client.list_asset_dynamic_fields(params=params, max_pages=max_pages)
-
-    def create_job(
-        self,
-        property_id: int | str,
-        job: JobCreate | Mapping[str, Any],
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> Job:
-        """Create a job on a property; see :meth:`fsm_provider.api.FsmClient.create_job`."""
-        return self.client.create_job(property_id, job, headers=headers)
-
-    def register_webhook(
-        self,
-        webhook: WebhookCreate | dict[str, Any],
-        *,
-        on_registered: Callable[[Webhook], None] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> list[Webhook]:
-        """Register a webhook; see :meth:`fsm_provider.api.FsmClient.register_webhook`."""
-        return self.client.register_webhook(webhook, on_registered=on_registered, headers=headers)
+    list_forms = _of_client(FsmClient.list_forms)
+    list_asset_dynamic_fields = _of_client(FsmClient.list_asset_dynamic_fields)
+    create_job = _of_client(FsmClient.create_job)
+    register_webhook = _of_client(FsmClient.register_webhook)
+    paginate = _of_client(FsmClient.paginate)
+    request = _of_client(FsmClient.request)
 
     def download_form_pdf(
         self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]
@@ -141,8 +110,7 @@ class FsmHook(BaseHook):
 
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.
-        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`.
-        :raises FsmError: as :meth:`fsm_provider.api.FsmClient.download_pdf` does.
+        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`, which says what it raises.
         :raises OSError: if it cannot be stored, or what the storage's library raises.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -160,29 +128,6 @@ class FsmHook(BaseHook):
         report(self, inputs=[uri_for_records(self.fsm_conn_id, "forms")])
         return stored
 
-    def paginate(
-        self,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        model: type[Record] | None = None,
-        *,
-        max_pages: int = DEFAULT_MAX_PAGES,
-    ) -> Iterator[Any]:
-        """List the records of any path; see :meth:`fsm_provider.api.FsmClient.paginate`."""
-        return self.client.paginate(path, params, model, max_pages=max_pages)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        json: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Send any request; see :meth:`fsm_provider.api.FsmClient.request`."""
-        return self.client.request(method, path, params, json, headers=headers)
-
     def test_connection(self) -> tuple[bool, str]:
         """List one page of forms, and a second page if there is one, which checks the cursor parameter."""
         try:
@@ -193,10 +138,9 @@ class FsmHook(BaseHook):
             # Airflow's UI tests a copy of the connection under a temporary name.
             return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
         if second is None:
-            return True, (
-                f"The token is accepted. All {len(first.data)} forms fit one page, so whether the cursor "
-                f"parameter '{self.settings.cursor_param}' is right could not be tried."
-            )
+            name = self.settings.cursor_param
+            untried = f"whether the cursor parameter '{name}' is right could not be tried"
+            return True, f"The token is accepted. All {len(first.data)} forms fit one page, so {untried}."
         return True, "The token is accepted, and the second page of forms followed the first."
 
     @classmethod
@@ -227,10 +171,9 @@ class FsmHook(BaseHook):
 
 
 def settings_from(connection: Connection) -> Settings:
-    """Return the settings of a connection.
+    """Return the settings of a connection; a host without a scheme is https.
 
-    An empty field has its default, except ``api_version``, which is then not sent. A host without a scheme
-    is https.
+    An empty field has its default, except ``api_version``, which is then not sent.
 
     :raises FsmInputError: one message that names the connection and every invalid field.
     """

@@ -231,7 +231,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 check_job_requests(map(_known_part, jobs))
 
     def execute(self, context: Context) -> list[JobOutcome]:
-        from fsm_provider.api.payloads import check_job_requests, refuse_equal_jobs
+        from fsm_provider.api.payloads import check_job_requests
         from fsm_provider.state.task import digest_for
         from fsm_provider.writes.ledger import MADE
 
@@ -241,8 +241,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             refuse_none("jobs", jobs)
             if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
                 raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
-            requests = check_job_requests(jobs)
-            refuse_equal_jobs(requests)
+            requests = check_job_requests(jobs, refuse_equal=True)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
             inputs = [self.plan(task, one, digest_for([task.place, *one.content], 32)) for one in requests]
             writes = {one.planned.id: one for one in inputs}

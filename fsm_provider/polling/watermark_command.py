@@ -16,7 +16,7 @@ from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import format_time
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import parse_past
-from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel

@@ -13,7 +13,7 @@ from getpass import getuser
 from typing import TYPE_CHECKING
 
 from fsm_provider.api.redaction import printable
-from fsm_provider.terminal import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
     from fsm_provider.writes.ledger import Change, Row
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
 
 
 def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
-    from fsm_provider.compat import hook_outside_of_tasks
-    from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import settings_from
 
-    settings = FsmHook.outside_of_tasks(conn_id).settings
+    settings = settings_from(read_connection_outside_of_tasks(conn_id))
     if settings.state_conn_id is None:
         from fsm_provider.writes.task_ledger import rows_in_airflow
 
@@ -75,7 +75,7 @@ def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedg
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import rows_of_service
 
-    engine = open_database(settings.state_conn_id, hook_outside_of_tasks)
+    engine = open_database(settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one)))
     stack.callback(engine.dispose)
     yield from rows_of_service(engine, settings.service)
 

@@ -16,8 +16,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.cli import RefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.terminal import RefusedError
 from fsm_provider.writes.ledger import Change, Row, belongs_to_another, seen_at
 
 try:

@@ -41,10 +41,10 @@ finally:
 """
     *output, loaded = run("-c", code).stdout.splitlines()
 
-    for name, command in COMMANDS.items():
-        assert any(re.fullmatch(f"  {name} +{re.escape(command.help)}", line) for line in output)
+    for name, (_, text) in COMMANDS.items():
+        assert any(re.fullmatch(f"  {name} +{re.escape(text)}", line) for line in output)
     ours = {name for name in json.loads(loaded) if name.startswith(("fsm_provider", "airflow", "fastapi"))}
-    assert ours == {"fsm_provider", "fsm_provider.cli", "fsm_provider.terminal"}
+    assert ours == {"fsm_provider", "fsm_provider.cli"}
 
 
 def test_it_runs_as_a_module():
@@ -89,7 +89,7 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
 def test_output_that_cannot_be_written_is_an_error():
-    code = "from fsm_provider.terminal import exit_code_of as run; exit(run(lambda: print() or 0))"
+    code = "from fsm_provider.cli import exit_code_of as run; exit(run(lambda: print() or 0))"
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [sys.executable, "-c", code],
@@ -124,7 +124,7 @@ def test_airflow_has_the_commands(airflow):
     refused = airflow("fsm", "ledger", "list", "--conn-id", "no_such_connection")
 
     assert (listed.returncode, ledger.returncode, refused.returncode) == (0, 0, 2)
-    assert all(command.help in listed.stdout for command in COMMANDS.values())
+    assert all(text in listed.stdout for _, text in COMMANDS.values())
     assert ledger.stdout.startswith("usage: airflow fsm ledger list ")
     assert "airflow fsm ledger list --uncertain" in ledger.stdout
     assert "no_such_connection" in refused.stderr
@@ -142,5 +142,5 @@ print(json.dumps([name for name in sys.modules if name.startswith("fsm_provider"
     loaded = run("-c", code).stdout.splitlines()[-1]
 
     settings = ("api", "api.errors", "api.settings", "api.validation")  # the connection's form
-    ours = {f"fsm_provider.{name}" for name in ("provider_info", "cli", "terminal", *settings)}
+    ours = {f"fsm_provider.{name}" for name in ("provider_info", "cli", *settings)}
     assert set(json.loads(loaded)) == {"fsm_provider", *ours}

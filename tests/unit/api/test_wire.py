@@ -530,3 +530,24 @@ def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, s
     with pytest.raises(FsmError, match=says):
         connect(server, max_retries=0).request("GET", "/forms")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 160 * 2**10
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "ISO-8859-15", '"utf-16"', "UTF-8", "us-ascii"])
+def test_json_is_read_in_its_declared_charset(serve, connect, charset):
+    body = json.dumps({"name": "Zoë"}, ensure_ascii=False)
+    sent = body.encode("utf-8" if charset == "us-ascii" else charset.strip('"'))
+    header = f"Content-Type: application/json; charset={charset}"
+    client = connect(serve(lambda connection, *_: connection.sendall(http(200, sent, header))))
+
+    assert client.request("GET", "/x") == {"name": "Zoë"}
+
+
+@pytest.mark.parametrize(("charset", "body"), [("klingon", b"{}"), ("utf-16", b"{}x"), ("rot13", b"{}")])
+def test_a_charset_that_the_body_is_not_in_is_named(serve, connect, charset, body):
+    answer = http(200, body, f"Content-Type: application/json; charset={charset}")
+    server = serve(lambda connection, *_: connection.sendall(answer))
+
+    with pytest.raises(FsmResponseError, match=f"not in its declared charset, {charset}"):
+        connect(server, max_retries=0).request("GET", "/x")
+    with pytest.raises(FsmUncertainWriteError, match=f"not in its declared charset, {charset}"):
+        connect(server).create_job(7, {})

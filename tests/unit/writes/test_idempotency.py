@@ -266,7 +266,7 @@ def test_further_headers_go_with_it(service, connect, store, attempt):
         ({"Authorization": "Basic x"}, "headers: Authorization is set by the client"),
         ({"X-A": 1}, "headers: the value of X-A should be"),
         ({"X A": "1"}, "headers: 'X A' is not a valid header name"),
-        (["X-A"], "headers: should map names of headers to texts, not list"),
+        (["X-A"], "headers: should map names to values, not list"),
     ],
 )
 def test_headers_that_cannot_be_sent_are_refused_when_the_dag_is_parsed(headers, says):
