@@ -1,6 +1,7 @@
 """Unusual or invalid HTTP: a job is never mistaken for another, and never created twice."""
 
 import gzip
+import json
 import resource
 import socket
 import threading
