@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import quote
 from uuid import uuid4
@@ -61,10 +61,11 @@ class AtomicFiles:
         """
         path = self.folder / name
         if self._is_uploaded:
-            with NamedTemporaryFile(prefix="fsm-") as file:
+            # It has no name, so a killed process leaves nothing behind.
+            with TemporaryFile() as file:
                 yield cast("BinaryIO", file)
                 file.flush()
-                path.fs.put_file(file.name, path.path, chunksize=UPLOAD_BYTES)
+                path.fs.put_file(f"/dev/fd/{file.fileno()}", path.path, chunksize=UPLOAD_BYTES)
         else:
             for folder in (self._partial, path.parent):
                 folder.mkdir(parents=True, exist_ok=True)
