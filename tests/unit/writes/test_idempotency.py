@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmError, FsmInputError, client
-from fsm_provider.api.retry import RetryPolicy
+from fsm_provider.api.retry import Attempts
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
@@ -339,7 +339,7 @@ def test_what_was_refused_and_then_lost_is_repeated_with_its_last_key(service, c
 
 
 def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
-    monkeypatch.setattr(RetryPolicy, "delay_after", lambda *_, **__: 1000.0)
+    monkeypatch.setattr(Attempts, "delay_after", lambda *_: 1000.0)
     connect(service)
     service.fail("POST", PATH, faults.Reset(), every=True)
     operator = FsmCreateJobOperator(task_id="task", property_id=7, job=JOB)
