@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmError, FsmInputError, client
-from fsm_provider.api.retry import Attempts
+from fsm_provider.api.retry import Attempts, RetryPolicy
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
