@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_count, parse_headers, parse_text
+from fsm_provider.compat import task_state_store
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _opened_ledger(
     from fsm_provider.writes.task_ledger import TaskLedger
 
     service, state_conn_id = hook.settings.service, hook.settings.state_conn_id
-    store = context.get("task_state_store")
+    store = task_state_store(context)
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
@@ -181,7 +182,8 @@ def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
     """
     from fsm_provider.writes.task_ledger import NEVER_EXPIRE
 
-    first = (store.get(FIRST) if store is not None else None) or registered
+    stored = None if store is None else store.get(FIRST)
+    first = stored or registered
     for before in (registered["service"], first["service"]):
         if before != service:
             raise FsmInputError(
@@ -194,5 +196,5 @@ def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"
         )
-    if store is not None:
-        store.set(FIRST, first, retention=NEVER_EXPIRE)
+    if store is not None and stored is None:
+        store.set(FIRST, registered, retention=NEVER_EXPIRE)

@@ -70,12 +70,12 @@ def read_variable_in_server(key: str) -> str | None:
     return value
 
 
-def variables_in_server(prefix: str) -> list[tuple[str, str]]:
-    """Return the Variables in Airflow's database whose names begin so, but those that cannot be decrypted."""
+def variables_in_server(prefix: str) -> list[str]:
+    """Return those in Airflow's database whose names begin so, but for those that cannot be decrypted."""
     from airflow.models import Variable as StoredVariable
 
     found = _stored(StoredVariable.key.startswith(prefix, autoescape=True))
-    return [(one.key, str(one.val)) for one in found if one.val is not None]
+    return [str(one.val) for one in found if one.val is not None]
 
 
 def _stored(which: Any) -> list[Any]:

@@ -80,10 +80,8 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     settle = f"python -m fsm_provider ledger settle {shlex.quote(row.key)} {task}"
     is_repeatable = isinstance(one.error, FsmRepeatableWriteError)
     kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
-    subject, said = (
-        {name: text for name, text in about.items() if text},
-        getattr(one.error, "body_excerpt", ""),
-    )
+    subject = {name: text for name, text in about.items() if text}
+    said = getattr(one.error, "body_excerpt", "")
     command = f"{settle} --job-id N (or --not-created) --why '...'"
     error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
     error.__cause__ = one.error

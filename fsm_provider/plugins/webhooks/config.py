@@ -71,7 +71,7 @@ def _read_routes() -> Routes:
         logger.error("%s; every delivery is refused", error)
         return {}
     registered: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for _, text in variables_in_server(REGISTRATIONS) if endpoints else ():
+    for text in variables_in_server(REGISTRATIONS) if endpoints else ():
         if isinstance(registration := _parsed(text), dict):
             registered[registration.get("for")].append(registration)
     return {route: _route(route, endpoint, registered[route]) for route, endpoint in endpoints.items()}
