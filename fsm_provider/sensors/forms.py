@@ -232,7 +232,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.since = parse_time("since", self.since).isoformat()
         if parse_time("since", self.since) > datetime.now(UTC):
             self.log.warning("since: %s is in the future; no form counts before", self.since)
-        store = compat.task_state_store(context)
+        store: Any = context.get("task_state_store")  # None before Airflow 3.3
         if self.reschedule and not self.deferrable and store is not None:
             key = f"{SINCE}/{context['ti'].try_number}"
             self.since = store.get(key, self.since)
