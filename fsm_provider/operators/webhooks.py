@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmSecretNotStoredError
 from fsm_provider.operators.base import bad_arguments_are_refused, is_known, permanent_errors_fail_the_task
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import Write, planned
-from fsm_provider.writes.outcomes import NotCreatedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -122,7 +121,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             problem = type(error).__name__
             text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
-            raise NotCreatedError(text) from None
+            raise FsmNotSentError(text) from None
         sent = payload.model_copy(update={"target_url": target_url})
         (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
         secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""

@@ -175,11 +175,12 @@ class Runner:
             return True
         if found_id is None:
             return False
-        logger.info("%s: the look-up found %s", row, found_id)
         change = rules.found(row, {"id": found_id}, self.ledger.rivals_of(row))
         one.row = self.ledger.change({row.id: change})[row.id]
-        if one.row.state != "done":
-            logger.warning("%s: %s may be that of another write", row, found_id)
+        if one.row.state == "done":
+            logger.info("%s: the look-up found %s", row, found_id)
+        else:
+            logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
         return True
 
     def _recognises(self, one: Write) -> bool:
