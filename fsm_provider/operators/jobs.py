@@ -239,7 +239,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
             requests = check_job_requests(jobs, refuse_equal=True)
             self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            inputs = [self.plan(task, one, digest_for([task.place, *one.content], 32)) for one in requests]
+            inputs = [self.plan(task, one, digest_for([task.place, *one.content])) for one in requests]
             writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url

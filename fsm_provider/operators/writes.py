@@ -148,7 +148,9 @@ def _opened_ledger(
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
-        logger.warning("This is not run as a task: what it sends is not recorded, and sent again next time")
+        logger.warning(
+            "This is not run as a task. What it sends is not recorded, so the next run sends it again"
+        )
         yield TaskLedger(None, task)
     elif state_conn_id is not None:
         from fsm_provider.state.database import open_database
@@ -168,9 +170,9 @@ def _opened_ledger(
 
 
 def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
-    """Check that this attempt writes to the service of the task's first one, and records where that did.
+    """Check that this attempt writes to the service of the task's first one, with the same ledger.
 
-    :param store: the task state store, which remembers both; None before Airflow 3.3.
+    :param store: the task state store, which keeps both of the first attempt; None before Airflow 3.3.
     :param registered: what the ledger knows of the task.
     """
     from fsm_provider.writes.task_ledger import NEVER_EXPIRE

@@ -13,6 +13,8 @@ from airflow.providers.common.compat.sdk import conf
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+DIGITS = 32
+
 
 @dataclass(frozen=True)
 class Task:
@@ -45,7 +47,7 @@ class Task:
         return f"task {self.place} of run {self.run_id} of DAG {self.dag_id}{airflow}"
 
 
-def digest_for(value: Any, length: int) -> str:
+def digest_for(value: Any, length: int = DIGITS) -> str:
     """Return ``length`` hexadecimal digits, the same for equal JSON values."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

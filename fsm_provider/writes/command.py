@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from getpass import getuser
 from typing import TYPE_CHECKING
 
@@ -87,8 +88,9 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
 
 
 def _list(entries: Entries, options: argparse.Namespace) -> int:
-    states = ("sending", "uncertain") if options.uncertain else ("sending", "uncertain", "free", "done")
-    rows = [row for _, row in entries if row.state in states and _is_wanted(row, options)]
+    rows = [row for _, row in entries if _is_wanted(row, options)]
+    if options.uncertain:
+        rows = [row for row in rows if row.state in ("sending", "uncertain")]
     if options.json:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
@@ -109,14 +111,13 @@ def _settle(entries: Entries, options: argparse.Namespace) -> int:
         raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
     for _, other in entries:
         is_job = row.kind == other.kind == "job" and other.state == "done" and other is not row
-        if is_job and other.result_id == options.job_id:
+        if is_job and options.job_id and other.result_id == options.job_id:
             because = f"job {options.job_id} is that of key '{other.key}'"
             raise RefusedError(f"'{row.key}' was not settled: {because}")
     who = _who(options, "not created" if options.not_created else "made")
-    if options.not_created:
-        return _change(ledger, settled(row, None, who), row, who, "settled", "nobody has made it")
-    result = {} if options.done else {"id": options.job_id}
-    return _change(ledger, settled(row, result, who), row, who, "settled", "it exists")
+    result = None if options.not_created else {} if options.done else {"id": options.job_id}
+    so_that = "nobody has made it" if options.not_created else "it exists"
+    return _change(ledger, partial(settled, row, result, who), row, who, "settled", so_that)
 
 
 def _forget(entries: Entries, options: argparse.Namespace) -> int:
@@ -124,7 +125,8 @@ def _forget(entries: Entries, options: argparse.Namespace) -> int:
 
     ledger, row = _only(entries, options)
     who = _who(options, "forgotten")
-    return _change(ledger, forgotten(row, who), row, who, "forgotten", "it may be sent again")
+    change = partial(forgotten, row, who)
+    return _change(ledger, change, row, who, "forgotten", "it may be sent again")
 
 
 def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | TaskLedger, Row]:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.errors import FsmError, FsmInputError, describe
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 State = Literal["free", "sending", "done", "uncertain"]
 Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
 MADE: frozenset[Outcome] = frozenset({"created", "existing"})
-DIGITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,7 @@ class Row:
     :param digest: of service, ``what`` (method and path) and content, by which the write is verified.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
-    :param was_uncertain: before it was claimed: a refusal then does not prove that nothing came of it.
+    :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have worked.
     :param token: header and value by which the service recognises it, joined by a colon.
     :param result: what is kept of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
@@ -78,15 +76,19 @@ class Row:
     @property
     def subject(self) -> str:
         """What is the same for all jobs that a look-up might mistake for each other."""
-        return digest_for([self.property_id, (self.reference or "").strip().casefold()], DIGITS)
+        return digest_for([self.property_id, (self.reference or "").strip().casefold()])
 
     def with_note(self, text: str) -> Row:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What is known of its job, by the service's names."""
+        named = {"propertyID": self.property_id, "customerReference": self.reference}
+        return {name: value for name, value in named.items() if value}
+
     def __str__(self) -> str:
-        about = {"propertyID": self.property_id, "customerReference": self.reference}
-        described = ", ".join(f"{name} {value!r}" for name, value in about.items() if value)
-        return f"{self.what}{f' ({described})' if described else ''}"
+        return f"{self.what} ({describe(self.about)})" if self.about else self.what
 
 
 def planned(
@@ -94,10 +96,10 @@ def planned(
 ) -> Row:
     """Return the row of a write that nobody has sent; ``content`` is JSON values."""
     try:
-        digest = digest_for([service, what, content], DIGITS)
+        digest = digest_for([service, what, content])
     except (ValueError, TypeError, RecursionError) as error:
         raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
-    row_id = digest_for(key, DIGITS)
+    row_id = digest_for(key)
     return Row(id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about)
 
 
@@ -105,10 +107,10 @@ def planned(
 class Write:
     """A write of an attempt.
 
-    :param planned: its row if nobody has sent it; ``row`` is as it was read last.
+    :param planned: the row that this attempt would send; ``row`` is as it was read last.
     :param key_is_given: by the user; else the key is the write's place, or its content.
     :param payload: for the function that sends it.
-    :ivar may_create: it was uncertain when the attempt began, and has not been sent by it.
+    :ivar may_resend: it was uncertain when the attempt began, and no response to this one was lost.
     :ivar is_over: this attempt does nothing more about it.
     :ivar error: why this attempt has not made it.
     """
@@ -119,7 +121,7 @@ class Write:
     row: Row = field(init=False)
     attempts: Attempts = field(init=False)
     awaited: str = field(init=False, default="")
-    may_create: bool = field(init=False, default=False)
+    may_resend: bool = field(init=False, default=False)
     is_lost: bool = field(init=False, default=False)
     is_over: bool = field(init=False, default=False)
     is_created: bool = field(init=False, default=False)
@@ -149,17 +151,13 @@ def as_read(row: Row) -> Row:
 
 
 Change = Callable[[Row], Row]
-"""Given the row as it is read now. Who has claimed or settled it since another read is another owner."""
-P = ParamSpec("P")
+"""One of the functions below, without its last argument: the row as it is read now.
+
+Every claim and every settlement sets a new ``owner``: another one means that somebody came between.
+"""
 
 
-def rule(change: Callable[Concatenate[Row, P], Row]) -> Callable[P, Change]:
-    """Make a function return a :data:`Change`, given what it needs beside the row."""
-    return wraps(change)(lambda *args, **kwargs: lambda row: change(row, *args, **kwargs))
-
-
-@rule
-def claimed(row: Row, claim: Row, seen: Row, lease: float) -> Row:
+def claimed(claim: Row, seen: Row, lease: float, row: Row) -> Row:
     """Claim a row as it was read, for ``lease`` seconds."""
     if row.owner != seen.owner or row.state == "done":
         return row
@@ -177,8 +175,7 @@ def claimed(row: Row, claim: Row, seen: Row, lease: float) -> Row:
     )
 
 
-@rule
-def succeeded(row: Row, claim: Row, result: dict[str, Any]) -> Row:
+def succeeded(claim: Row, result: dict[str, Any], row: Row) -> Row:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
     if row.state == "done" and row.result == result:
         return row
@@ -190,55 +187,49 @@ def succeeded(row: Row, claim: Row, result: dict[str, Any]) -> Row:
     return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
 
-@rule
-def came_to_nothing(row: Row, claim: Row, error: str) -> Row:
+def came_to_nothing(claim: Row, error: str, row: Row) -> Row:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
     if row.owner != claim.owner:
         return row
     # An earlier request with the same token may still be on its way.
     row = replace(row, lease_until=row.lease_until if row.token else 0)
     if row.was_uncertain:
-        text = f"unknown since an earlier request; another failed: {error}"
+        text = f"an earlier request may have worked; the last one did not: {error}"
         return replace(row, state="uncertain", error=text)
     return replace(row, state="free", error=error)
 
 
-@rule
-def response_lost(row: Row, claim: Row, error: str) -> Row:
+def response_lost(claim: Row, error: str, row: Row) -> Row:
     """Record that nobody knows what became of a request; its lease stays."""
     return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
 
-@rule
-def belongs_to_another(row: Row, after: Row, other: str) -> Row:
+def belongs_to_another(after: Row, other: str, row: Row) -> Row:
     """Record that the result of a write is that of another, too: one of them was not made."""
     error = f"job {after.result_id} is that of key '{other}' as well: look up both in the service"
     is_ours = row.owner == after.owner or row.state == "free"
     return replace(row, state="uncertain", error=error) if is_ours else row
 
 
-@rule
-def found(row: Row, seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Row:
+def found(seen: Row, result: dict[str, Any], rivals: Collection[str], row: Row) -> Row:
     """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
     if row.owner != seen.owner or row.state != "uncertain" or rivals:
         return row
     return replace(row, state="done", owner=uuid4().hex, result=result, error=None)
 
 
-@rule
-def settled(row: Row, seen: Row, result: dict[str, Any] | None, who: str) -> Row:
+def settled(seen: Row, result: dict[str, Any] | None, who: str, row: Row) -> Row:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     state: State = "free" if result is None else "done"
     is_uncertain = row.state == "uncertain"
     is_over = is_uncertain and row.lease_until < row.read_at
-    may_be = is_over if result is None else is_uncertain or row.state == "free"
-    if row.owner != seen.owner or not may_be:
+    is_allowed = is_over if result is None else is_uncertain or row.state == "free"
+    if row.owner != seen.owner or not is_allowed:
         return row
     return replace(row.with_note(who), state=state, owner=uuid4().hex, result=result, error=None)
 
 
-@rule
-def forgotten(row: Row, seen: Row, who: str) -> Row:
+def forgotten(seen: Row, who: str, row: Row) -> Row:
     """Have a write that is done sent again."""
     if row.owner != seen.owner or row.state != "done" or row.lease_until >= row.read_at:
         return row
@@ -251,7 +242,7 @@ def check_input(
 ) -> None:
     """Refuse input in which a new write may be an earlier one, edited, or moved from another map index.
 
-    :param known: the ids of the rows of these writes.
+    :param known: the ids of those writes that have a row already.
     :param rows: those that this map index has sent or planned.
     :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
@@ -260,10 +251,10 @@ def check_input(
     loose = [one.planned for one in writes if is_alone or not one.key_is_given]
     new = [row for row in loose if row.id not in known]
     sent = [row for row in rows if row.state != "free"]
-    missing = [row for row in sent if row.id not in ids] or (sent if is_mapped else [])
-    if new and missing:
+    gone = [row for row in sent if row.id not in ids]
+    if new and (gone or (sent and is_mapped)):
+        before, may_be = (gone or sent)[0], "the same, edited" if gone else "one of another map index, moved"
         raise FsmInputError(
-            f"this task has sent {missing[0]} (key '{missing[0].key}'), which is no longer in its input, and "
-            f"{new[0]} (key '{new[0].key}') is new in it: it may be the same, edited. "
-            "Restore the input, or give each write a key and start another run"
+            f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') is new in "
+            f"its input: it may be {may_be}. Restore it, or give each write a key and start another run"
         )

@@ -68,15 +68,13 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     if row.state == "sending":
         reason = f"it may be under way for another {row.lease_left:.0f} s"
     if not one.is_as_sent:
-        was_sent = f"this is what was sent{where} with its key"
-        reason += f"; {was_sent}, and of the input, which is another now, nothing"
+        reason += f"; that is what was sent{where} with this key: the input is another now, and was not sent"
     method, _, path = row.what.partition(" ")
-    about = {"key": row.key, "propertyID": row.property_id, "customerReference": row.reference}
     task = shlex.join(["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id])
     settle = f"python -m fsm_provider ledger settle {shlex.quote(row.key)} {task}"
     is_repeatable = isinstance(one.error, FsmRepeatableWriteError)
     kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
-    subject = {name: text for name, text in about.items() if text}
+    subject = {"key": row.key, **row.about}
     said = getattr(one.error, "body_excerpt", "")
     command = f"{settle} --job-id N (or --not-created) --why '...'"
     error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)

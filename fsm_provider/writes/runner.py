@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -44,7 +45,7 @@ PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
 
-class NotSentError(FsmError):
+class StoppedError(FsmError):
     """The attempt ended before a write that it had claimed was sent."""
 
 
@@ -81,6 +82,7 @@ class Runner:
         self._resume_at = 0.0
         self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
+        self._failure: BaseException | None = None
 
     def load(self, writes: Collection[Write]) -> None:
         """Read what is known of writes, and refuse input that does not fit what was sent; send nothing.
@@ -92,7 +94,7 @@ class Runner:
         for row_id, one in self.writes.items():
             one.row = known.get(row_id, one.planned)
             one.attempts = Attempts(self._client.retry_policy)
-            one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
+            one.may_resend = self.create_uncertain and one.row.state in ("uncertain", "sending")
         if len(known) < len(self.writes):
             rows = self.ledger.rows_of_task(self.by).values()
             rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
@@ -105,7 +107,7 @@ class Runner:
         rows = self.ledger.plan([one.row for one in self.writes.values() if one.row is one.planned])
         for row_id, one in self.writes.items():
             one.row = rows.get(row_id, one.row)
-            self._sort(one)
+            self._route(one)
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
                 while True:
@@ -121,6 +123,8 @@ class Runner:
                 for future in wait(self._flying).done:
                     self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
+        if self._failure:
+            raise self._failure
         for one in self.writes.values():
             self.hook.metrics.incr("writes", outcome=one.outcome)
 
@@ -132,17 +136,17 @@ class Runner:
         """Return why a write is not known to have been made; None if it is."""
         return None if one.outcome in MADE else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
 
-    def _sort(self, one: Write) -> None:
+    def _route(self, one: Write) -> None:
         """Put a write where its row says: to be sent, to be looked at again, or at its end."""
         row = one.row
         is_open = row.state == "uncertain" and one.is_as_sent and not one.is_over
-        if not one.is_over and (row.state == "free" or (is_open and self._recognises(one))):
+        if not one.is_over and (row.state == "free" or self._recognises(one)):
             self._waiting.append(one)
         elif not one.is_over and row.state == "sending":
             self._rest(one, f"{row.by} is sending it")
-        elif is_open and (self.find or one.may_create) and row.lease_left > 0:
+        elif is_open and (self.find or one.may_resend) and row.lease_left > 0:
             self._rest(one, "its last request may still be on its way")
-        elif is_open and not (self.find and self._look_up(one)) and one.may_create:
+        elif is_open and not self._look_up(one) and one.may_resend:
             self._waiting.append(one)
         elif one.outcome == "created":
             logger.info("%s: created, id %s", one.row, one.row.result_id)
@@ -163,10 +167,10 @@ class Runner:
         rows = self.ledger.load([one.row.id for one in resting])
         for one in resting:
             one.row = rows[one.row.id]
-            self._sort(one)
+            self._route(one)
 
     def _look_up(self, one: Write) -> bool:
-        """Look in the service for what is uncertain; return whether that ends it."""
+        """Look in the service for what is uncertain; return False only if it is not there."""
         row = one.row
         try:
             found_id = self.find(one) if self.find else None
@@ -175,7 +179,7 @@ class Runner:
             return True
         if found_id is None:
             return False
-        change = rules.found(row, {"id": found_id}, self.ledger.rivals_of(row))
+        change = partial(rules.found, row, {"id": found_id}, self.ledger.rivals_of(row))
         one.row = self.ledger.change({row.id: change})[row.id]
         if one.row.state == "done":
             logger.info("%s: the look-up found %s", row, found_id)
@@ -191,7 +195,7 @@ class Runner:
         is_known = row.read_at - row.token_at < settings.idempotency_hours * 3_600_000
         return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
 
-    def _claim_for(self, one: Write) -> Row:
+    def _claim_of(self, one: Write) -> Row:
         """Return the claim of a write; its token is that of an earlier request while the service knows it."""
         header = self._client.settings.idempotency_header
         token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
@@ -205,18 +209,19 @@ class Runner:
         since = clocks()  # before the transaction that claims begins
         claims: list[tuple[Write, Row]] = []
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
-        while self._waiting and len(claims) < room and self._may_begin():
+        while self._waiting and len(claims) < room and self._take_slot():
             one = self._waiting.popleft()
-            claims.append((one, self._claim_for(one)))
-        changes = {claim.id: rules.claimed(claim, one.row, self._lease) for one, claim in claims}
+            claims.append((one, self._claim_of(one)))
+        changes = {claim.id: partial(rules.claimed, claim, one.row, self._lease) for one, claim in claims}
         rows = self._record_and_claim(changes)
         for one, claim in claims:
             one.row = rows[claim.id]
-            if one.row.owner == claim.owner and one.row.state == "sending":
+            if one.row.owner == claim.owner:
                 limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
                 self._flying[pool.submit(self._send, one, one.row, limit)] = one, one.row
-            else:
-                self._sort(one)
+        for one, claim in claims:  # once all are sent, as it may look something up
+            if one.row.owner != claim.owner:
+                self._route(one)
 
     def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, Row]:
         """Record what has ended, and claim, in one transaction; put what has ended where its row says."""
@@ -239,10 +244,10 @@ class Runner:
                 self._lost_in_a_row += one.is_lost or one.is_created
                 if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
                     self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
-            self._sort(one)
+            self._route(one)
         return rows
 
-    def _may_begin(self) -> bool:
+    def _take_slot(self) -> bool:
         """Return whether pauses and the throttle let another request begin now."""
         if self.stop_reason or (now := time.monotonic()) < self._resume_at:
             return False
@@ -255,7 +260,7 @@ class Runner:
 
     def _send(self, one: Write, claim: Row, limit: TimeLimit) -> Any:
         if self.stop_reason:
-            raise NotSentError
+            raise StoppedError
         header, _, token = (claim.token or "").partition(":")
         try:
             return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
@@ -277,30 +282,32 @@ class Runner:
         """Take the end of a request; it is recorded next."""
         try:
             one.response = future.result()
-            change = rules.succeeded(claim, kept(one.response))
+            change = partial(rules.succeeded, claim, kept(one.response))
             one.error, one.is_created, one.is_over = None, True, True
-        except NotSentError:
-            change = rules.came_to_nothing(claim, f"not sent: {self.stop_reason}")
+        except StoppedError:
+            change = partial(rules.came_to_nothing, claim, f"not sent: {self.stop_reason}")
         except FsmError as error:
             one.error = error
             if error.may_have_written:
-                change = rules.response_lost(claim, storable_text(error))
-                one.is_lost, one.may_create = True, False
+                change = partial(rules.response_lost, claim, storable_text(error))
+                one.is_lost, one.may_resend = True, False
                 if claim.token and isinstance(error, FsmUncertainWriteError):
                     one.error = errors.FsmRepeatableWriteError(**vars(error))
-                    one.is_over = not self._may_repeat(one, one.error)
+                    one.is_over = not self._pause_for_retry(one, one.error)
             else:
-                change = rules.came_to_nothing(claim, storable_text(error))
-                one.is_over = not (isinstance(error, PASSING) and self._may_repeat(one, error))
+                change = partial(rules.came_to_nothing, claim, storable_text(error))
+                one.is_over = not (isinstance(error, PASSING) and self._pause_for_retry(one, error))
                 if one.is_over and isinstance(error, PASSING):
                     self.stop(f"every further request would fail with: {error}")
-        except BaseException as error:
-            change = rules.response_lost(claim, f"the request ended in {type(error).__name__}")
-            raise
+        except BaseException as error:  # noqa: BLE001 - raised once all is recorded
+            reason = f"the request ended in {type(error).__name__}"
+            change = partial(rules.response_lost, claim, reason)
+            self._failure = error
+            self.stop(reason)
         finally:
             self._to_record[claim.id] = change
 
-    def _may_repeat(self, one: Write, error: FsmError) -> bool:
+    def _pause_for_retry(self, one: Write, error: FsmError) -> bool:
         """Begin nothing for a while; return False if the policy allows no further attempt."""
         try:
             delay = one.attempts.delay_after(error)

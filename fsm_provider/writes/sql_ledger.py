@@ -1,7 +1,7 @@
 """The ledger in a SQL database: one table, whose constraints keep two tasks from sending one write.
 
 A change locks its rows, applies the rules of :mod:`fsm_provider.writes.ledger` to them as they are now, and
-writes them, in one transaction. The primary key lets a key have one row, the other constraint a job.
+writes them, in one transaction. The primary key allows a key one row, the other constraint a job.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
-from fsm_provider.state.task import Task, digest_for
-from fsm_provider.writes.ledger import DIGITS, Change, Row, as_read, belongs_to_another
+from fsm_provider.state.task import DIGITS, Task, digest_for
+from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -68,7 +68,7 @@ _UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") 
 
 def scope_of_run(task: Task) -> str:
     """Return the scope in which a task of a run has its keys, whatever the map index."""
-    return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id], DIGITS)
+    return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
 
 
 def scope_of_keys(service: str) -> str:
@@ -110,7 +110,10 @@ class SqlLedger:
         return self.plan(rows)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
-        """Apply changes by id, in one transaction; return the rows as they are afterwards."""
+        """Apply changes by id; return the rows as they are afterwards.
+
+        That is one transaction, or one for each row if the id of a job is that of another row already.
+        """
         try:
             return in_transaction(self._engine, partial(self._change, changes=changes))
         except IntegrityError:  # a job's id is that of another row
@@ -119,10 +122,10 @@ class SqlLedger:
             return {one: self.change({one: changes[one]})[one] for one in ids}
         row = self.load(ids)[ids[0]]
         after = changes[row.id](row)
-        is_holder = LEDGER.c.job == digest_for(after.result_id, DIGITS)
+        is_holder = LEDGER.c.job == digest_for(after.result_id)
         with self._engine.connect() as connection:
             key = connection.execute(sa.select(LEDGER.c.key).where(_is_of(row.service), is_holder)).scalar()
-        shared = {row.id: belongs_to_another(after, str(_unescaped(key) or ""))}
+        shared = {row.id: partial(belongs_to_another, after, str(_unescaped(key) or ""))}
         return in_transaction(self._engine, partial(self._change, changes=shared))
 
     def rivals_of(self, row: Row) -> list[str]:
@@ -162,12 +165,12 @@ class SqlLedger:
             **values,
             **{name: _escaped(values[name]) for name in TEXTS},
             "scope": self._scope,
-            "service_digest": digest_for(row.service, DIGITS),
+            "service_digest": digest_for(row.service),
             "task": task_digest(row.by),
             "subject": row.subject,
             "result": None if row.result is None else json.dumps(row.result),
             "result_id": None if result_id is None else str(_escaped(str(result_id)))[:64],
-            "job": digest_for(result_id, DIGITS) if is_job else None,
+            "job": digest_for(result_id) if is_job else None,
         }
 
 
@@ -188,7 +191,7 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
 
 @lru_cache(maxsize=1_000)
 def task_digest(task: Task) -> str:
-    return digest_for([*vars(task).values()], DIGITS)
+    return digest_for([*vars(task).values()])
 
 
 def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
@@ -208,7 +211,7 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
 
 
 def _is_of(service: str) -> ColumnElement[bool]:
-    return LEDGER.c.service_digest == digest_for(service, DIGITS)
+    return LEDGER.c.service_digest == digest_for(service)
 
 
 def _escaped(value: Any) -> Any:

@@ -28,7 +28,7 @@ except ImportError:  # before Airflow 3
 NEVER_EXPIRE: Any = getattr(store_context, "NEVER_EXPIRE", None)
 """As long as the run; there is no such store before Airflow 3.3."""
 PAGE_ROWS = 64
-"""Rows under one key of the store: each write stores a full page."""
+"""Rows under one key of the store: recording a row stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
 ACTIVE = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
@@ -80,9 +80,9 @@ class TaskLedger:
         for one, row in self.load(changes).items():
             after = changes[one](row)
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
-                other = self._jobs.setdefault(after.result_id, one)
+                other = self._jobs.get(after.result_id, one)
                 if other != one:
-                    after = belongs_to_another(after, self._rows[other].key)(row)
+                    after = belongs_to_another(after, self._rows[other].key, row)
             if after is not row:
                 self._put(after)
                 changed.append(one)
@@ -106,7 +106,7 @@ class TaskLedger:
                 self._store.set(f"{PAGE}{number}", self._pages[number], retention=NEVER_EXPIRE)
 
 
-class RestingTaskStore:
+class IdleTaskStore:
     """The task state store of a task instance that is not at work, in Airflow's own database."""
 
     def __init__(self, task: Task, pages: Mapping[str, tuple[int, str]]) -> None:
@@ -152,6 +152,6 @@ def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
     with create_session() as session:
         stored = session.execute(query.where(Stored.key.startswith(PAGE, autoescape=True))).all()
     for task, pages in groupby(stored, key=lambda one: Task(*one[:4])):
-        store = RestingTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
+        store = IdleTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
         ledger = TaskLedger(store, task)
         yield from ((ledger, row) for row in ledger.rows_of_task(task).values() if row.service == service)

@@ -62,11 +62,11 @@ def _seconds_to_find(count: int) -> float:
 
     from fsm_provider.state.database import open_database
     from fsm_provider.state.task import Task, digest_for
-    from fsm_provider.writes.ledger import DIGITS, planned
+    from fsm_provider.writes.ledger import planned
     from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger
 
     service, task = "https://many.example", Task("dag", "run", "task")
-    of_service = digest_for(service, DIGITS)
+    of_service = digest_for(service)
     ledger = SqlLedger(engine := open_database("ledger"), "scope")
     rows = [planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)]
     made = zip(rows, range(count), strict=True)
@@ -74,7 +74,7 @@ def _seconds_to_find(count: int) -> float:
     taken = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()
-        is_its = (LEDGER.c.service_digest == of_service) & (LEDGER.c.job == digest_for(number, DIGITS))
+        is_its = (LEDGER.c.service_digest == of_service) & (LEDGER.c.job == digest_for(number))
         with engine.connect() as connection:
             key = connection.execute(select(LEDGER.c.key).where(is_its)).scalar()
         taken.append(time.perf_counter() - start)

@@ -9,6 +9,7 @@ carried out by the service.
 import re
 from collections import deque, namedtuple
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
@@ -23,7 +24,7 @@ ERRORS = {
     "409": errors.FsmConflictError(409, "POST", "/"),
     "429": errors.FsmRateLimitedError(429, "POST", "/"),
     "lost": errors.FsmUncertainWriteError("POST", "/", "lost", "", {}),
-    "stop": runner.NotSentError(),
+    "stop": runner.StoppedError(),
 }
 SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
     "two attempts": {"attempts": "x, x", "refuse": "400 409"},
@@ -57,7 +58,7 @@ SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
 # at: new, plan, sort, rest, claim, claimed, flight, take, end, dead; allowance: to send what was uncertain
 Attempt = namedtuple(
     "Attempt",
-    "at row may_create is_lost is_over answer made tries allowance",
+    "at row may_resend is_lost is_over answer made tries allowance",
     defaults=("new", 0, False, False, False, "", "", 0, False),
 )
 Request = namedtuple("Request", "p number key digest token")
@@ -119,7 +120,7 @@ class Model:
         one.attempts = SimpleNamespace(
             delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error)
         )
-        one.row, one.may_create, one.is_lost, one.is_over = self.seen(row), a.may_create, a.is_lost, a.is_over
+        one.row, one.may_resend, one.is_lost, one.is_over = self.seen(row), a.may_resend, a.is_lost, a.is_over
         one.response, one.is_created = {"id": a.made}, bool(a.made)
         one.error = None if a.answer == "stop" else ERRORS.get(a.answer)
         return one
@@ -141,18 +142,18 @@ class Model:
 
     def loaded(self, p, row):
         self.runner(p, row).load([one := ledger.Write(self.rows[p])])
-        return one.may_create
+        return one.may_resend
 
     def sorted(self, p, a, hits):
         self.taken, one = "", self.runner(p, a.row, hits)
-        one._sort(self.pending(p, a, a.row))
+        one._route(self.pending(p, a, a.row))
         at = "take" if self.taken else "claim" if one._waiting else "rest" if one._resting else "end"
         return a._replace(at=at, made=self.taken or a.made)
 
     def claimed(self, p, a, row):
         self.name, seen, one = f"{p}.{a.tries}", self.seen(a.row), self.pending(p, a, a.row)
-        claim = self.runner(p)._claim_for(one)
-        after = self.changed(ledger.claimed(claim, seen, LEASE), row)
+        claim = self.runner(p)._claim_of(one)
+        after = self.changed(partial(ledger.claimed, claim, seen, LEASE), row)
         return after, self.table[after].owner == claim.owner
 
     def recorded(self, p, a, row, is_taken):
@@ -165,9 +166,9 @@ class Model:
         )
         after = by._to_record[claim.id](seen)
         if is_taken and after.state == "done" and after is not seen:
-            after = ledger.belongs_to_another(after, "")(seen)
+            after = ledger.belongs_to_another(after, "", seen)
         a = a._replace(
-            may_create=one.may_create, is_lost=one.is_lost, made=a.answer if one.is_created else ""
+            may_resend=one.may_resend, is_lost=one.is_lost, made=a.answer if one.is_created else ""
         )
         return row if after is seen else self.number(after), a._replace(
             is_over=one.is_over or a.answer == "stop"
@@ -220,8 +221,8 @@ class Model:
         k, digest, row = self.key[p], self.rows[p].digest, s.rows[self.key[p]]
         if a.at == "new" and "create" in self.specs[p]:
             is_open = row > 0 and self.table[row].state in ("sending", "uncertain")
-            may_create = self.memo(self.loaded, p, row)
-            yield "begins", self.to(s, p, a, at="plan", may_create=may_create, allowance=is_open)
+            may_resend = self.memo(self.loaded, p, row)
+            yield "begins", self.to(s, p, a, at="plan", may_resend=may_resend, allowance=is_open)
         elif a.at in ("new", "plan", "rest"):
             row = row or self.number(self.rows[p])
             yield f"reads {self.seen(row).state}", self.sort(s, p, a, row)
@@ -231,7 +232,8 @@ class Model:
         elif a.at == "take":
             self.name, others = f"{p}.found", [self.table[one] for one in put(s.rows, k) if one]
             rivals = [one.key for one in others if one.state in ("sending", "uncertain")]
-            after = self.changed(ledger.found(self.seen(a.row), {"id": a.made}, rivals), row)
+            found = partial(ledger.found, self.seen(a.row), {"id": a.made}, rivals)
+            after = self.changed(found, row)
             after = row if self.is_taken(s, k, a.made) else after
             yield f"takes {a.made}", self.to(s, p, a, after, at="end", made="")
         elif a.at == "claim":
@@ -292,7 +294,8 @@ class Model:
         k, seen, before = look.key, self.seen(look.row), self.table[s.rows[look.key]]
         self.name, result = f"person {s.persons + len(s.looks)}", {"id": look.job} if look.job else None
         forgets = look.command == "forget"
-        change = ledger.forgotten(seen, "") if forgets else ledger.settled(seen, result, look.command)
+        settled = partial(ledger.settled, seen, result, look.command)
+        change = partial(ledger.forgotten, seen, "") if forgets else settled
         after = self.changed(change, s.rows[k])
         if after == s.rows[k] or (look.job and self.is_taken(s, k, look.job)):
             return s

@@ -217,7 +217,7 @@ def test_a_draft_that_was_changed_while_it_is_uncertain_is_not_sent(
     with pytest.raises((FsmError, AirflowException), match="may be repeated"):
         attempt(key="one")
 
-    with pytest.raises(AirflowFailException, match="and of the input, which is another now, nothing"):
+    with pytest.raises(AirflowFailException, match="the input is another now, and was not sent"):
         attempt(job={"customerReference": "PO-2"}, key="one", **options)
     assert len(keys(service)) == len(service.jobs) == 1
 

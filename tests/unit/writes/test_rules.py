@@ -71,7 +71,7 @@ def create_twice(patch):
 
     def take_and_allow(by, one, *end):
         take(by, one, *end)
-        one.may_create = one.may_create or one.is_lost
+        one.may_resend = one.may_resend or one.is_lost
 
     patch.setattr(runner.Runner, "_take_end", take_and_allow)
 
