@@ -31,7 +31,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
-from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
+from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_readable_on_the_way
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
@@ -130,7 +130,7 @@ class Download:
         if "@" in parts.netloc:
             raise FsmPdfUrlError("its URL contains a user or password")
         host = f"{parts.scheme}://{parts.netloc}"
-        if parts.scheme == "http" and not (self.settings.allow_http or is_loopback(parts.hostname)):
+        if is_readable_on_the_way(parts) and not self.settings.allow_http:
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:

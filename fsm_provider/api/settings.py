@@ -153,8 +153,7 @@ class Settings(BaseModel):
             raise ValueError("should end with its path: no ? and no #")
         if STRAY_PERCENT.search(value):
             raise ValueError("has a % that begins no encoded character: write it as %25")
-        is_readable = parts.scheme == "http" and not is_loopback(parts.hostname)
-        if is_readable and not info.data.get("allow_http", True):
+        if is_readable_on_the_way(parts) and not info.data.get("allow_http", True):
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")
 
@@ -168,7 +167,7 @@ class Settings(BaseModel):
         if "{id}" not in placeholders or placeholders - {"{id}", "{propertyID}"}:
             raise ValueError(f"should contain {{id}}, and no placeholder but {{propertyID}}: {example}")
         parts = _split_url(value, example=example)
-        if (parts.scheme == "http" and not is_loopback(parts.hostname)) or "{" in parts.netloc:
+        if is_readable_on_the_way(parts) or "{" in parts.netloc:
             raise ValueError(f"should be https, and its host no placeholder: {example}")
         return value
 
@@ -262,11 +261,11 @@ def _split_url(url: str, *, example: str) -> SplitResult:
     return parts
 
 
-def is_loopback(hostname: str | None) -> bool:
-    """Return whether a host name or IP address is loopback, without resolving it."""
-    if hostname == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(hostname or "").is_loopback
-    except ValueError:
+def is_readable_on_the_way(parts: SplitResult) -> bool:
+    """Return whether what is sent to a URL leaves this machine in the clear; its host is not resolved."""
+    if parts.scheme != "http" or parts.hostname == "localhost":
         return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True

@@ -41,7 +41,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
-from fsm_provider.api.settings import Settings, is_loopback
+from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 
 ResultT = TypeVar("ResultT")
@@ -117,21 +117,22 @@ class Transport:
         """
         if call.limit is None:
             self.throttle()
-        is_write, said = call.is_write, ""
-        attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
-        exchange = self._prepare(call, token, is_write)
+        attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
+        exchange = self._prepare(call, token)
         try:
             with self.send(exchange) as response:
                 body = self._body_of(response)
             if not 200 <= response.status < 300:
-                raise self._refusal_of(call, response, body, token)
+                said = excerpt(body, token.get_secret_value(), call.confidential)
+                url = f"{self._settings.base_url}{call.path}"
+                raise refusal(response, token, method=call.method, path=call.path, body_excerpt=said, url=url)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
         except FsmApiError as error:
-            if not is_write or is_refusal(error.status):
+            if not exchange.is_write or is_refusal(error.status):
                 raise
             reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
         except FsmResponseError as error:
-            if not is_write:
+            if not exchange.is_write:
                 raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
             reason = str(error)
         else:
@@ -157,15 +158,6 @@ class Transport:
         if succeeded and len(body) > most:
             raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
         return bytes(body)
-
-    def _refusal_of(
-        self, call: ApiRequest, response: BaseHTTPResponse, body: bytes, token: SecretStr
-    ) -> FsmApiError:
-        said = excerpt(body, token.get_secret_value(), call.confidential)
-        what: Any = {"method": call.method, "path": call.path, "body_excerpt": said}
-        if response.status == 404:
-            what["url"] = f"{self._settings.base_url}{call.path}"
-        return refusal(response, token, **what)
 
     def send(
         self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
@@ -215,7 +207,7 @@ class Transport:
         The environment's proxies are not for http to this machine, which would leave it in the clear.
         """
         parts = urlsplit(url)
-        stays_here = parts.scheme == "http" and is_loopback(parts.hostname)
+        stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
         proxies: Any = {} if stays_here else get_environ_proxies(url)
         request = requests.PreparedRequest()
         request.url = url
@@ -233,7 +225,7 @@ class Transport:
             return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
         return FsmConnectionError(f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}")
 
-    def _prepare(self, call: ApiRequest, token: SecretStr, is_write: bool) -> Exchange:
+    def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
         given = {**_HEADERS, **parse_headers("headers", call.headers)}
         headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
         try:
@@ -254,7 +246,7 @@ class Transport:
                 raise FsmInputError(f"json: {error}") from None
             headers.setdefault("Content-Type", "application/json")
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(call.method, url, target, headers, body, is_write, call.limit)
+        return Exchange(call.method, url, target, headers, body, call.is_write, call.limit)
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
