@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api import errors
-from fsm_provider.api.errors import *  # noqa: F403 - it says itself which
+from fsm_provider.api.errors import *  # noqa: F403 - its __all__ names them
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient

@@ -293,7 +293,7 @@ class FsmClient:
         :raises FsmDownloadTimeoutError: after ``max_seconds``.
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
-        download = Download(form, self._transport, self.settings, **limits)
+        download = Download(form, self._transport, self.settings.allow_http, **limits)
         return self._repeat(partial(download.fetch, read))
 
     def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:

@@ -31,7 +31,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
-from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_readable_on_the_way
+from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
@@ -64,7 +64,7 @@ class Download:
 
     form: Form
     transport: Transport
-    settings: Settings
+    allow_http: bool
     max_bytes: int = MAX_PDF_BYTES
     max_seconds: float = MAX_PDF_SECONDS
     allow_private_addresses: bool = False
@@ -108,8 +108,8 @@ class Download:
                 if status == 200:
                     yield response
                     return
-                location = response.headers.get("Location") if status in (301, 302, 303, 307, 308) else None
-                if location is None:
+                location = response.get_redirect_location()
+                if not isinstance(location, str):
                     # Of another host, the 4xx classes would give advice about the connection. Nor is the body
                     # quoted, since it may repeat the URL.
                     is_specific = status >= 500 or status == 429 or (ours and status >= 400)
@@ -118,7 +118,7 @@ class Download:
             url = ""
             with suppress(ValueError):  # it quotes the URL
                 target = location.encode("latin-1").decode()
-                joined = urljoin(parts.geturl(), target)
+                joined = urljoin(parts.geturl(), target)  # raises if it is not valid
                 url = target if _PLAIN_URL.fullmatch(target) else joined
             if not url:
                 raise FsmPdfUrlError("it redirects to a URL that is not valid")
@@ -130,7 +130,7 @@ class Download:
         if "@" in parts.netloc:
             raise FsmPdfUrlError("its URL contains a user or password")
         host = f"{parts.scheme}://{parts.netloc}"
-        if is_readable_on_the_way(parts) and not self.settings.allow_http:
+        if is_readable_on_the_way(parts) and not self.allow_http:
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:

@@ -175,11 +175,10 @@ class Transport:
             exchange.limit.start()
         status, token = "none", current.set(exchange)
         try:
-            pool = None if elsewhere else self._pool
-            if pool is None:
-                pool = self._pool_for(exchange.url, public_only=public_only)
-            if not elsewhere:
-                self._pool = pool  # the look-up takes a tenth of a POST's time
+            if elsewhere:
+                pool = self._pool_for(exchange.url, public_only)
+            else:  # looked up once: it takes a tenth of a POST's time
+                pool = self._pool = self._pool or self._pool_for(exchange.url)
             response: BaseHTTPResponse = pool.urlopen(
                 exchange.method,
                 exchange.url,
@@ -201,7 +200,7 @@ class Transport:
             self._metrics.incr("requests", method=exchange.method, status=status)
         raise failure  # not inside except: urllib3's error holds the token and the URL
 
-    def _pool_for(self, url: str, *, public_only: bool) -> HTTPConnectionPool:
+    def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
         """Look up the connections to a host, or to its proxy, which then decides what can be reached.
 
         The environment's proxies are not for http to this machine, which would leave it in the clear.
