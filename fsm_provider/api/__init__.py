@@ -7,32 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmBadRequestError,
-    FsmConflictError,
-    FsmConnectionError,
-    FsmDownloadTimeoutError,
-    FsmError,
-    FsmForbiddenError,
-    FsmInputError,
-    FsmNotFoundError,
-    FsmNotPdfError,
-    FsmPaginationError,
-    FsmPdfError,
-    FsmPdfUrlError,
-    FsmRateLimitedError,
-    FsmRedirectError,
-    FsmRegistrationMismatchError,
-    FsmRepeatableWriteError,
-    FsmResponseError,
-    FsmSecretNotStoredError,
-    FsmServerError,
-    FsmStorageError,
-    FsmUnauthorisedError,
-    FsmUncertainWriteError,
-    FsmUnprocessableEntityError,
-)
+from fsm_provider.api import errors
+from fsm_provider.api.errors import *  # noqa: F403 - its __all__ names them
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
@@ -43,12 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FsmClient", "Settings", "jobs_from_rows"]
 __all__ += ["AssetDynamicField", "Form", "Job", "JobCreate", "JobFields", "Webhook", "WebhookCreate"]
-__all__ += ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionError"]
-__all__ += ["FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError", "FsmNotFoundError"]
-__all__ += ["FsmNotPdfError", "FsmPaginationError", "FsmPdfError", "FsmPdfUrlError", "FsmRateLimitedError"]
-__all__ += ["FsmRedirectError", "FsmRegistrationMismatchError", "FsmRepeatableWriteError"]
-__all__ += ["FsmResponseError", "FsmSecretNotStoredError", "FsmServerError", "FsmStorageError"]
-__all__ += ["FsmUnauthorisedError", "FsmUncertainWriteError", "FsmUnprocessableEntityError"]
+__all__ += errors.__all__
 
 _MODULES = {"FsmClient": "client", "Settings": "settings", "jobs_from_rows": "job_rows"}
 _MODULES |= dict.fromkeys(["JobCreate", "JobFields", "WebhookCreate"], "payloads")

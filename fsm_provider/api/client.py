@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -17,15 +15,12 @@ from pydantic import SecretStr
 
 from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.errors import (
-    FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmInputError,
     FsmRegistrationMismatchError,
     FsmResponseError,
     FsmUnauthorisedError,
-    FsmUncertainWriteError,
-    is_refusal,
 )
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
@@ -82,7 +77,7 @@ class FsmClient:
         self.retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
         self._metrics = metrics or Metrics()
-        self._transport = Transport(settings, self._metrics)
+        self._transport = Transport(settings, self._metrics, self._throttle)
 
     def __enter__(self) -> FsmClient:
         return self
@@ -236,7 +231,7 @@ class FsmClient:
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
-        return self._send(partial(self._attempt, call, self._json_without_token), call.writes)
+        return self._repeat(partial(self._transport.request, call, self._json_without_token), call.is_write)
 
     def _create(self, endpoint: Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
         version = self.settings.api_version
@@ -256,7 +251,7 @@ class FsmClient:
                 )
             return cast(RecordT, record)
 
-        return self._send(partial(self._attempt, request, read), is_write=True)
+        return self._repeat(partial(self._transport.request, request, read), is_write=True)
 
     def pages(
         self,
@@ -276,7 +271,8 @@ class FsmClient:
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
-            return self._send(partial(self._attempt, ApiRequest("GET", path, {**sent, **at.params}), read))
+            call = ApiRequest("GET", path, {**sent, **at.params})
+            return self._repeat(partial(self._transport.request, call, read))
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 
@@ -297,10 +293,10 @@ class FsmClient:
         :raises FsmDownloadTimeoutError: after ``max_seconds``.
         :raises FsmError: for any other failure; no error contains the URL, which may be signed.
         """
-        download = Download(form, self._transport, self.settings, self._throttle, **limits)
-        return self._send(lambda token: download.fetch(token, read))
+        download = Download(form, self._transport, self.settings.allow_http, **limits)
+        return self._repeat(partial(download.fetch, read))
 
-    def _send(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
+    def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
         attempts, repeated = Attempts(self.retry_policy), False
         while True:
             token = self._token
@@ -354,19 +350,3 @@ class FsmClient:
     def _throttle(self) -> None:
         if delay := self.reserve():
             self._sleep(delay)
-
-    def _attempt(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
-        if call.limit is None:
-            self._throttle()
-        attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
-        try:
-            return self._transport.request(call, token, read)
-        except FsmApiError as error:
-            if not call.writes or is_refusal(error.status):
-                raise
-            reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
-        except FsmResponseError as error:
-            if not call.writes:
-                raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
-            reason = str(error)
-        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)

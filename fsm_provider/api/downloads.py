@@ -15,9 +15,7 @@ from itertools import chain
 from typing import TypedDict
 from urllib.parse import SplitResult, urljoin
 
-import requests
 from pydantic import SecretStr
-from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse
 
 from fsm_provider.api.adapter import Exchange
@@ -33,7 +31,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
-from fsm_provider.api.settings import DEFAULT_PORTS, Settings, is_loopback
+from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
@@ -53,18 +51,20 @@ class PdfLimits(TypedDict, total=False):
     allow_private_addresses: bool
 
 
+def _origin_of(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme]
+
+
 @dataclass(eq=False)
 class Download:
     """The PDF of a form, within the limits of all its requests together.
 
-    :param throttle: called before each request to the service itself.
     :raises FsmPdfUrlError: if the form has no URL.
     """
 
     form: Form
     transport: Transport
-    settings: Settings
-    throttle: Callable[[], None]
+    allow_http: bool
     max_bytes: int = MAX_PDF_BYTES
     max_seconds: float = MAX_PDF_SECONDS
     allow_private_addresses: bool = False
@@ -73,10 +73,9 @@ class Download:
         self._what = f"the PDF of form {self.form.id}"
         if not isinstance(self.form.form_pdf_url, str) or not self.form.form_pdf_url:
             raise FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
-        self._own = as_sent(self.settings.base_url, FsmPdfUrlError("the connection's host is not valid"))
         self._limit = TimeLimit(self.max_seconds)
 
-    def fetch(self, token: SecretStr, read: Callable[[Iterator[bytes]], ResultT]) -> ResultT:
+    def fetch(self, read: Callable[[Iterator[bytes]], ResultT], token: SecretStr) -> ResultT:
         """Send once, follow redirects, and pass the file's chunks to ``read``."""
         try:
             with self._opened(token) as response:
@@ -91,30 +90,26 @@ class Download:
     def _opened(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
         url = str(self.form.form_pdf_url)
         for _ in range(MAX_REDIRECTS + 1):
-            request = requests.PreparedRequest()
             parts = as_sent(url, FsmPdfUrlError("its URL is not valid"))
-            request.method, request.url = "GET", parts.geturl()
-            request.headers = CaseInsensitiveDict(_HEADERS)
             self._check_url(parts)
-            private = self.allow_private_addresses or parts.hostname == self._own.hostname
-            plain = _PLAIN_URL.fullmatch(url)
-            target = f"{'' if plain[1].startswith('/') else '/'}{plain[1]}" if plain else request.path_url
-            mine, asked = (
-                (one.scheme, one.hostname, one.port or DEFAULT_PORTS[one.scheme])
-                for one in (self._own, parts)
-            )
-            ours = mine == asked
+            base = self.transport.base
+            ours = _origin_of(parts) == _origin_of(base)
+            headers = dict(_HEADERS)
             if ours:
-                request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-                self.throttle()
-            send = partial(self.transport.send, request, elsewhere=not ours, public_only=not private)
-            with Exchange(target, limit=self._limit) as exchange, send(exchange) as response:
+                headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+                self.transport.throttle()
+            plain = _PLAIN_URL.fullmatch(url)
+            target = plain[1] if plain else f"{parts.path}{f'?{parts.query}' if parts.query else ''}"
+            target = target if target.startswith("/") else f"/{target}"
+            exchange = Exchange("GET", parts.geturl(), target, headers, limit=self._limit)
+            public_only = not (self.allow_private_addresses or parts.hostname == base.hostname)
+            with self.transport.send(exchange, elsewhere=not ours, public_only=public_only) as response:
                 status = response.status
                 if status == 200:
                     yield response
                     return
-                location = response.headers.get("Location") if status in (301, 302, 303, 307, 308) else None
-                if location is None:
+                location = response.get_redirect_location()
+                if not isinstance(location, str):
                     # Of another host, the 4xx classes would give advice about the connection. Nor is the body
                     # quoted, since it may repeat the URL.
                     is_specific = status >= 500 or status == 429 or (ours and status >= 400)
@@ -123,7 +118,7 @@ class Download:
             url = ""
             with suppress(ValueError):  # it quotes the URL
                 target = location.encode("latin-1").decode()
-                joined = urljoin(request.url, target)
+                joined = urljoin(parts.geturl(), target)  # raises if it is not valid
                 url = target if _PLAIN_URL.fullmatch(target) else joined
             if not url:
                 raise FsmPdfUrlError("it redirects to a URL that is not valid")
@@ -135,7 +130,7 @@ class Download:
         if "@" in parts.netloc:
             raise FsmPdfUrlError("its URL contains a user or password")
         host = f"{parts.scheme}://{parts.netloc}"
-        if parts.scheme == "http" and not (self.settings.allow_http or is_loopback(parts.hostname)):
+        if is_readable_on_the_way(parts) and not self.allow_http:
             raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:

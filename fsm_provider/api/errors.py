@@ -11,6 +11,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+__all__ = ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionError"]
+__all__ += ["FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError"]
+__all__ += ["FsmNotFoundError", "FsmNotPdfError", "FsmPaginationError", "FsmPdfError", "FsmPdfUrlError"]
+__all__ += ["FsmRateLimitedError", "FsmRedirectError", "FsmRegistrationMismatchError"]
+__all__ += ["FsmRepeatableWriteError", "FsmResponseError", "FsmSecretNotStoredError", "FsmServerError"]
+__all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
+__all__ += ["FsmUnprocessableEntityError"]
+
 
 def describe(subject: Mapping[str, Any]) -> str:
     """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
@@ -159,6 +167,7 @@ class FsmApiError(FsmError):
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
+    :param url: without the query.
     """
 
     hint: ClassVar[str] = ""
@@ -169,6 +178,7 @@ class FsmApiError(FsmError):
     body_excerpt: str = ""
     retry_after: float | None = None
     request_id: str | None = None
+    url: str = ""
 
     def __str__(self) -> str:
         parts = (
@@ -207,13 +217,10 @@ class FsmForbiddenError(FsmApiError):
     hint = "the token lacks the permission"
 
 
-@dataclass(eq=False)
 class FsmNotFoundError(FsmApiError):
-    """404 Not found; ``url`` is without the query."""
+    """404 Not found."""
 
     permanent = True
-
-    url: str = ""
 
     def __str__(self) -> str:
         at = f" at {self.url}" if self.url else ""

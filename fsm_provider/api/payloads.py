@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypedDict, TypeVa
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -60,14 +61,6 @@ class _Payload(BaseModel):
         alias_generator=wire_name, validate_by_name=True, extra="forbid", defer_build=True
     )
 
-    @field_validator("*")
-    @classmethod
-    def _has_complete_characters(cls, value: Any) -> Any:
-        text = dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-        if isinstance(text, str) and SURROGATE.search(text):
-            raise ValueError(HALF_A_CHARACTER)
-        return value
-
 
 def _integer_to_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
@@ -79,9 +72,18 @@ def _amount_to_text(value: Any) -> Any:
     return format(value, "f") if isinstance(value, Decimal) else _integer_to_text(value)
 
 
-TextID = Annotated[StrictStr, BeforeValidator(_integer_to_text)]
+def _check_characters(value: Any) -> Any:
+    if SURROGATE.search(dumps(value, ensure_ascii=False)):
+        raise ValueError(HALF_A_CHARACTER)
+    return value
+
+
+Text = Annotated[StrictStr, StringConstraints(min_length=0)]
+"""Of complete characters, which pydantic checks only where it has something else to check."""
+TextID = Annotated[Text, BeforeValidator(_integer_to_text)]
 _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
 Amount = Annotated[StrictStr, _Decimal, BeforeValidator(_amount_to_text)]
+_Complete = AfterValidator(_check_characters)
 
 
 class JobCreate(_Payload):
@@ -95,17 +97,19 @@ class JobCreate(_Payload):
     customer_contact_id: TextID | None = None
     site_contact_id: TextID | None = None
     settings_job_description_id: TextID | None = None
-    notes: StrictStr | None = None
+    notes: Text | None = None
     service_reminder_instance1_id: Integer | None = None
     service_reminder_instance2_id: Integer | None = None
     service_reminder_instance3_id: Integer | None = None
-    skills: JsonValue = None
+    skills: Annotated[JsonValue, _Complete] = None
     customer_reference: TextID | None = None
     quoted_amount: Amount | None = None
-    priority: StrictStr | None = None
+    priority: Text | None = None
     business_unit_id: Integer | None = None
     user_group_id: Integer | None = None
-    extra_fields: dict[str, JsonValue] = Field(default_factory=dict, alias="extra_fields")
+    extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field(
+        default_factory=dict, alias="extra_fields"
+    )
 
     @field_validator("extra_fields")
     @classmethod
@@ -203,9 +207,9 @@ class WebhookCreate(_Payload):
     """
 
     object: WebhookObject
-    event_types: Annotated[list[StrictStr], BeforeValidator(_text_to_list)] = Field(min_length=1)
-    target_url: StrictStr = Field(repr=False)
-    description: StrictStr | None = None
+    event_types: Annotated[list[Text], BeforeValidator(_text_to_list)] = Field(min_length=1)
+    target_url: Text = Field(repr=False)
+    description: Text | None = None
 
     @field_validator("event_types")
     @classmethod

@@ -148,12 +148,12 @@ class Settings(BaseModel):
     @field_validator("base_url")
     @classmethod
     def _is_a_plain_url(cls, value: str, info: ValidationInfo) -> str:
-        needs_https = _needs_https(value, example=EXAMPLE_URL)
+        parts = _split_url(value, example=EXAMPLE_URL)
         if "?" in value or "#" in value:
             raise ValueError("should end with its path: no ? and no #")
         if STRAY_PERCENT.search(value):
             raise ValueError("has a % that begins no encoded character: write it as %25")
-        if needs_https and not info.data.get("allow_http", True):
+        if is_readable_on_the_way(parts) and not info.data.get("allow_http", True):
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")
 
@@ -166,7 +166,8 @@ class Settings(BaseModel):
         placeholders = set(re.findall(r"\{[^{}]*\}|[{}]", value))
         if "{id}" not in placeholders or placeholders - {"{id}", "{propertyID}"}:
             raise ValueError(f"should contain {{id}}, and no placeholder but {{propertyID}}: {example}")
-        if _needs_https(value, example=example) or "{" in urlsplit(value).netloc:
+        parts = _split_url(value, example=example)
+        if is_readable_on_the_way(parts) or "{" in parts.netloc:
             raise ValueError(f"should be https, and its host no placeholder: {example}")
         return value
 
@@ -199,7 +200,7 @@ class Settings(BaseModel):
     @property
     def service(self) -> str:
         """Base URL and account, the same for each way to write them."""
-        parts = split_url(self.base_url)
+        parts = urlsplit(self.base_url)
         host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
         port = "" if parts.port in (None, DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
         account = f" (account {self.account})" if self.account else ""
@@ -241,10 +242,10 @@ class Settings(BaseModel):
         raise FsmInputError(described)  # not inside except: pydantic's error holds the token
 
 
-def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
+def _split_url(url: str, *, example: str) -> SplitResult:
     """Split an http(s) URL.
 
-    :raises ValueError: if it is none.
+    :raises ValueError: if it is none, or has a user, blanks or a backslash.
     """
     try:
         parts = urlsplit(url)
@@ -253,27 +254,18 @@ def split_url(url: str, *, example: str = EXAMPLE_URL) -> SplitResult:
         hostname = None
     if not hostname or parts.scheme not in DEFAULT_PORTS:
         raise ValueError(f"should be a URL such as {example}")
-    return parts
-
-
-def _needs_https(url: str, *, example: str) -> bool:
-    """Return whether what is sent to a URL could be read on the way.
-
-    :raises ValueError: if it is not an http(s) URL, or has a user, blanks or a backslash.
-    """
-    parts = split_url(url, example=example)
     if "@" in parts.netloc:
         raise ValueError("should contain no user or password")
     if not url.isprintable() or " " in url or "\\" in url:
         raise ValueError("should contain no blanks and no backslash")
-    return parts.scheme == "http" and not is_loopback(parts.hostname)
+    return parts
 
 
-def is_loopback(hostname: str | None) -> bool:
-    """Return whether a host name or IP address is loopback, without resolving it."""
-    if hostname == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(hostname or "").is_loopback
-    except ValueError:
+def is_readable_on_the_way(parts: SplitResult) -> bool:
+    """Return whether what is sent to a URL leaves this machine in the clear; its host is not resolved."""
+    if parts.scheme != "http" or parts.hostname == "localhost":
         return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True

@@ -11,37 +11,43 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.utils import formatdate, mktime_tz, parsedate_tz
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import requests
 from pydantic import SecretStr
+from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
-from requests.utils import get_environ_proxies, requote_uri
-from urllib3 import BaseHTTPResponse
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
-from fsm_provider.api.adapter import Adapter, Exchange, origin_of
+from fsm_provider.api.adapter import Connection, Exchange, PublicConnection, adapted, current, origin_of
 from fsm_provider.api.errors import (
     FsmApiError,
     FsmConnectionError,
     FsmError,
     FsmInputError,
     FsmResponseError,
+    FsmUncertainWriteError,
     error_class_for,
+    is_refusal,
 )
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
-from fsm_provider.api.settings import Settings, is_loopback
+from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
 
 ResultT = TypeVar("ResultT")
 
+MAX_CONNECTIONS = 64
+"""Kept alive; threads beyond that open a connection per request."""
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
@@ -71,128 +77,175 @@ class ApiRequest:
     limit: TimeLimit | None = None
 
     @property
-    def writes(self) -> bool:
+    def is_write(self) -> bool:
         return self.method not in ("GET", "HEAD", "OPTIONS")
 
 
 class Transport:
-    """Kept-alive connections to one service, and to other hosts that it names."""
+    """Kept-alive connections to one service, and to other hosts that it names.
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    :param throttle: waits until the service may be sent a request.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
+        self.base = as_sent(settings.base_url, FsmInputError("host: is not a valid URL"))
+        self.throttle = throttle
         self._settings = settings
         self._metrics = metrics
         with requests.Session() as session:
-            self._verify = session.merge_environment_settings(
+            verify = session.merge_environment_settings(
                 *(settings.base_url, {}, True, settings.ca_bundle or settings.verify_ssl, None)
             )["verify"]
-        self._proxies = _environment_proxies(settings.base_url)
-        self._base_url = ""
-        self._open()
-
-    def _open(self) -> None:
-        self._process, timeout = os.getpid(), self._settings.timeout
-        self._adapter = Adapter(self._verify, timeout)
-        self._public_adapter = Adapter(self._verify, timeout, public_only=True)
+        self._verify = DEFAULT_CA_BUNDLE_PATH if verify is True else verify
+        self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
+        self._process = 0
+        self._adapters: list[HTTPAdapter] = []
+        self._pool: HTTPConnectionPool | None = None
 
     def close(self) -> None:
-        self._adapter.close()
-        self._public_adapter.close()
+        self._process, self._pool = 0, None
+        for adapter in self._adapters:
+            adapter.close()
 
-    def request(self, call: ApiRequest, token: SecretStr, read: Callable[[bytes], ResultT]) -> ResultT:
+    def request(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
         """Send once and return ``read(body)`` of a successful response.
 
         :raises FsmConnectionError: if nothing was sent.
-        :raises FsmResponseError: if no complete response arrived.
+        :raises FsmUncertainWriteError: if a write may have taken effect nevertheless.
+        :raises FsmResponseError: if no complete response arrived, to another request.
         :raises FsmApiError: for any status that is not a success, whatever its body.
         """
-        request = self._prepare(call, token)
-        with Exchange(request.path_url, call.writes, call.limit) as exchange:
-            with self.send(request, exchange, elsewhere=False, public_only=False) as response:
-                succeeded = 200 <= response.status < 300
-                try:
-                    body = self._body_of(response, succeeded)
-                except UNREADABLE as error:
-                    if succeeded:
-                        raise self.incomplete_response(error) from None
-                    body = b""
-            if not succeeded:
+        if call.limit is None:
+            self.throttle()
+        attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
+        exchange = self._prepare(call, token)
+        try:
+            with self.send(exchange) as response:
+                body = self._body_of(response)
+            if not 200 <= response.status < 300:
                 said = excerpt(body, token.get_secret_value(), call.confidential)
-                what: Any = {"method": call.method, "path": call.path, "body_excerpt": said}
-                if response.status == 404:
-                    what["url"] = f"{self._settings.base_url}{call.path}"
-                raise refusal(response, token, **what)
+                url = f"{self._settings.base_url}{call.path}"
+                raise refusal(response, token, method=call.method, path=call.path, body_excerpt=said, url=url)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
-            exchange.keep_connection()
-        return result
+        except FsmApiError as error:
+            if not exchange.is_write or is_refusal(error.status):
+                raise
+            reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
+        except FsmResponseError as error:
+            if not exchange.is_write:
+                raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
+            reason = str(error)
+        else:
+            exchange.is_confirmed = True
+            return result
+        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
 
-    def _body_of(self, response: BaseHTTPResponse, succeeded: bool) -> bytes:
+    def _body_of(self, response: BaseHTTPResponse) -> bytes:
+        """Read the body; of an error, no more than its start, and nothing if it is incomplete."""
+        succeeded = 200 <= response.status < 300
         most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
         length = response.headers.get("Content-Length", "")
-        if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
-            return response.read()
         body = bytearray()
-        while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
-            body += chunk
+        try:
+            if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
+                return response.read()
+            while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
+                body += chunk
+        except UNREADABLE as error:
+            if succeeded:
+                raise self.incomplete_response(error) from None
+            return b""
         if succeeded and len(body) > most:
             raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
         return bytes(body)
 
     def send(
-        self, request: requests.PreparedRequest, exchange: Exchange, *, elsewhere: bool, public_only: bool
+        self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
     ) -> BaseHTTPResponse:
         """Send once and return the response, its body unread.
 
-        :param elsewhere: the URL is not on the service's host, so its proxies have to be looked up.
+        :param elsewhere: the URL is not on the service's host.
+        :param public_only: refuse an IP address that is not public.
         """
         if self._process != os.getpid():  # after a fork, the connections are those of the parent
-            self._open()
-        url, status = str(request.url), "none"
-        adapter = self._public_adapter if public_only else self._adapter
-        proxies = _environment_proxies(url) if elsewhere else self._proxies
+            self._adapters = [HTTPAdapter(pool_maxsize=MAX_CONNECTIONS) for _ in (False, True)]
+            self._pool = None
+            self._process = os.getpid()
+        if exchange.limit:
+            exchange.limit.start()
+        status, token = "none", current.set(exchange)
         try:
-            response = adapter.exchange(exchange, request, proxies)
+            if elsewhere:
+                pool = self._pool_for(exchange.url, public_only)
+            else:  # looked up once: it takes a tenth of a POST's time
+                pool = self._pool = self._pool or self._pool_for(exchange.url)
+            response: BaseHTTPResponse = pool.urlopen(
+                exchange.method,
+                exchange.url,
+                exchange.body,
+                exchange.headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=self._timeout,
+                preload_content=False,
+                decode_content=False,
+            )
             status = str(response.status)
             return response
         except UNREADABLE as error:
-            failure = self._failure(error, exchange, url if elsewhere else None)
+            failure = self._failure(error, exchange)
         finally:
-            self._metrics.incr("requests", method=str(request.method), status=status)
+            current.reset(token)
+            self._metrics.incr("requests", method=exchange.method, status=status)
         raise failure  # not inside except: urllib3's error holds the token and the URL
 
-    def _failure(self, error: BaseException, exchange: Exchange, other_url: str | None) -> FsmError:
+    def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
+        """Look up the connections to a host, or to its proxy, which then decides what can be reached.
+
+        The environment's proxies are not for http to this machine, which would leave it in the clear.
+        """
+        parts = urlsplit(url)
+        stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
+        proxies: Any = {} if stays_here else get_environ_proxies(url)
+        request = requests.PreparedRequest()
+        request.url = url
+        adapter = self._adapters[public_only]
+        pool: Any = adapter.get_connection_with_tls_context(request, self._verify, proxies)
+        ours = PublicConnection if public_only and not select_proxy(url, proxies) else Connection
+        pool.ConnectionCls = adapted(pool.ConnectionCls, ours)
+        return cast(HTTPConnectionPool, pool)
+
+    def _failure(self, error: BaseException, exchange: Exchange) -> FsmError:
         origin = origin_of(error)
-        if exchange.has_begun:
+        if exchange.began_at:
             return self.incomplete_response(error)
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
             return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
-        host = "/".join(other_url.split("/", 3)[:3]) if other_url else self._settings.base_url
-        return FsmConnectionError(f"{host} was not reached: {origin}")
+        return FsmConnectionError(f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}")
 
-    def _prepare(self, call: ApiRequest, token: SecretStr) -> requests.PreparedRequest:
-        if not self._base_url:
-            parts = as_sent(self._settings.base_url, FsmInputError("host: is not a valid URL"))
-            self._base_url = parts.geturl().rstrip("/")
-        request = requests.PreparedRequest()
-        request.method = call.method
-        headers = {**_HEADERS, **parse_headers("headers", call.headers)}
-        request.headers = CaseInsensitiveDict(headers, Authorization=f"Bearer {token.get_secret_value()}")
+    def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
+        given = {**_HEADERS, **parse_headers("headers", call.headers)}
+        headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
         try:
             items = call.params.items() if isinstance(call.params, Mapping) else call.params or ()
             query = urlencode([(name, value) for name, value in items if value is not None], doseq=True)
         except (TypeError, ValueError) as error:
             raise FsmInputError(f"params: cannot be written into a URL ({type(error).__name__})") from None
-        request.url = f"{self._base_url}{requote_uri(call.path)}{f'?{query}' if query else ''}"
+        target = f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
+        body = None
         if call.json is not None:
             try:
-                request.body = dumps(call.json, allow_nan=False).encode()
-                if b"\\ud" in request.body:
+                body = dumps(call.json, allow_nan=False).encode()
+                if b"\\ud" in body:
                     dumps(call.json, ensure_ascii=False).encode()
             except UnicodeEncodeError:
                 raise FsmInputError(f"json: {HALF_A_CHARACTER}") from None
             except (TypeError, ValueError, RecursionError) as error:
                 raise FsmInputError(f"json: {error}") from None
-            request.headers.setdefault("Content-Type", "application/json")
-        return request
+            headers.setdefault("Content-Type", "application/json")
+        url = f"{self.base.scheme}://{self.base.netloc}{target}"
+        return Exchange(call.method, url, target, headers, body, call.is_write, call.limit)
 
     def incomplete_response(self, error: BaseException) -> FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
@@ -235,13 +288,6 @@ def _in_utf8(body: bytes, content_type: str) -> bytes:
         return body.decode(declared[1]).encode()
     except (LookupError, UnicodeError):
         raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
-
-
-def _environment_proxies(url: str) -> dict[str, str]:
-    """Return the environment's proxies; none for http to this machine, which would leave it in the clear."""
-    parts = urlsplit(url)
-    stays_here = parts.scheme == "http" and is_loopback(parts.hostname)
-    return {} if stays_here else dict(get_environ_proxies(url))
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:

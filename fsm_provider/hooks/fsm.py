@@ -61,6 +61,7 @@ class FsmHook(BaseHook):
     ) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
+        self.metrics: Metrics = AirflowMetrics(connection=fsm_conn_id)
         self._sleep = sleep
 
     @cached_property
@@ -80,11 +81,6 @@ class FsmHook(BaseHook):
     def settings(self) -> Settings:
         """Those of :attr:`client`."""
         return self.client.settings
-
-    @property
-    def metrics(self) -> Metrics:
-        """Airflow's metrics, with the connection as a tag."""
-        return AirflowMetrics(connection=self.fsm_conn_id)
 
     def _read_settings(self) -> Settings:
         from fsm_provider.state.variables import SUPERVISOR_LOCK
@@ -180,12 +176,12 @@ def settings_from(connection: Connection) -> Settings:
     try:
         if connection.conn_type not in (None, "", FsmHook.conn_type):
             raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
-        return Settings.checked({**_extra_of(connection), **_fields_of(connection)})
+        return Settings.checked(_values_of(connection))
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
 
 
-def _extra_of(connection: Connection) -> dict[str, Any]:
+def _values_of(connection: Connection) -> dict[str, Any]:
     try:
         extra = from_json(connection.extra or "{}")
     except ValueError:
@@ -196,10 +192,8 @@ def _extra_of(connection: Connection) -> dict[str, Any]:
         if extra.get(name):
             raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
     given = {name: value for name, value in extra.items() if value not in (None, "")}
-    return {"api_version": "", **given} if "api_version" in extra else given
-
-
-def _fields_of(connection: Connection) -> dict[str, str]:
+    if "api_version" in extra:
+        given.setdefault("api_version", "")
     if not (host := connection.host):
         raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
     if "://" not in host:
@@ -209,4 +203,4 @@ def _fields_of(connection: Connection) -> dict[str, str]:
         authority, slash, path = rest.partition("/")
         host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
     account = (connection.login or "").strip()
-    return {"base_url": host, "token": connection.password or "", "account": account}
+    return {**given, "base_url": host, "token": connection.password or "", "account": account}

@@ -21,7 +21,7 @@ from pydantic import (
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
-from fsm_provider.api.settings import is_loopback
+from fsm_provider.api.settings import is_readable_on_the_way
 from fsm_provider.api.validation import describe_invalid_fields
 from fsm_provider.plugins.webhooks import URL_PREFIX
 
@@ -96,7 +96,7 @@ class ReceiverSettings(_Model):
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("is not an absolute http(s) URL without a query")
-        if parts.scheme == "http" and not is_loopback(parts.hostname):
+        if is_readable_on_the_way(parts):
             raise ValueError("should be https: http sends path token and deliveries in clear text")
         return value.rstrip("/")
 

@@ -75,11 +75,8 @@ def test_a_host_that_does_not_exist_is_a_connection_error(service, make_client):
 
 @pytest.mark.parametrize("base_url", ["https://*", "https://*.example.com", "https://."])
 def test_an_invalid_url_is_an_input_error(service, make_client, base_url):
-    client = make_client(service, base_url=base_url)
-
-    for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
-        with pytest.raises(FsmInputError, match=r"^host: "):
-            send()
+    with pytest.raises(FsmInputError, match=r"^host: "):
+        make_client(service, base_url=base_url)
 
 
 @pytest.mark.parametrize(

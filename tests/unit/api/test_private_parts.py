@@ -3,15 +3,12 @@
 from http.client import HTTPResponse
 
 import pytest
-from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (HTTPConnectionPool, "_get_conn"),
-        (HTTPConnectionPool, "_put_conn"),
         (HTTPConnection, "_new_conn"),
         (HTTPConnection("localhost"), "_tunnel_host"),
         (HTTPResponse, "_close_conn"),
