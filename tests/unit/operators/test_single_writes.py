@@ -63,7 +63,9 @@ def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, 
     for cleared, options in enumerate([{}, {"if_uncertain": "create"}, {}]):
         with pytest.raises(AirflowFailException, match="may or may not have taken effect") as caught:
             write(**options).execute(context_for(store, cleared=cleared))
-        said = "an earlier request may have worked; the last one did not: POST /properties/7/jobs returned HTTP 400"
+        said = (
+            "an earlier request may have worked; the last one did not: POST /properties/7/jobs returned HTTP"
+        )
         assert (said in str(caught.value)) == bool(cleared)
     assert len(service.jobs) == 1
 
