@@ -151,15 +151,12 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         match (event.extra or {}).get("payload"):
             case {"asset_name": str(name), "question": {"fsm_conn_id": str(conn)} as asked, "forms": list()}:
-                pass
-            case _:  # another asset's
-                continue
-        if others := [question for question in _defined.get(name, ()) if question != asked]:
-            logger.error(DEFINED_TWICE, name, others[-1], asked)
-        for reference in event.extra["payload"]["forms"]:
-            updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
-            version = updated or json.dumps(reference, sort_keys=True)
-            references[conn, reference["id"], version] = {**reference, "fsm_conn_id": conn}
+                if others := [question for question in _defined.get(name, ()) if question != asked]:
+                    logger.error(DEFINED_TWICE, name, others[-1], asked)
+                for reference in event.extra["payload"]["forms"]:
+                    updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
+                    version = updated or json.dumps(reference, sort_keys=True)
+                    references[conn, reference["id"], version] = {**reference, "fsm_conn_id": conn}
     return list(references.values())
 
 

@@ -43,10 +43,7 @@ _engines: dict[str, Engine] = {}
 
 
 class SqlAssetStore:
-    """The values of an asset, in the database that its connection names.
-
-    Each method raises FsmInputError if there is no database.
-    """
+    """The values of an asset, in the database that its connection names; a FsmInputError if it names none."""
 
     def __init__(
         self, asset_name: str, fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection

@@ -68,8 +68,6 @@ class Feed:
         # An empty context, or its log would be that of the first member's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
 
-    # --- members ---
-
     def join(self, member: Member, covered_since: Time | None) -> None:
         self._members[member] = None
         for place in member.places:
@@ -105,8 +103,6 @@ class Feed:
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
             await asyncio.sleep(max(self._source.interval - (_now() - began), 0.005))
-
-    # --- changes ---
 
     async def _poll_changes(self) -> None:
         began, members = self.time(), list(self._members)  # who joins later may miss some of it
@@ -167,8 +163,6 @@ class Feed:
         metrics.gauge("waits.poll_age", max((_now() - feed._polled_at for feed in waits), default=0.0))
         metrics.gauge("waits.poll_interval", max((feed._source.interval for feed in waits), default=0.0))
 
-    # --- catch-up ---
-
     async def _catch_up(self) -> None:
         now = _now()
         due = [member for member in self._members if self._is_refused or member.due <= now]
@@ -214,8 +208,6 @@ class Feed:
             member.caught_up(started)
         member.failing_since = None
         member.due = _now() + member.check_after(self.time())
-
-    # --- listings ---
 
     async def _ask(
         self, queries: Iterable[Query], members: Collection[Member] | None = None

@@ -40,10 +40,7 @@ MAX_CLOCK_SKEW = 300.0
 
 
 class Form(NamedTuple):
-    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown.
-
-    :ivar digest: of the reference, if it has no update time.
-    """
+    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown."""
 
     id: int
     name: str
@@ -51,7 +48,7 @@ class Form(NamedTuple):
     job_id: str
     created: Time | None
     updated: Time | None
-    digest: str = ""
+    digest: str = ""  # of the reference, if it has no update time
     reference: FormReference = {}  # noqa: RUF012 - never changed
 
     @property
@@ -100,15 +97,11 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What listings have in common that can be shared.
-
-    :ivar service: base URL and account.
-    :ivar filters: those that a form's reference does not show.
-    """
+    """What listings have in common that can be shared; the service is a base URL and an account."""
 
     fsm_conn_id: str
     service: str
-    filters: FormFilter
+    filters: FormFilter  # those that a form's reference does not show
     query_params: str
     interval: float
 
@@ -196,10 +189,7 @@ class Lister:
 
 
 async def read_settings(fsm_conn_id: str) -> Settings:
-    """Return the settings of an Airflow connection.
-
-    :raises FsmConnectionError: if it cannot be read now.
-    """
+    """Return the settings of an Airflow connection; a FsmConnectionError if it cannot be read now."""
     from airflow.providers.common.compat.connection import get_async_connection
 
     from fsm_provider.hooks.fsm import FsmHook, settings_from

@@ -136,11 +136,10 @@ class Wait:
         if self.criteria.are_met(self.found):
             self.woken.set()
 
-    def polled(self, since: Time | None, started: Time) -> None:
-        """Do nothing: only its forms count."""
+    def polled(self, *_: Time | None) -> None:
+        """Do nothing, as after a catch-up: only forms count."""
 
-    def caught_up(self, started: Time) -> None:
-        """Do nothing, likewise."""
+    caught_up = polled
 
     def moved(self) -> None:
         self.woken.set()

@@ -38,8 +38,7 @@ RESET = "reset"
 SETTLES = 2.0
 """Seconds after Airflow confirms an event until it counts as stored.
 
-Airflow silently drops an event of a watcher that no asset has any more, confirms it, and then cancels the
-watcher: one that is still running has its event in the database.
+Airflow confirms also what it drops, as no asset has the watcher any more, and then cancels the watcher.
 """
 EVENT_INTERVAL = 15.0
 """Seconds between two events of a backlog: one DAG run takes all events that come before it is made."""
@@ -137,8 +136,6 @@ class Watcher:
         self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=watch["asset_name"])
 
-    # --- as a member of the feed ---
-
     def questions(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""
         self._reconciles = self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
@@ -197,8 +194,6 @@ class Watcher:
             "listed, `python -m fsm_provider watermark set %s` begins behind it",
             *(self._name, lasted, time_of(self.tracker.watermark), error, self._name),
         )
-
-    # --- as a trigger ---
 
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.

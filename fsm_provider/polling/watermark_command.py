@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
     from fsm_provider.polling.watcher import AssetStore
 
-DESCRIPTION = """\
-Show up to where the watchers of completed_forms have emitted forms, and set one to another time."""
+DESCRIPTION = "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
 EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
-HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     except (AirflowException, FsmError, ImportError) as error:
         return fail(2, str(error))
     if since is None:
-        print_table(HEAD, rows)
+        print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
     else:
         at = format_time(since)
         print(printable(f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"))

@@ -44,7 +44,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :param property: the property, in place of ``property_id``: likewise (templated).
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
         Default: when the record of ``job`` was created, else the start of the run's data interval, else the
-        run's ``run_after``; never all history. It stays what it is at the first poll (templated).
+        run's ``run_after``; never all history. Only reschedule mode renders it at each poll (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
@@ -227,10 +227,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None]:
-    """Return the identifier in what ``job`` or ``property`` is given, and when the job was created.
-
-    :raises FsmInputError: if there is none.
-    """
+    """Return the identifier in what ``job`` or ``property`` is given, and when the job was created."""
     if isinstance(given, str) and given.lstrip().startswith("{"):
         for parse in (json.loads, literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError):

@@ -33,9 +33,9 @@ _kept: dict[Key, Kept] = {}
 class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
     """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms": [...references...]}``.
 
-    Once an event is in Airflow's database, what it held is stored with the asset. Airflow 3.3 confirms that
-    to the trigger's stream. Before, the trigger ends after each event, and Airflow restarts it, with its ID
-    and in the same process, once the event is in the database. Without that, the event is emitted again.
+    What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3 confirms that to
+    the trigger's stream. Before, the trigger ends after each event, and Airflow restarts it then, with its ID
+    and in the same process. Without that, the event is emitted again.
 
     What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
     replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
