@@ -76,11 +76,6 @@ def no_triggerer_runs() -> bool:
     return False
 
 
-def task_state_store(context: Context) -> Any:
-    """Return the task's state store, None before Airflow 3.3."""
-    return context.get("task_state_store")
-
-
 def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
     """Return why Airflow does not find a connection: an environment variable that is set cannot be read."""
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"

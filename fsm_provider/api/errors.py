@@ -48,6 +48,10 @@ class FsmInputError(_DescribedError, ValueError):
     permanent = True
 
 
+class FsmNotSentError(_DescribedError):
+    """A write was not sent: another attempt may send it."""
+
+
 class FsmConnectionError(_DescribedError):
     """The service was not reached: refused, no such host, TLS failed, or its host has changed."""
 

@@ -13,12 +13,13 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.writes import FsmWriteOperator
+from fsm_provider.state.task import Task
+from fsm_provider.writes.ledger import Write, planned
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.retry import TimeLimit
-    from fsm_provider.writes.ledger import Write
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -76,15 +77,13 @@ class FsmRequestOperator(FsmWriteOperator):
                 self.check_keys({"key": key})
 
     def execute(self, context: Context) -> Any:
-        from fsm_provider.writes.ledger import Write, planned
-
         with permanent_errors_fail_the_task():
             path, params, body = parse_path(self.path), self.query_params, self.json
             if self.method == "GET":
                 return self.hook.request("GET", path, params, body, headers=self.headers)
             self.check_keys({"key": self.key})
             key = None if self.key in (None, "") else str(parse_text("key", self.key))
-            task, service = self.task_of(context), self.hook.settings.service
+            task, service = Task.from_context(context, self.task_id), self.hook.settings.service
             content = {"params": params, "json": body, "headers": self.headers}
             row = planned(task, service, f"{self.method} {path}", content, key or task.place)
             (result,) = self.write_once(context, task, [Write(row, key is not None)])

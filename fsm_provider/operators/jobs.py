@@ -26,6 +26,8 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
+from fsm_provider.state.task import Task, digest_for
+from fsm_provider.writes.ledger import MADE, Write, planned
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
     from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import Write
     from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
@@ -74,8 +74,6 @@ class FsmJobOperator(FsmWriteOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def plan(self, task: Task, request: JobRequest, place: str) -> Write:
-        from fsm_provider.writes.ledger import Write, planned
-
         what, content, key = f"POST {request.path}", request.job.body(), request.key or place
         about = {"property_id": spelled(request.property_id), "reference": request.job.customer_reference}
         row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
@@ -152,7 +150,7 @@ class FsmCreateJobOperator(FsmJobOperator):
             given = {"property_id": self.property_id, "job": self.job, "key": self.key}
             request = check(JobRequest, given, "")
             self.check_keys({"key": request.key})
-            task = self.task_of(context)
+            task = Task.from_context(context, self.task_id)
             writes = [self.plan(task, request, task.place)]
             job: dict[str, Any] = self.write_once(context, task, writes)[0]
             if "ti" in context:
@@ -232,11 +230,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     def execute(self, context: Context) -> list[JobOutcome]:
         from fsm_provider.api.payloads import check_job_requests
-        from fsm_provider.state.task import digest_for
-        from fsm_provider.writes.ledger import MADE
 
         with permanent_errors_fail_the_task():
-            options, task = self.options(), self.task_of(context)
+            options, task = self.options(), Task.from_context(context, self.task_id)
             jobs = parse_json("jobs", self.jobs)
             refuse_none("jobs", jobs)
             if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmSecretNotStoredError
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmSecretNotStoredError
 from fsm_provider.operators.base import bad_arguments_are_refused, is_known, permanent_errors_fail_the_task
 from fsm_provider.operators.writes import FsmWriteOperator
+from fsm_provider.state.task import Task, digest_for
+from fsm_provider.writes.ledger import Write, planned
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.payloads import WebhookCreate
     from fsm_provider.api.retry import TimeLimit
-    from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import Write
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -75,8 +75,9 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():
             webhook = self._payload(self.target_url or self._receiver_url())
-            style, task = self.hook.client.settings.event_types_style, self.task_of(context)
-            planned = [self._plan(task, one) for one in webhook.requests(style)]
+            task = Task.from_context(context, self.task_id)
+            requests = webhook.requests(self.hook.settings.event_types_style)
+            planned = [self._plan(task, one) for one in requests]
             registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
             missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
             for name in registered.keys() - missing.keys():
@@ -90,8 +91,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
         """Return the write that makes one registration; its key is the name of its Variable."""
         from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
-        from fsm_provider.state.task import digest_for
-        from fsm_provider.writes.ledger import Write, planned
 
         service = self.hook.settings.service
         content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
@@ -105,7 +104,6 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         """Register it, and store its secret; return it without."""
         from fsm_provider.api.redaction import hide_in
         from fsm_provider.plugins.webhooks.settings import HIDDEN
-        from fsm_provider.writes.outcomes import NotCreatedError
 
         payload: WebhookCreate = write.payload
         variable, target_url = write.row.key, payload.target_url
@@ -123,7 +121,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             problem = type(error).__name__
             text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
-            raise NotCreatedError(text) from None
+            raise FsmNotSentError(text) from None
         sent = payload.model_copy(update={"target_url": target_url})
         (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
         secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import uuid4
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_count, parse_headers, parse_text
-from fsm_provider.compat import task_state_store
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
@@ -81,11 +79,6 @@ class FsmWriteOperator(FsmBaseOperator):
             if key not in (None, "") and is_known(key):
                 parse_text(name, key)
 
-    def task_of(self, context: Context) -> Task:
-        from fsm_provider.state.task import Task
-
-        return Task.from_context(context) if "ti" in context else Task("", uuid4().hex, self.task_id)
-
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
         """Send a write once; return the response."""
         raise NotImplementedError
@@ -151,7 +144,7 @@ def _opened_ledger(
     from fsm_provider.writes.task_ledger import TaskLedger
 
     service, state_conn_id = hook.settings.service, hook.settings.state_conn_id
-    store = task_state_store(context)
+    store = context.get("task_state_store")
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")

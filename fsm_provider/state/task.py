@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import conf
 
@@ -27,8 +28,10 @@ class Task:
     airflow: str = ""
 
     @classmethod
-    def from_context(cls, context: Context) -> Self:
-        ti = context["ti"]
+    def from_context(cls, context: Context, task_id: str = "") -> Self:
+        """Return the running task; without one, a task of that name in a run of its own."""
+        if (ti := context.get("ti")) is None:
+            return cls("", uuid4().hex, task_id)
         map_index = ti.map_index if ti.map_index is not None else -1
         airflow = conf.get("fsm", "airflow_name", fallback="")
         return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, airflow)

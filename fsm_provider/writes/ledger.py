@@ -8,7 +8,7 @@ A write is a row of a ledger, in one of four states:
 ``uncertain``  it was sent, and nobody knows what became of it
 
 A :data:`Change` is applied to the row as it is now, in a transaction that has locked it: it returns the row
-as it is to be, or the same row if the change does not apply.
+as it is to be, or the same row if the change does not apply. ``read_at`` is the time now.
 """
 
 from __future__ import annotations
@@ -141,45 +141,44 @@ class Write:
         return "rejected" if self.error is not None and self.error.permanent else "not_created"
 
 
-def seen_at(row: Row, now: int) -> Row:
+def as_read(row: Row) -> Row:
     """Return a row as whoever reads it sees it: ``sending`` past its lease is uncertain."""
-    if row.state == "sending" and row.lease_until < now:
-        return replace(row, state="uncertain", error="no response was recorded", read_at=now)
-    return replace(row, read_at=now)
+    if row.state == "sending" and row.lease_until < row.read_at:
+        return replace(row, state="uncertain", error="no response was recorded")
+    return row
 
 
-Change = Callable[[Row, int], Row]
-"""Given the row and the time as they are now. Who has claimed or settled it since is another owner."""
+Change = Callable[[Row], Row]
+"""Given the row as it is read now. Who has claimed or settled it since another read is another owner."""
 P = ParamSpec("P")
 
 
-def rule(change: Callable[Concatenate[Row, int, P], Row]) -> Callable[P, Change]:
-    """Make a function return a :data:`Change`, given what it needs beside the row and the time."""
-    return wraps(change)(lambda *args, **kwargs: lambda row, now: change(row, now, *args, **kwargs))
-
-
-def new_claim(write: Write, by: Task, token: str | None) -> Row:
-    """Return a row that an attempt is about to send; its owner is new."""
-    seen, owner = write.row, uuid4().hex
-    token_at = seen.token_at if token is not None and seen.token == token else 0
-    return replace(write.planned, by=by, state="sending", owner=owner, token=token, token_at=token_at)
+def rule(change: Callable[Concatenate[Row, P], Row]) -> Callable[P, Change]:
+    """Make a function return a :data:`Change`, given what it needs beside the row."""
+    return wraps(change)(lambda *args, **kwargs: lambda row: change(row, *args, **kwargs))
 
 
 @rule
-def claimed(row: Row, now: int, claim: Row, seen: Row, lease: float) -> Row:
+def claimed(row: Row, claim: Row, seen: Row, lease: float) -> Row:
     """Claim a row as it was read, for ``lease`` seconds."""
     if row.owner != seen.owner or row.state == "done":
         return row
     is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
-    if row.state != "free" and row.lease_until >= now and not is_recognised:
+    if row.state != "free" and row.lease_until >= row.read_at and not is_recognised:
         return row
-    until, since = now + int(lease * 1000), claim.token_at or now
-    mine = replace(claim, sent_at=now, lease_until=until, token_at=since)
-    return replace(mine, was_uncertain=row.state != "free", note=row.note)
+    return replace(
+        claim,
+        sent_at=row.read_at,
+        lease_until=row.read_at + int(lease * 1000),
+        token_at=claim.token_at or row.read_at,
+        was_uncertain=row.state != "free",
+        note=row.note,
+        read_at=row.read_at,
+    )
 
 
 @rule
-def succeeded(row: Row, now: int, claim: Row, result: dict[str, Any]) -> Row:
+def succeeded(row: Row, claim: Row, result: dict[str, Any]) -> Row:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
     if row.state == "done" and row.result == result:
         return row
@@ -192,7 +191,7 @@ def succeeded(row: Row, now: int, claim: Row, result: dict[str, Any]) -> Row:
 
 
 @rule
-def came_to_nothing(row: Row, now: int, claim: Row, error: str) -> Row:
+def came_to_nothing(row: Row, claim: Row, error: str) -> Row:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
     if row.owner != claim.owner:
         return row
@@ -205,13 +204,13 @@ def came_to_nothing(row: Row, now: int, claim: Row, error: str) -> Row:
 
 
 @rule
-def response_lost(row: Row, now: int, claim: Row, error: str) -> Row:
+def response_lost(row: Row, claim: Row, error: str) -> Row:
     """Record that nobody knows what became of a request; its lease stays."""
     return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
 
 @rule
-def belongs_to_another(row: Row, now: int, after: Row, other: str) -> Row:
+def belongs_to_another(row: Row, after: Row, other: str) -> Row:
     """Record that the result of a write is that of another, too: one of them was not made."""
     error = f"job {after.result_id} is that of key '{other}' as well: look up both in the service"
     is_ours = row.owner == after.owner or row.state == "free"
@@ -219,19 +218,19 @@ def belongs_to_another(row: Row, now: int, after: Row, other: str) -> Row:
 
 
 @rule
-def found(row: Row, now: int, seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Row:
+def found(row: Row, seen: Row, result: dict[str, Any], rivals: Collection[str]) -> Row:
     """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
-    if row.owner != seen.owner or seen_at(row, now).state != "uncertain" or rivals:
+    if row.owner != seen.owner or row.state != "uncertain" or rivals:
         return row
     return replace(row, state="done", owner=uuid4().hex, result=result, error=None)
 
 
 @rule
-def settled(row: Row, now: int, seen: Row, result: dict[str, Any] | None, who: str) -> Row:
+def settled(row: Row, seen: Row, result: dict[str, Any] | None, who: str) -> Row:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     state: State = "free" if result is None else "done"
-    is_uncertain = seen_at(row, now).state == "uncertain"
-    is_over = is_uncertain and row.lease_until < now
+    is_uncertain = row.state == "uncertain"
+    is_over = is_uncertain and row.lease_until < row.read_at
     may_be = is_over if result is None else is_uncertain or row.state == "free"
     if row.owner != seen.owner or not may_be:
         return row
@@ -239,9 +238,9 @@ def settled(row: Row, now: int, seen: Row, result: dict[str, Any] | None, who: s
 
 
 @rule
-def forgotten(row: Row, now: int, seen: Row, who: str) -> Row:
+def forgotten(row: Row, seen: Row, who: str) -> Row:
     """Have a write that is done sent again."""
-    if row.owner != seen.owner or row.state != "done" or row.lease_until >= now:
+    if row.owner != seen.owner or row.state != "done" or row.lease_until >= row.read_at:
         return row
     row = row.with_note(f"{seen.kind} {seen.result_id or ''} was {who}")
     return replace(row, state="free", owner=uuid4().hex, result=None, error=None)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmRepeatableWriteError, FsmUncertainWriteError
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmInputError,
+    FsmNotSentError,
+    FsmRepeatableWriteError,
+    FsmUncertainWriteError,
+)
 from fsm_provider.links import job_page_url
 from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
 
@@ -38,16 +44,6 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-@dataclass(eq=False)
-class NotCreatedError(FsmError):
-    """Nothing was sent, and another attempt may send it."""
-
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
 def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
     """Return why a write is not known to have been made."""
     row = one.row
@@ -63,7 +59,7 @@ def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
         return one.error
     reason = stop_reason or "the task failed before"
     before = f"; before that: {row.error}" if row.error and reason not in row.error else ""
-    return NotCreatedError(f"not sent: {reason}{before}")
+    return FsmNotSentError(f"not sent: {reason}{before}")
 
 
 def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:

@@ -93,17 +93,18 @@ class Runner:
             one.row = known.get(row_id, one.planned)
             one.attempts = Attempts(self._client.retry_policy)
             one.may_create = self.create_uncertain and one.row.state in ("uncertain", "sending")
-        rows = self.ledger.rows_of_task(self.by).values()
-        rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
+        if len(known) < len(self.writes):
+            rows = self.ledger.rows_of_task(self.by).values()
+            rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
 
         :raises Exception: what the ledger raises. What was in flight then is awaited, recorded or logged.
         """
-        rows = self.ledger.plan([one.row for one in self.writes.values()])
+        rows = self.ledger.plan([one.row for one in self.writes.values() if one.row is one.planned])
         for row_id, one in self.writes.items():
-            one.row = rows[row_id]
+            one.row = rows.get(row_id, one.row)
             self._sort(one)
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
@@ -120,9 +121,7 @@ class Runner:
                 for future in wait(self._flying).done:
                     self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
-        rows = self.ledger.load(self.writes)
-        for row_id, one in self.writes.items():
-            one.row = rows[row_id]
+        for one in self.writes.values():
             self.hook.metrics.incr("writes", outcome=one.outcome)
 
     def stop(self, reason: str) -> None:
@@ -145,9 +144,9 @@ class Runner:
             self._rest(one, "its last request may still be on its way")
         elif is_open and not (self.find and self._look_up(one)) and one.may_create:
             self._waiting.append(one)
-        elif (error := self.error_of(one)) is None:
-            logger.info("%s: %s, id %s", one.row, one.outcome, one.row.result_id)
-        elif len(self.writes) > 1:  # else the task fails with it
+        elif one.outcome == "created":
+            logger.info("%s: created, id %s", one.row, one.row.result_id)
+        elif (error := self.error_of(one)) and len(self.writes) > 1:  # else the task fails with it
             logger.error("%s: %s: %s", one.row, one.outcome, error)
 
     def _rest(self, one: Write, why: str) -> None:
@@ -178,7 +177,9 @@ class Runner:
             return False
         change = rules.found(row, {"id": found_id}, self.ledger.rivals_of(row))
         one.row = self.ledger.change({row.id: change})[row.id]
-        if one.row.state != "done":
+        if one.row.state == "done":
+            logger.info("%s: the look-up found %s", row, found_id)
+        else:
             logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
         return True
 
@@ -193,8 +194,11 @@ class Runner:
     def _claim_for(self, one: Write) -> Row:
         """Return the claim of a write; its token is that of an earlier request while the service knows it."""
         header = self._client.settings.idempotency_header
-        token = f"{header.lower()}:{uuid4().hex}" if header else None
-        return rules.new_claim(one, self.by, one.row.token if token and self._recognises(one) else token)
+        token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
+        if self._recognises(one):
+            token, token_at = one.row.token, one.row.token_at
+        row = replace(one.planned, by=self.by, state="sending", owner=uuid4().hex)
+        return replace(row, token=token, token_at=token_at)
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
 from fsm_provider.state.task import Task, digest_for
-from fsm_provider.writes.ledger import DIGITS, Change, Row, belongs_to_another, seen_at
+from fsm_provider.writes.ledger import DIGITS, Change, Row, as_read, belongs_to_another
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -118,7 +118,7 @@ class SqlLedger:
         if len(ids) > 1:
             return {one: self.change({one: changes[one]})[one] for one in ids}
         row = self.load(ids)[ids[0]]
-        after = changes[row.id](row, row.read_at)
+        after = changes[row.id](row)
         is_holder = LEDGER.c.job == digest_for(after.result_id, DIGITS)
         with self._engine.connect() as connection:
             key = connection.execute(sa.select(LEDGER.c.key).where(_is_of(row.service), is_holder)).scalar()
@@ -138,8 +138,7 @@ class SqlLedger:
         rows, changed = {}, []
         for stored in connection.execute(query).mappings().all():
             row = row_from(stored)
-            after = changes[row.id](row, stored["now"])
-            rows[row.id] = seen_at(after, stored["now"])
+            rows[row.id] = after = changes[row.id](row)
             if after is not row:
                 values = self._values(after)
                 changed.append(values | {f"its_{name}": values.pop(name) for name in PRIMARY})
@@ -149,7 +148,7 @@ class SqlLedger:
 
     def _read(self, some: ColumnElement[bool]) -> dict[str, Row]:
         stored = in_transaction(self._engine, lambda one: one.execute(self._select(some)).mappings().all())
-        return {one["id"]: seen_at(row_from(one), one["now"]) for one in stored}
+        return {one["id"]: row_from(one) for one in stored}
 
     def _select(self, some: ColumnElement[bool]) -> Any:
         return sa.select(LEDGER, now().label("now")).where(LEDGER.c.scope == self._scope, some)
@@ -176,14 +175,15 @@ def rows_of_service(engine: Engine, service: str) -> list[tuple[SqlLedger, Row]]
     mine = sa.select(LEDGER, now().label("now")).where(_is_of(service)).order_by(LEDGER.c.sent_at)
     with engine.connect() as connection:
         found = connection.execute(mine).mappings()
-        return [(SqlLedger(engine, one["scope"]), seen_at(row_from(one), one["now"])) for one in found]
+        return [(SqlLedger(engine, one["scope"]), row_from(one)) for one in found]
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:
     texts = {name: _unescaped(stored[name]) for name in TEXTS}
     values = {name: texts.get(name, stored[name]) for name in Row.__dataclass_fields__ if name in stored}
-    values |= {"result": stored["result"] and json.loads(stored["result"])}
-    return Row(**values, by=Task(**{name: texts[name] for name in TASK}, map_index=stored["map_index"]))
+    values |= {"result": stored["result"] and json.loads(stored["result"]), "read_at": stored["now"]}
+    by = Task(**{name: texts[name] for name in TASK}, map_index=stored["map_index"])
+    return as_read(Row(**values, by=by))
 
 
 @lru_cache(maxsize=1_000)

@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.cli import RefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, Row, belongs_to_another, seen_at
+from fsm_provider.writes.ledger import Change, Row, belongs_to_another
 
 try:
     from airflow.sdk.execution_time import context as store_context
@@ -59,7 +59,7 @@ class TaskLedger:
 
     def load(self, ids: Iterable[str]) -> dict[str, Row]:
         now = int(time.time() * 1000)
-        return {one: seen_at(self._rows[one], now) for one in ids if one in self._rows}
+        return {one: replace(self._rows[one], read_at=now) for one in ids if one in self._rows}
 
     def rows_of_task(self, task: Task) -> dict[str, Row]:
         return self._rows
@@ -76,14 +76,13 @@ class TaskLedger:
         return self.load(by_id)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
-        now, changed = int(time.time() * 1000), list[str]()
-        for one, change in changes.items():
-            row = self._rows[one]
-            after = change(row, now)
+        changed = []
+        for one, row in self.load(changes).items():
+            after = changes[one](row)
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
                 other = self._jobs.setdefault(after.result_id, one)
                 if other != one:
-                    after = belongs_to_another(after, self._rows[other].key)(row, now)
+                    after = belongs_to_another(after, self._rows[other].key)(row)
             if after is not row:
                 self._put(after)
                 changed.append(one)

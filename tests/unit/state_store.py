@@ -66,7 +66,8 @@ class DatabaseStore:
         if not sqlalchemy.inspect(self.engine).has_table(LEDGER.name):
             return {}
         with self.engine.connect() as connection:
-            found = [row_from(one) for one in connection.execute(sqlalchemy.select(LEDGER)).mappings()]
+            query = sqlalchemy.select(LEDGER, sqlalchemy.literal(0).label("now"))
+            found = [row_from(one) for one in connection.execute(query).mappings()]
         return {row.key: vars(row) for row in found}
 
     def refuse(self, statement: str) -> None:

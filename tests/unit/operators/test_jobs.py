@@ -7,9 +7,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError
+from fsm_provider.api.errors import FsmNotSentError
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.testing import faults
-from fsm_provider.writes.outcomes import NotCreatedError
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -196,6 +196,6 @@ def test_a_task_that_is_stopped_before_it_sends_sends_nothing(service, connect, 
     operator = create()
     operator.on_kill()
 
-    with pytest.raises(NotCreatedError, match="not sent: the task was stopped"):
+    with pytest.raises(FsmNotSentError, match="not sent: the task was stopped"):
         operator.execute(context_for(store))
     assert service.requests == []

@@ -10,10 +10,10 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmRateLimitedError, JobCreate
+from fsm_provider.api.errors import FsmNotSentError
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
-from fsm_provider.writes.outcomes import NotCreatedError
 from tests.unit.state_store import MemoryStateStore, context_for
 
 
@@ -169,7 +169,7 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
 
     threading.Thread(target=stop).start()
-    with alarm(interrupt, 0), pytest.raises((NotCreatedError, FsmRateLimitedError, TimeoutOfTask)):
+    with alarm(interrupt, 0), pytest.raises((FsmNotSentError, FsmRateLimitedError, TimeoutOfTask)):
         operator.execute(context)
 
     assert states() == {"free"}

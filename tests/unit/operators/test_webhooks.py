@@ -11,9 +11,9 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError
+from fsm_provider.api.errors import FsmNotSentError
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.outcomes import NotCreatedError
 from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
 from tests.unit.state_store import IN_AIRFLOW, MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms
@@ -129,7 +129,7 @@ class TestTheSecret:
         store = MemoryStateStore()
         supervisor.refuse(comms.PutVariable)
 
-        with pytest.raises(NotCreatedError, match=r"could not be read or written \(.*\): nothing was sent"):
+        with pytest.raises(FsmNotSentError, match=r"could not be read or written \(.*\): nothing was sent"):
             register(context_for(store))
         assert service.requests == []
 

@@ -108,7 +108,11 @@ class Model:
         return self.known[text]
 
     def seen(self, row):
-        return ledger.seen_at(self.table[row], NOW)
+        return ledger.as_read(replace(self.table[row], read_at=NOW))
+
+    def changed(self, change, row):
+        after = change(seen := self.seen(row))
+        return row if after is seen else self.number(after)
 
     def pending(self, p, a, row):
         one = ledger.Write(self.rows[p])
@@ -122,7 +126,7 @@ class Model:
 
     def runner(self, p, row=0, hits=()):
         def take(changes):
-            self.taken = changes[self.rows[p].id](self.seen(row), NOW).result_id
+            self.taken = changes[self.rows[p].id](self.seen(row)).result_id
             return rows
 
         ways, rows = self.specs[p][1:], {self.rows[p].id: self.seen(row)} if row else {}
@@ -148,24 +152,26 @@ class Model:
     def claimed(self, p, a, row):
         self.name, seen, one = f"{p}.{a.tries}", self.seen(a.row), self.pending(p, a, a.row)
         claim = self.runner(p)._claim_for(one)
-        after = self.number(ledger.claimed(claim, seen, LEASE)(self.table[row], NOW))
+        after = self.changed(ledger.claimed(claim, seen, LEASE), row)
         return after, self.table[after].owner == claim.owner
 
     def recorded(self, p, a, row, is_taken):
-        claim, one, by, row = self.seen(a.row), self.pending(p, a, a.row), self.runner(p), self.table[row]
-        claim = claim if row.owner == claim.owner else replace(claim, lease_until=0)
+        claim, one, by, seen = self.seen(a.row), self.pending(p, a, a.row), self.runner(p), self.seen(row)
+        claim = claim if seen.owner == claim.owner else replace(claim, lease_until=0)
         by._take_end(
             one,
             claim,
             Mock(result=lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}),
         )
-        after = by._to_record[claim.id](row, NOW)
-        if is_taken and after.state == "done" and after is not row:
-            after = ledger.belongs_to_another(after, "")(row, NOW)
+        after = by._to_record[claim.id](seen)
+        if is_taken and after.state == "done" and after is not seen:
+            after = ledger.belongs_to_another(after, "")(seen)
         a = a._replace(
             may_create=one.may_create, is_lost=one.is_lost, made=a.answer if one.is_created else ""
         )
-        return self.number(after), a._replace(is_over=one.is_over or a.answer == "stop")
+        return row if after is seen else self.number(after), a._replace(
+            is_over=one.is_over or a.answer == "stop"
+        )
 
     def said(self, p, a, row):
         return self.pending(p, a, row).outcome
@@ -225,8 +231,8 @@ class Model:
         elif a.at == "take":
             self.name, others = f"{p}.found", [self.table[one] for one in put(s.rows, k) if one]
             rivals = [one.key for one in others if one.state in ("sending", "uncertain")]
-            after = ledger.found(self.seen(a.row), {"id": a.made}, rivals)(self.table[row], NOW)
-            after = row if self.is_taken(s, k, a.made) else self.number(after)
+            after = self.changed(ledger.found(self.seen(a.row), {"id": a.made}, rivals), row)
+            after = row if self.is_taken(s, k, a.made) else after
             yield f"takes {a.made}", self.to(s, p, a, after, at="end", made="")
         elif a.at == "claim":
             after, is_mine = self.memo(self.claimed, p, a, row)
@@ -287,7 +293,7 @@ class Model:
         self.name, result = f"person {s.persons + len(s.looks)}", {"id": look.job} if look.job else None
         forgets = look.command == "forget"
         change = ledger.forgotten(seen, "") if forgets else ledger.settled(seen, result, look.command)
-        after = self.number(change(before, NOW))
+        after = self.changed(change, s.rows[k])
         if after == s.rows[k] or (look.job and self.is_taken(s, k, look.job)):
             return s
         gone = {before.result_id} if forgets and before.result and before.result == seen.result else set()

@@ -19,11 +19,15 @@ NEEDED = {  # a scenario that goes wrong without a condition, by function and co
     ("found", " or rivals", ""): "two keys, find",
     ("settled", "row.owner != seen.owner or", ""): "late, forgotten",
     ("settled", 'is_uncertain or row.state == "free"', "True"): "settle, create",
-    ("settled", " = is_uncertain and row.lease_until < now", " = row.lease_until < now"): "settle",
-    ("settled", " = is_uncertain and row.lease_until < now", " = is_uncertain"): "settle",
+    (
+        "settled",
+        " = is_uncertain and row.lease_until < row.read_at",
+        " = row.lease_until < row.read_at",
+    ): "settle",
+    ("settled", " = is_uncertain and row.lease_until < row.read_at", " = is_uncertain"): "settle",
     ("forgotten", "row.owner != seen.owner or", ""): "late, forgotten",
     ("forgotten", 'row.state != "done" or', ""): "late, forgotten",
-    ("forgotten", " or row.lease_until >= now", ""): "sent, forgotten",
+    ("forgotten", " or row.lease_until >= row.read_at", ""): "sent, forgotten",
 }
 
 
@@ -51,11 +55,11 @@ def look_up_at_once(patch):
 
 def send_within_the_lease(patch):
     look_up_at_once(patch)
-    change_source(patch, "claimed", "row.lease_until >= now and not is_recognised", "False")
+    change_source(patch, "claimed", "row.lease_until >= row.read_at and not is_recognised", "False")
 
 
 def forget_what_was_uncertain(patch):
-    change_source(patch, "claimed", 'row.state != "free", note', "False, note")
+    change_source(patch, "claimed", 'was_uncertain=row.state != "free"', "was_uncertain=False")
 
 
 def say_what_was_put_in(patch):
