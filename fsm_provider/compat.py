@@ -30,13 +30,6 @@ def context_for_current_task() -> Context | None:
     return None
 
 
-def arguments_for_mapped_task(operator: Any) -> frozenset[str]:
-    """Return the names of the arguments given to a mapped task, including those that are None."""
-    if not getattr(operator, "_BaseOperator__from_mapped", False):
-        return frozenset()
-    return frozenset(operator._BaseOperator__init_kwargs)
-
-
 def is_deferral_timeout(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
     """Return whether a task resumes because Airflow has ended its deferral."""
     return next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()

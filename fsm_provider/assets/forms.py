@@ -37,6 +37,10 @@ NEEDS_3_0 = (
     "completed_forms: needs Airflow 3.0 or newer, for its asset watchers. Schedule the DAG by time instead "
     "and list what was updated since its last success, as the example forms_since_watermark does."
 )
+DEFINED_TWICE = (
+    "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. Unless it was "
+    "edited meanwhile, two DAGs define it differently: import it from one module, or give one another name"
+)
 
 _defined: dict[str, list[dict[str, Any]]] = {}
 """The questions of the assets that this process has defined, by name."""
@@ -146,25 +150,13 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         match (event.extra or {}).get("payload"):
-            case {
-                "asset_name": str(name),
-                "question": {"fsm_conn_id": str(conn_id)} as asked,
-                "forms": list(),
-            }:
-                pass
-            case _:
-                continue  # another asset's
-        if others := [question for question in _defined.get(name, ()) if question != asked]:
-            logger.error(
-                "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. "
-                "Unless it was edited meanwhile, two DAGs define it differently: import it from one module, "
-                "or give one of them another name",
-                *(name, others[-1], asked),
-            )
-        for reference in event.extra["payload"]["forms"]:
-            updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
-            version = updated or json.dumps(reference, sort_keys=True)
-            references[conn_id, reference["id"], version] = {**reference, "fsm_conn_id": conn_id}
+            case {"asset_name": str(name), "question": {"fsm_conn_id": str(conn)} as asked, "forms": list()}:
+                if others := [question for question in _defined.get(name, ()) if question != asked]:
+                    logger.error(DEFINED_TWICE, name, others[-1], asked)
+                for reference in event.extra["payload"]["forms"]:
+                    updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
+                    version = updated or json.dumps(reference, sort_keys=True)
+                    references[conn, reference["id"], version] = {**reference, "fsm_conn_id": conn}
     return list(references.values())
 
 

@@ -14,7 +14,6 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter
 from fsm_provider.api.validation import parse_path, refuse_none
-from fsm_provider.compat import arguments_for_mapped_task
 
 if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
@@ -113,14 +112,11 @@ class FormFilterArguments:
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
         if only_known:
             return FormFilter(**{name: value for name, value in given.items() if is_known(value)})
-        self._refuse_none()
-        return FormFilter(**given)
-
-    def _refuse_none(self) -> None:
-        """Check that every given filter still has a value: without it, too many forms would match."""
-        mapped = arguments_for_mapped_task(self).intersection(self.narrowing)
-        for name in sorted(self._given | mapped):
+        if getattr(self, "_BaseOperator__from_mapped", False):  # what it maps may be None
+            self._given |= vars(self)["_BaseOperator__init_kwargs"].keys() & {*self.narrowing}
+        for name in sorted(self._given):  # without a value, too many forms would match
             refuse_none(name, getattr(self, name))
+        return FormFilter(**given)
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):

@@ -30,25 +30,15 @@ MAX_OWN = 20
 """Members that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_AFTER = 900.0
 """Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is repeated."""
-LOG_EVERY = 600.0
-"""Seconds between two lines of the log about the same failure."""
 SLICE = 2_000
 """Forms that are handed out before the loop gets its turn."""
 
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakKeyDictionary()
 
 
-class _MovedError(Exception):
-    """The connection leads to another service."""
-
-
 @contextmanager
 def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
-    """Have the feed of a source poll for a member, too.
-
-    :param covered_since: the service's time of its last own poll, whose forms it knows: it needs no catch-up
-        if the polls of changes go on from there.
-    """
+    """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that time."""
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
     feed = feeds[source] = feeds.get(source) or Feed(source)
     feed.join(member, covered_since)
@@ -74,11 +64,9 @@ class Feed:
         self._failing_since: float | None = None
         self._is_refused, self._one_by_one_until = False, float("-inf")
         self._asks_by_creation = False
-        self._failures, self._polled_at, self._logged_at = 0, _now(), float("-inf")
+        self._failures, self._polled_at = 0, _now()
         # An empty context, or its log would be that of the first member's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
-
-    # --- members ---
 
     def join(self, member: Member, covered_since: Time | None) -> None:
         self._members[member] = None
@@ -112,15 +100,9 @@ class Feed:
             began = _now()
             try:
                 await poll()
-            except _MovedError as error:
-                logger.warning("What is known of %s is dropped: %s", self._source.service, error)
-                for member in self._members:
-                    member.moved()
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
             await asyncio.sleep(max(self._source.interval - (_now() - began), 0.005))
-
-    # --- changes ---
 
     async def _poll_changes(self) -> None:
         began, members = self.time(), list(self._members)  # who joins later may miss some of it
@@ -141,18 +123,16 @@ class Feed:
                 member.polled(since, started)
         if self._failures:
             logger.info("Polling for forms works again after %s failures", self._failures)
-        self._start = started
+        self._start, self._polled_at = started, _now()
         self._failing_since, self._is_refused, self._failures = None, False, 0
-        self._polled_at, self._logged_at = _now(), float("-inf")
         self._measure("complete")
 
     async def _changes_failed(self, error: FsmError, began: Time) -> None:
         now = _now()
+        if not self._failures:
+            logger.warning("Polling for forms failed, and goes on: %s", error)
         self._failures += 1
         self._measure("failed")
-        if now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now
-            logger.warning("Polling for forms failed (%s in a row), and goes on: %s", self._failures, error)
         self._failing_since = now if self._failing_since is None else self._failing_since
         self._is_refused = not _concerns_service(error)
         if not self._is_refused:
@@ -167,23 +147,21 @@ class Feed:
                 member.due = min(member.due, now)
 
     def _measure(self, result: str | None = None) -> None:
-        """Set the gauges of the waits of its connection, the worst of its feeds; count a poll."""
-        feeds, fsm_conn_id = _feeds.get(asyncio.get_running_loop(), {}).values(), self._source.fsm_conn_id
-        alike = [feed for feed in feeds if feed._source.fsm_conn_id == fsm_conn_id]
-        waits = {feed: sum(isinstance(one, Wait) for one in feed._members) for feed in alike}
-        if result and not waits.get(self):
-            return
+        """Count a poll, and measure the waits of its connection: the worst of its feeds."""
+        fsm_conn_id, waits = self._source.fsm_conn_id, dict[Feed, int]()
+        for feed in _feeds.get(asyncio.get_running_loop(), {}).values():
+            count = sum(isinstance(member, Wait) for member in feed._members)
+            if count and feed._source.fsm_conn_id == fsm_conn_id:
+                waits[feed] = count
         metrics = AirflowMetrics(connection=fsm_conn_id)
         if result:
+            if self not in waits:
+                return
             metrics.incr("waits.polls", result=result)
         metrics.gauge("waits", sum(waits.values()))
-        worst = [
-            (one._failures, _now() - one._polled_at, one._source.interval) for one in alike if waits[one]
-        ]
-        for index, name in enumerate(("failures", "poll_age", "poll_interval")):
-            metrics.gauge(f"waits.{name}", max((values[index] for values in worst), default=0.0))
-
-    # --- catch-up ---
+        metrics.gauge("waits.failures", max((feed._failures for feed in waits), default=0))
+        metrics.gauge("waits.poll_age", max((_now() - feed._polled_at for feed in waits), default=0.0))
+        metrics.gauge("waits.poll_interval", max((feed._source.interval for feed in waits), default=0.0))
 
     async def _catch_up(self) -> None:
         now = _now()
@@ -193,9 +171,9 @@ class Feed:
                 await self._catch_up_all(due)
                 return
             except FsmError as error:
-                logger.warning("A catch-up of %s members failed; going on one by one: %s", len(due), error)
                 if _concerns_service(error):
                     return
+                logger.warning("A catch-up of %s members failed; going on one by one: %s", len(due), error)
                 self._one_by_one_until = _now() + GIVE_UP_AFTER
         for member in nsmallest(MAX_OWN, due, key=lambda member: member.asked):
             try:
@@ -231,20 +209,17 @@ class Feed:
         member.failing_since = None
         member.due = _now() + member.check_after(self.time())
 
-    # --- listings ---
-
     async def _ask(
         self, queries: Iterable[Query], members: Collection[Member] | None = None
     ) -> tuple[Time, bool]:
-        """List, and hand out the forms; return when it started, and whether the listings are complete.
-
-        :param members: the only ones that get forms; None: all that they concern.
-        """
+        """List, and hand out the forms; return when it started, and whether the listings are complete."""
         answers = []
         for query in queries:
             listing = await list_completely(self._lister.list_forms, query)
             if listing.service != self._source.service:
-                raise _MovedError(f"the connection leads to {listing.service} now")
+                for member in self._members:
+                    member.moved()
+                raise FsmConnectionError(f"the connection leads to {listing.service} now")
             self._offset = listing.started - _now()
             if query.created_since is not None and not self._asks_by_creation:
                 self._asks_by_creation = any(form.updated is None for form in listing.forms)

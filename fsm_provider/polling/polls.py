@@ -40,11 +40,7 @@ MAX_CLOCK_SKEW = 300.0
 
 
 class Form(NamedTuple):
-    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown.
-
-    :ivar digest: of the reference, if it has no update time: its version.
-    :ivar reference: what events and XCom hold of it.
-    """
+    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown."""
 
     id: int
     name: str
@@ -52,7 +48,7 @@ class Form(NamedTuple):
     job_id: str
     created: Time | None
     updated: Time | None
-    digest: str = ""
+    digest: str = ""  # of the reference, if it has no update time
     reference: FormReference = {}  # noqa: RUF012 - never changed
 
     @property
@@ -88,10 +84,8 @@ class Query:
 class Listing:
     """All pages of a listing.
 
-    :ivar started: see :func:`_started`.
     :ivar total: the number of records, by its last page; None: unknown, or records did not match.
-    :ivar service: base URL and account.
-    :ivar is_complete: no record that was there before ``started`` may be missing.
+    :ivar is_complete: no record that was there before ``started`` is missing.
     """
 
     forms: list[Form]
@@ -103,24 +97,18 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What listings have in common that can be shared.
-
-    :ivar service: base URL and account.
-    :ivar filters: those that a form's reference does not show, as JSON text with sorted keys; so is the next.
-    :ivar interval: seconds between two polls of changes.
-    """
+    """What listings have in common that can be shared; the service is a base URL and an account."""
 
     fsm_conn_id: str
     service: str
-    filters: str
+    filters: FormFilter  # those that a form's reference does not show
     query_params: str
     interval: float
 
     @classmethod
     def of(cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float) -> Self:
-        common = FormFilter(**filters).for_shared_stream().as_dict()
-        asked, params = (json.dumps(one or {}, sort_keys=True, default=str) for one in (common, query_params))
-        return cls(fsm_conn_id, service, asked, params, float(interval))
+        params = json.dumps(query_params or {}, sort_keys=True, default=str)
+        return cls(fsm_conn_id, service, FormFilter(**filters).for_shared_stream(), params, float(interval))
 
 
 def places_of(job_ids: Iterable[str], property_ids: Iterable[str], names: Iterable[str]) -> list[Place]:
@@ -131,10 +119,7 @@ def places_of(job_ids: Iterable[str], property_ids: Iterable[str], names: Iterab
 
 
 async def list_completely(list_forms: Callable[[Query], Awaitable[Listing]], query: Query) -> Listing:
-    """Return a listing, of several readings if records slipped between its pages.
-
-    It is complete if its total is that of its records, or if another reading adds nothing that is older.
-    """
+    """List until a reading has as many records as its total, or adds nothing older than the first one."""
     first = listing = await list_forms(query)
     forms = {form.id: form for form in first.forms}
     for _ in range(MAX_READINGS - 1):
@@ -152,22 +137,16 @@ async def list_completely(list_forms: Callable[[Query], Awaitable[Listing]], que
 
 
 class Lister:
-    """Lists the forms of a source, each time with the retries of the client.
-
-    The connection is read again where a token is refused, where the service is not reached, and from time to
-    time; then the listing may be of another service.
-    """
+    """Lists the forms of a source, each time with the retries of the client."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-        self._filters = FormFilter(**json.loads(source.filters))
-        self._params: dict[str, Any] = json.loads(source.query_params)
+        self._source, self._params = source, json.loads(source.query_params)
         self._client: FsmClient | None = None
         self._reads_connection_at = 0.0
 
     async def list_forms(self, query: Query) -> Listing:
         wanted = replace(
-            self._filters,
+            self._source.filters,
             property_id=query.property_id,
             job_id=query.job_id,
             created_since=time_of(query.created_since),
@@ -188,7 +167,7 @@ class Lister:
 
         fsm_conn_id, now = self._source.fsm_conn_id, asyncio.get_running_loop().time()
         if (client := self._client) is None or now >= self._reads_connection_at:
-            settings = await read_settings(fsm_conn_id, client.settings if client else None)
+            settings = await read_settings(fsm_conn_id)
             self.close()
             self._client = client = FsmClient(settings, metrics=AirflowMetrics(connection=fsm_conn_id))
             self._reads_connection_at = now + READ_CONNECTION_EVERY
@@ -209,11 +188,8 @@ class Lister:
             raise
 
 
-async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> Settings:
-    """Return the settings of an Airflow connection, or ``otherwise`` if it cannot be read now.
-
-    :raises FsmConnectionError: if it cannot be read, and there is no ``otherwise``.
-    """
+async def read_settings(fsm_conn_id: str) -> Settings:
+    """Return the settings of an Airflow connection; a FsmConnectionError if it cannot be read now."""
     from airflow.providers.common.compat.connection import get_async_connection
 
     from fsm_provider.hooks.fsm import FsmHook, settings_from
@@ -226,10 +202,7 @@ async def read_settings(fsm_conn_id: str, otherwise: Settings | None = None) -> 
     except Exception as error:  # noqa: BLE001 - of any secrets backend
         kind = type(error).__name__
         text = f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
-        if otherwise is None:
-            raise FsmConnectionError(text) from None
-        logger.warning("%s; polling goes on with what it was before", text)
-        return otherwise
+        raise FsmConnectionError(text) from None
     return settings_from(connection)
 
 

@@ -28,10 +28,9 @@ Versions = dict[str, dict[Time | str, Time]]
 
 
 class Watch(TypedDict):
-    """The configuration of an asset's watcher: times in seconds, every value plain JSON.
+    """The configuration of an asset's watcher: plain JSON. What is empty matches any.
 
     :param filters: of :class:`~fsm_provider.api.forms.FormFilter`, without property and job.
-    :param property_ids: in the one spelling of identifiers, sorted; empty: any.
     :param start_from: ``now``, ``beginning``, or a time in ISO 8601.
     """
 
@@ -86,9 +85,7 @@ def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
 class NewForms:
     """Finds the new forms of each poll, and keeps them until they were emitted.
 
-    :param late_by: seconds that a form may be late, at least ``LOOK_BACK``.
-    :ivar floor: what was updated before it is history, or so old that it is forgotten, and is not emitted.
-        It only moves forward. None: not begun.
+    :ivar floor: what was updated before it is history, or forgotten, and is not emitted. None: not begun.
     :ivar watermark: the start of the last poll that left no gap; None: there was none.
     :ivar has_gap: there may be forms between the watermark and the last poll that were not listed.
     :ivar pending: new forms that were not emitted, by their identifier.
@@ -99,10 +96,7 @@ class NewForms:
         self.begin(None)
 
     def begin(self, floor: Time | None, known: Iterable[str] = ()) -> None:
-        """Begin with all that was updated from a time on; 0: with everything; None: that is not known yet.
-
-        :param known: keys of what is stored, and is to be forgotten.
-        """
+        """Begin with all that was updated from a time on; forget the entries of ``known`` keys."""
         self.floor, self.watermark, self.has_gap = floor, floor or None, True
         self._forgotten_before = floor or 0.0
         self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
@@ -115,10 +109,7 @@ class NewForms:
         return None if self.watermark is None else max(self.watermark - back, self.floor or 0.0)
 
     def ingest(self, forms: Iterable[Form], now: Time) -> None:
-        """Add forms that were listed; those that are new are pending from now on.
-
-        A version with an older time than an emitted one is that of a replica that lags.
-        """
+        """Have those of the listed forms pending that are new; an older version is of a replica that lags."""
         for form in forms:
             if not self._wanted(form):
                 held = self.pending.get(form.id)
@@ -180,7 +171,11 @@ class NewForms:
         settled = self._settled()
         if settled is not None and self.floor is not None:
             self.floor = max(self.floor, settled - self._late_by)
-        entries = [(key, _as_json(self._emitted[key])) for key in (*CHUNKS, RECENT) if key in self._unsaved]
+        entries: list[tuple[str, Any]] = []
+        for key in (*CHUNKS, RECENT):
+            if key in self._unsaved:
+                rows = self._emitted[key].items()
+                entries.append((key, {one: [[*pair] for pair in versions.items()] for one, versions in rows}))
         return [*entries, (WATERMARK, {"floor": self.floor, "watermark": settled})]
 
     def stored(self) -> None:
@@ -188,18 +183,14 @@ class NewForms:
         self._forgotten_before, self._unsaved = self.floor or 0.0, set()
 
     def restore(self, watermark: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
-        """Restore what was stored: the watermark, and the other entries by their keys."""
         self.floor, self.watermark = watermark["floor"], watermark["watermark"]
         self._forgotten_before = self.floor or 0.0
         for key, entry in entries.items():
-            self._emitted[key] = self._remembered({one: versions_in(row) for one, row in entry.items()})
+            self._emitted[key] = self._remembered({one: dict(row) for one, row in entry.items()})
 
     def _settled(self) -> Time | None:
-        """Return the watermark, or before it the time of the oldest form that is not confirmed.
-
-        Without a watermark the first listing is not over, and older forms may follow.
-        """
-        if self.watermark is None:
+        """Return the watermark, or before it the time of the oldest form that is not confirmed."""
+        if self.watermark is None:  # the first listing is not over, and older forms may follow
             return None
         unconfirmed = (*self.pending.values(), *self._in_event.values())
         return min([self.watermark, *(form.time for form in unconfirmed if form.time is not None)])
@@ -211,16 +202,3 @@ class NewForms:
             for identifier, versions in chunk.items()
         }
         return {identifier: versions for identifier, versions in kept.items() if versions}
-
-
-def versions_in(row: list[Any]) -> dict[Time | str, Time]:
-    """Return the versions of a form as they are stored: a time, or a digest and a time."""
-    pairs: list[Any] = [one if isinstance(one, list) else (one, one) for one in row]
-    return dict(pairs)
-
-
-def _as_json(chunk: Versions) -> dict[str, Any]:
-    return {
-        identifier: [one if one == time else [one, time] for one, time in versions.items()]
-        for identifier, versions in chunk.items()
-    }

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.forms import FormFilter
 from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0
@@ -19,12 +18,6 @@ CHECKS_PER_AGE = 20
 MAX_KNOWN = 100
 """Forms that a trigger is given; a wait for more begins with its own question."""
 MAX_NAMES, MAX_NAME_LENGTH = 5, 80
-WORDS = {
-    "property_id": "of property",
-    "job_id": "of job",
-    "created_since": "created since",
-    "updated_since": "updated since",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +30,10 @@ class Criteria:
     def counts(self, name: str) -> bool:
         return not self.form_names or name in self.form_names
 
-    def split(self, forms: Iterable[Form]) -> tuple[dict[int, str], dict[int, str]]:
-        """Return the names of the forms that count, and of the others, by id."""
-        names = {form.id: form.name for form in forms}
-        counted = {identifier: name for identifier, name in names.items() if self.counts(name)}
-        return counted, {one: name for one, name in names.items() if one not in counted}
-
     def are_met(self, found: Mapping[int, str]) -> bool:
         return len(found) >= self.minimum_forms and set(self.form_names) <= set(found.values())
 
-    def describe(self, wanted: FormFilter) -> str:
-        forms = "a form" if self.minimum_forms == 1 else f"{self.minimum_forms} forms"
-        if self.form_names:
-            names = listed(self.form_names)
-            forms = names if self.minimum_forms <= len(self.form_names) else f"{forms} named {names}"
-        filters = wanted.as_dict().items()
-        return ", ".join([forms, *(f"{WORDS.get(name, f'with {name}')} {value}" for name, value in filters)])
-
-    def missing(self, found: Mapping[int, str], others: Mapping[int, str]) -> dict[str, Any]:
+    def missing(self, found: Mapping[int, str], others: Collection[str] = ()) -> dict[str, Any]:
         """Return the XCom of a timeout."""
         wanted, there = dict.fromkeys(self.form_names), found.values()
         names = [name for name in wanted if name not in there]
@@ -65,7 +44,7 @@ class Criteria:
             text += f"; there {'is' if len(there) == 1 else 'are'} {_counted(there)}"
         if others:
             plural = "s" if len(others) > 1 else ""
-            text += f"; {len(others)} other form{plural} since then: {_counted(others.values())}"
+            text += f"; {len(others)} other form{plural} since then: {_counted(others)}"
         return {"text": text, "form_names": names, "found": list(found)}
 
 
@@ -83,10 +62,8 @@ def _counted(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Deferral:
-    """What the worker hands to the trigger, and the trigger hands back: JSON values.
+    """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the worker.
 
-    :ivar service: base URL and account that the worker asked.
-    :ivar began: when the sensor began, by the worker's clock; so are the deadline and ``failing_since``.
     :ivar since: the bound of the first poll, ISO 8601.
     :ivar polled_at: the service's time when the worker's listing began.
     :ivar known: the forms that counted, as pairs of id and name; None: not known, or too many.
@@ -98,7 +75,7 @@ class Deferral:
     deadline: Time
     since: str | None = None
     polled_at: Time = 0.0
-    known: list[tuple[int, str]] | None = None
+    known: list[list[Any]] | None = None
     in_vain: int = 0
     failing_since: Time | None = None
 
@@ -108,9 +85,8 @@ class Deferral:
 
     def after(self, service: str, found: Mapping[int, str], polled_at: Time) -> Deferral:
         """Return the next one, after a poll on the worker that did not find enough."""
-        known = list(found.items()) if len(found) <= MAX_KNOWN else None
-        before = None if self.known is None else [tuple(pair) for pair in self.known]
-        is_in_vain = self.polled_at > 0.0 and (known is None or known == before)
+        known = [list(pair) for pair in found.items()] if len(found) <= MAX_KNOWN else None
+        is_in_vain = self.polled_at > 0.0 and (known is None or known == self.known)
         in_vain = self.in_vain + 1 if is_in_vain else 0
         return Deferral(service, self.began, self.deadline, self.since, polled_at, known, in_vain)
 
@@ -120,10 +96,9 @@ class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
     :ivar woken: set once it is worth a poll on the worker.
-    :ivar tolerance: seconds for which polls may fail.
     :ivar found: the names of what counts of all that it has heard of, by id.
-    :ivar due: the loop's time of its next catch-up; ``asked``: of its last; ``failing_since``: of the first
-        failure of its own questions in a row.
+    :ivar due: the loop's time of its next catch-up; ``asked``: of its last; ``failing_since``: since when
+        its own questions fail.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
 
@@ -161,11 +136,10 @@ class Wait:
         if self.criteria.are_met(self.found):
             self.woken.set()
 
-    def polled(self, since: Time | None, started: Time) -> None:
-        """Do nothing: only its forms count."""
+    def polled(self, *_: Time | None) -> None:
+        """Do nothing, as after a catch-up: only forms count."""
 
-    def caught_up(self, started: Time) -> None:
-        """Do nothing, likewise."""
+    caught_up = polled
 
     def moved(self) -> None:
         self.woken.set()

@@ -9,15 +9,14 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import tracker as tracking
-from fsm_provider.polling.asset_stores import AssetStore
-from fsm_provider.polling.feed import LOG_EVERY, Feed, joined
+from fsm_provider.polling.feed import Feed, joined
 from fsm_provider.polling.polls import Form, Query, Source, Time, places_of, read_settings, time_of
 from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
 from fsm_provider.state.task import digest_for
@@ -26,6 +25,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
+NO_CONFIGURATION = (
+    "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it differently: "
+    "import it from one module, or give one of them another name"
+)
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
@@ -35,24 +38,28 @@ RESET = "reset"
 SETTLES = 2.0
 """Seconds after Airflow confirms an event until it counts as stored.
 
-Airflow silently drops an event of a watcher that no asset has any more, confirms it, and then cancels the
-watcher: one that is still running has its event in the database.
+Airflow confirms also what it drops, as no asset has the watcher any more, and then cancels the watcher.
 """
 EVENT_INTERVAL = 15.0
-"""Seconds between two events while more forms are pending, in which Airflow starts a run for each.
-
-A DAG run takes the events up to the first for which the scheduler had not made a run yet.
-"""
+"""Seconds between two events of a backlog: one DAG run takes all events that come before it is made."""
 CHECK_EVERY = 15.0
-"""Seconds between two looks at the configuration, and at who watches the asset."""
+"""Seconds between two looks at the configuration, and at who watches the asset; after a failure, too."""
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
-MAX_PAUSE = 30.0
-"""Seconds, at most, between two attempts to read or to store."""
+LOG_EVERY = 600.0
+"""Seconds between two lines of the log about failed polls."""
+
+
+class AssetStore(Protocol):
+    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
+
+    async def aget(self, key: str) -> Any: ...
+
+    async def aset(self, key: str, value: Any) -> None: ...
 
 
 class ReplacedError(BaseException):
-    """What the watcher began with is not so any more: it begins anew. No failure, no Exception."""
+    """The watcher begins anew, as its configuration, its service or its watermark was changed. No failure."""
 
 
 class SupersededError(BaseException):
@@ -60,23 +67,23 @@ class SupersededError(BaseException):
 
 
 class AssetEvents:
-    """Emits the events of an asset, one at a time: the next after the one before is stored.
+    """Emits the events of an asset, for ever: the next after :attr:`watcher` is told that one is stored.
 
-    It never ends by itself. Killed or cancelled at any time and begun anew, it still emits every form, and a
-    second time the forms of an event that was stored just before.
+    Killed at any time and begun anew, it emits every form; a second time those of an event that was stored
+    just before.
     """
 
-    def __init__(self, asset_name: str, store: AssetStore, settles: float = SETTLES) -> None:
-        self._name, self._store, self._settles = asset_name, store, settles
-        self._watcher: Watcher | None = None
+    watcher: Watcher
+
+    def __init__(self, asset_name: str, store: AssetStore) -> None:
+        self._name, self._store = asset_name, store
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield events of new forms; call :meth:`confirm` after each."""
         while True:
             watch = await self._configuration()
             conn_id = watch["fsm_conn_id"]
             service = (await until_done(self._name, partial(read_settings, conn_id))).service
-            self._watcher = watcher = Watcher(watch, service, self._store, self._settles)
+            self.watcher = watcher = Watcher(watch, service, self._store)
             try:
                 await until_done(self._name, watcher.restore)
                 question = watch["filters"], watch["query_params"], watch["poll_interval"]
@@ -90,20 +97,12 @@ class AssetEvents:
                 logger.warning("Another triggerer watches the asset '%s': this one waits", self._name)
                 await self._until_free()
 
-    def confirm(self, *, is_stored: bool = True) -> None:
-        if self._watcher:
-            self._watcher.confirm(is_stored=is_stored)
-
     async def _configuration(self) -> Watch:
         waited = 0
         while not (found := await until_done(self._name, partial(self._store.aget, CONFIGURATION))):
             waited += 1
             if waited % 60 == 0:
-                logger.error(
-                    "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it "
-                    "differently: import it from one module, or give one of them another name",
-                    self._name,
-                )
+                logger.error(NO_CONFIGURATION, self._name)
             await asyncio.sleep(1.0)
         return cast(Watch, found)
 
@@ -117,14 +116,10 @@ class AssetEvents:
 
 
 class Watcher:
-    """Emits the new forms of one asset of one service, while no other triggerer claims the asset.
+    """Emits the new forms of one asset of one service, while no other triggerer claims the asset."""
 
-    :param service: base URL and account; what is stored is stored for it.
-    """
-
-    def __init__(self, watch: Watch, service: str, store: AssetStore, settles: float) -> None:
-        self.watch, self._store, self._settles = watch, store, settles
-        self._name = watch["asset_name"]
+    def __init__(self, watch: Watch, service: str, store: AssetStore) -> None:
+        self.watch, self._store, self._name = watch, store, watch["asset_name"]
         self._owner, self._beat = uuid4().hex, 0
         self._prefix = prefix_for(service)
         self.places = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
@@ -140,8 +135,6 @@ class Watcher:
         self._reset: str | None = None
         self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
         self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=watch["asset_name"])
-
-    # --- as a member of the feed ---
 
     def questions(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""
@@ -161,8 +154,7 @@ class Watcher:
         return max(self._reconciled_at + reconcile_every(self.watch) - self._clock(), 0.0)
 
     def ingest(self, forms: Iterable[Form]) -> None:
-        """Take forms; before the floor is stored none are looked at, a catch-up brings them."""
-        if self._has_begun:
+        if self._has_begun:  # the floor is stored; what came before, a catch-up brings
             self.tracker.ingest(forms, self.feed.time())
 
     def polled(self, since: Time | None, started: Time) -> None:
@@ -203,13 +195,10 @@ class Watcher:
             *(self._name, lasted, time_of(self.tracker.watermark), error, self._name),
         )
 
-    # --- as a trigger ---
-
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
 
-        For an inactive asset of Airflow 3.3 a read returns None as if nothing were stored, but a write fails:
-        so the claim is written first, and read last.
+        Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and read last.
         """
         await self._claim()
         if reset := await self._store.aget(self._prefix + RESET):
@@ -230,10 +219,6 @@ class Watcher:
             self.tracker.begin(floor)
 
     async def events(self) -> AsyncGenerator[list[Form]]:
-        """Yield the forms of each event, the next after :meth:`confirm`.
-
-        :raises ReplacedError: if what it began with has changed; what is pending is found again.
-        """
         check_at = self._clock() + CHECK_EVERY
         while True:
             if self._clock() >= check_at:
@@ -247,13 +232,13 @@ class Watcher:
                 self._confirmed.clear()
                 yield forms
                 await self._confirmed.wait()
-                await asyncio.sleep(self._settles)
+                await asyncio.sleep(SETTLES)
                 if self._is_stored:
                     self.tracker.confirm(self.feed.time())
                     self._metrics.incr("watcher.forms", len(forms))
                     await self._save()
                 if self.tracker.pending:
-                    await asyncio.sleep(EVENT_INTERVAL - self._settles)
+                    await asyncio.sleep(EVENT_INTERVAL - SETTLES)
             elif self._has_begun and self._clock() - self._saved_at >= reconcile_every(self.watch):
                 await self._save()
             else:
@@ -313,14 +298,8 @@ class Watcher:
             self._has_begun, self.due = True, self._clock()
 
 
-async def announce(watch: Watch, store: AssetStore) -> None:
-    """Store the configuration that the asset's watcher is to use from now on."""
-    await until_done(watch["asset_name"], partial(store.aset, CONFIGURATION, watch))
-
-
 async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """Repeat an attempt to read or to store something until it succeeds."""
-    pause = 1.0
     while True:
         try:
             return await attempt()
@@ -329,8 +308,7 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
             warn_once(logger, given, "The asset '%s' is not watched: %s", *given, level=logging.ERROR)
         except Exception:
             logger.exception("The state of the asset '%s' could not be read or stored yet", asset_name)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_PAUSE)
+        await asyncio.sleep(CHECK_EVERY)
 
 
 def prefix_for(service: str) -> str:

@@ -10,24 +10,31 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from airflow.providers.common.compat.sdk import AirflowException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.forms import format_time
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import parse_past
 from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.compat import read_connection_outside_of_tasks
+from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.polling.asset_stores import SqlAssetStore
+from fsm_provider.polling.polls import time_of
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.watcher import RESET, prefix_for
 
 if TYPE_CHECKING:
     from airflow.models.asset import AssetModel
     from sqlalchemy.orm import Session
 
-    from fsm_provider.polling.asset_stores import AssetStore
+    from fsm_provider.polling.watcher import AssetStore
 
-DESCRIPTION = """\
-Show up to where the watchers of completed_forms have emitted forms, and set one to another time."""
+DESCRIPTION = "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
 EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
-HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
@@ -39,9 +46,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     one.add_argument("name", metavar="NAME")
     one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
     options = parser.parse_args(arguments)
-    with quiet_airflow():
-        from airflow.providers.common.compat.sdk import AirflowException
-        from sqlalchemy.exc import SQLAlchemyError
     try:
         since = parse_past("TIME", options.time) if options.command == "set" else None
         with quiet_airflow():
@@ -54,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     except (AirflowException, FsmError, ImportError) as error:
         return fail(2, str(error))
     if since is None:
-        print_table(HEAD, rows)
+        print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
     else:
         at = format_time(since)
         print(printable(f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"))
@@ -66,12 +70,6 @@ async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]
 
     if not AIRFLOW_V_3_0_PLUS:
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
-    from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import settings_from
-    from fsm_provider.polling.polls import time_of
-    from fsm_provider.polling.tracker import WATERMARK
-    from fsm_provider.polling.watcher import RESET, prefix_for
-
     rows: list[tuple[str, ...]] = []
     with create_session() as session:
         assets = active_assets(name, session)
@@ -92,7 +90,6 @@ async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]
 
 def active_assets(name: str | None, session: Session) -> list[AssetModel]:
     from airflow.models.asset import AssetModel
-    from sqlalchemy import select
 
     query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
     if name is not None:
@@ -101,9 +98,6 @@ def active_assets(name: str | None, session: Session) -> list[AssetModel]:
 
 
 def store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
-    from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.polling.asset_stores import SqlAssetStore
-
     if AIRFLOW_V_3_3_PLUS:
         return ServerAssetStore(asset, session)
     # In a thread: it ends the thread's session with Airflow's database.
@@ -115,7 +109,6 @@ class ServerAssetStore:
     """What Airflow 3.3 and newer store with an active asset, for a process that has Airflow's database."""
 
     def __init__(self, asset: AssetModel, session: Session) -> None:
-        from airflow.providers.common.compat.sdk import conf
         from airflow.state import AssetScope, get_state_backend
 
         if backend := conf.get("workers", "state_store_backend", fallback=""):

@@ -52,37 +52,45 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             if not failure_tolerance >= 0:
                 raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
 
-    def target(self, context: Context) -> str:
-        """Describe what the sensor waits for."""
+    def begin(self, context: Context) -> str:
+        """Check the arguments, which may have been templates; return what the sensor waits for."""
         raise NotImplementedError
 
-    def poll(self, context: Context) -> PokeReturnValue:
+    def poll(self) -> PokeReturnValue:
         """Poll once; note in ``_missing`` what is missing, with a ``text``."""
         raise NotImplementedError
 
-    def defer_if_wanted(self, context: Context) -> None:
+    def defer_if_wanted(self) -> None:
         """Defer after a poll that does not end the wait; the default stays on the worker."""
 
     def execute(self, context: Context) -> Any:
         """Poll as Airflow's sensors do; a timeout says for what, and what is missing."""
+        with permanent_errors_fail_the_task():
+            target = self.begin(context)
+        if not self._began:
+            first = first_poll_of(context) if self.reschedule else None
+            self._began = time.time() if first is None else first.timestamp()
+            self._deadline = self._began + self.timeout
+            if first is None:
+                until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
+                text = "Waiting for %s; polling every %g s until %s"
+                self.log.info(text, target, self.poke_interval, until)
         try:
             return unwrap(BaseSensorOperator.execute)(self, context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
-            if not self._began or not str(error).startswith("Sensor has timed out"):
+            if not str(error).startswith("Sensor has timed out"):
                 raise
             text = "; ".join(filter(None, [self._missing["text"], self._problem]))
             context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
-            parts = filter(None, [f"waited for {self.target(context)}", text, self._hint])
+            parts = filter(None, [f"waited for {target}", text, self._hint])
             waited = timedelta(seconds=round(time.time() - self._began))
             raise type(error)(f"Sensor has timed out after {waited}: {'; '.join(parts)}") from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Poll once; tolerate a transient error for a time."""
         with permanent_errors_fail_the_task():
-            if not self._began:
-                self._begin(context)
             try:
-                polled = self.poll(context)
+                polled = self.poll()
             except FsmError as error:
                 now = time.time()
                 self._failing_since = self._failing_since or now
@@ -96,15 +104,5 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 if polled.is_done:
                     return polled
                 self.log.info("%s", self._missing["text"])
-            self.defer_if_wanted(context)
+            self.defer_if_wanted()
         return False
-
-    def _begin(self, context: Context) -> None:
-        """Begin the wait in this process; log what it is for, unless an earlier process has."""
-        target = self.target(context)
-        first = first_poll_of(context) if self.reschedule else None
-        self._began = time.time() if first is None else first.timestamp()
-        self._deadline = self._began + self.timeout
-        if first is None:
-            until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
-            self.log.info("Waiting for %s; polling every %g s until %s", target, self.poke_interval, until)

@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
 from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import FormFilter, reference_to
+from fsm_provider.api.forms import reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_time
 from fsm_provider.operators.base import ALL_FILTERS, FormFilterArguments, bad_arguments_are_refused, is_known
 from fsm_provider.operators.forms import XCOM
@@ -25,10 +25,10 @@ from fsm_provider.sensors.base import FsmBaseSensor
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.polling.waits import Criteria, Deferral
+    from fsm_provider.polling.waits import Deferral
 
-SINCE = "fsm_since"
-"""Key in the task's state store: the bound of an attempt's first poll in reschedule mode."""
+NO_TRIGGERER = "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
+WORDS = {"property_id": "of property", "job_id": "of job"}
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 
 
@@ -44,7 +44,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :param property: the property, in place of ``property_id``: likewise (templated).
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
         Default: when the record of ``job`` was created, else the start of the run's data interval, else the
-        run's ``run_after``; never all history. It stays what it is at the first poll (templated).
+        run's ``run_after``; never all history. Only reschedule mode renders it at each poll (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
@@ -84,7 +84,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         super().__init__(failure_tolerance=failure_tolerance, fsm_conn_id=fsm_conn_id, **kwargs)
         self.job = job
         self.property = property
-        self.since = since
+        self.since: Any = since
         self.form_names = form_names
         self.minimum_forms = minimum_forms
         self.property_id = property_id
@@ -98,7 +98,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.xcom = xcom
         self.deferrable = deferrable
         self._before: Deferral | None = None
-        self._is_fixed = self._is_resumed = False
+        self._is_resumed = False
         with bad_arguments_are_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -115,40 +115,56 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """Return the argument that stands for another operator's."""
         return "since" if name == "created_since" else None
 
-    def target(self, context: Context) -> str:
-        """Describe the forms."""
-        wanted, criteria = self._asked(context)
-        return criteria.describe(wanted)
+    def begin(self, context: Context) -> str:
+        """Have the filters, and when forms are enough, for all polls of this process; describe them."""
+        from fsm_provider.polling.waits import Criteria, listed
 
-    def poll(self, context: Context) -> PokeReturnValue:
+        wanted = self.form_filter()
+        minimum, names = parse_count("minimum_forms", self.minimum_forms), tuple(wanted.form_names or ())
+        found: dict[str, Any] = {}
+        created = None
+        for name, given in (("property", self.property), ("job", self.job)):
+            if given is not None:
+                found[f"{name}_id"], created = _identified(name, given)
+        if self._before is None:
+            self.since = self._first_since(created, context)
+        self._wanted = replace(wanted, form_names=None, created_since=self.since, **found)
+        self._criteria = Criteria(minimum, names)
+        known = self._before and self._before.known
+        self._missing = self._criteria.missing(dict(known or ()))
+        if known is None:
+            self._missing["text"] = "no poll has succeeded"
+        forms = "a form" if minimum == 1 else f"{minimum} forms"
+        if names:
+            forms = listed(names) if minimum <= len(names) else f"{forms} named {listed(names)}"
+        filters = self._wanted.as_dict().items()
+        described = [f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in filters]
+        return ", ".join([forms, *described])
+
+    def poll(self) -> PokeReturnValue:
         """List the forms once."""
         from fsm_provider.api.models import Form
         from fsm_provider.polling.polls import list_once
         from fsm_provider.polling.waits import Deferral
 
-        wanted, criteria = self._asked(context)
-        if self._before is not None and self._before.known is not None:
-            self._missing = criteria.missing(dict(self._before.known), {})
-        elif "found" not in self._missing:
-            self._missing = criteria.missing({}, {}) | self._missing
         client = self.hook.client
-        as_reference = Form.as_json if self.xcom == "full" else reference_to
         if self._before is None and self.deferrable:
-            since = cast("str | None", self.since)
-            self._before = Deferral(client.settings.service, self._began, self._deadline, since)
-        listing = list_once(client, wanted, self.query_params, as_reference)
-        found, others = criteria.split(listing.forms)
-        if criteria.are_met(found):
-            references = {form.id: form.reference for form in listing.forms if form.id in found}
-            result = list(found) if self.xcom == "ids" else list(references.values())
+            self._before = Deferral(client.settings.service, self._began, self._deadline, self.since)
+        as_reference = Form.as_json if self.xcom == "full" else reference_to
+        listing = list_once(client, self._wanted, self.query_params, as_reference)
+        forms = {form.id: form for form in listing.forms}
+        found = {one: form.name for one, form in forms.items() if self._criteria.counts(form.name)}
+        if self._criteria.are_met(found):
+            result = list(found) if self.xcom == "ids" else [forms[one].reference for one in found]
             return PokeReturnValue(is_done=True, xcom_value=result)
-        is_narrow = wanted.property_id is not None or wanted.job_id is not None
-        self._missing = criteria.missing(found, others if is_narrow else {})
+        is_narrow = self._wanted.property_id is not None or self._wanted.job_id is not None
+        others = [form.name for one, form in forms.items() if one not in found]
+        self._missing = self._criteria.missing(found, others if is_narrow else ())
         if self._before is not None:
             self._before = self._before.after(listing.service, found, listing.started)
         return PokeReturnValue(is_done=False)
 
-    def defer_if_wanted(self, context: Context) -> None:
+    def defer_if_wanted(self) -> None:
         """Defer a deferrable sensor, unless it has timed out."""
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
@@ -159,13 +175,12 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self.log.warning("Deferred, but no triggerer runs, says Airflow: start one (airflow triggerer)")
         if self._failing_since is not None:
             wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
-        wanted, criteria = self._asked(context)
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
-                filters=wanted.as_dict(),
-                minimum_forms=criteria.minimum_forms,
-                form_names=list(criteria.form_names),
+                filters=self._wanted.as_dict(),
+                minimum_forms=self._criteria.minimum_forms,
+                form_names=list(self._criteria.form_names),
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
@@ -177,73 +192,42 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Poll again, as after any other poll."""
-        if next_method == "execute_complete":
-            return self.execute_complete(context, (next_kwargs or {}).get("event"))
-        if not compat.is_deferral_timeout(next_method, next_kwargs):
-            return super().resume_execution(next_method, next_kwargs, context)
-        # The trigger, if it runs, ends before.
-        self._hint = "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
-        self._began, self._deadline = time.time() - self.timeout, time.time()
-        return self._resume(context)
-
-    def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Poll again after the trigger's event."""
+        """Poll again after the trigger's event, as after any other poll."""
         from fsm_provider.polling.waits import Deferral
 
-        if not isinstance(event, dict) or "wait" not in event:
-            raise RuntimeError(f"the task resumed with an event that FsmFormTrigger does not emit: {event!r}")
-        self._before = wait = Deferral(**event["wait"])
-        self._began, self._deadline, self._failing_since = wait.began, wait.deadline, wait.failing_since
-        self.since, self._is_fixed = wait.since, True
-        return self._resume(context)
-
-    def _resume(self, context: Context) -> Any:
+        if next_method == "execute_complete":
+            match (next_kwargs or {}).get("event"):
+                case {"wait": wait}:
+                    self._before = before = Deferral(**wait)
+                case event:
+                    raise RuntimeError(f"the task resumed with an event that is not its trigger's: {event!r}")
+            self._began, self._deadline = before.began, before.deadline
+            self._failing_since, self.since = before.failing_since, before.since
+        elif compat.is_deferral_timeout(next_method, next_kwargs):  # the trigger, if it runs, ends before
+            self._hint = NO_TRIGGERER
+            self._began, self._deadline = time.time() - self.timeout, time.time()
+        else:
+            return super().resume_execution(next_method, next_kwargs, context)
         self._is_resumed = True
         self.timeout = max(self._deadline - time.time(), 0.0)
         return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 
-    def _asked(self, context: Context) -> tuple[FormFilter, Criteria]:
-        """Return the filter, and when its forms are enough."""
-        from fsm_provider.polling.waits import Criteria
-
-        self._fix_since(context)
-        wanted = self.form_filter()
-        names = wanted.form_names or ()
-        criteria = Criteria(parse_count("minimum_forms", self.minimum_forms), tuple(names))
-        found: dict[str, Any] = {"form_names": None, "created_since": self.since}
-        for name, given in (("job", self.job), ("property", self.property)):
-            if given is not None:
-                found[f"{name}_id"] = _identified(name, given)[0]
-        return replace(wanted, **found), criteria
-
-    def _fix_since(self, context: Context) -> None:
-        """Have ``since`` be that of the first poll, whatever its template gives at this one."""
-        if self._is_fixed:
-            return
-        self._refuse_none()
-        self._is_fixed = True
-        given = self._given | compat.arguments_for_mapped_task(self)
-        if self.since is None and not given & {"since", "updated_since"}:
-            _, created = _identified("job", self.job)
-            self.since = created or compat.start_of_run(context).astimezone(UTC).isoformat()
-        if self.since is None:
-            return
-        self.since = parse_time("since", self.since).isoformat()
-        if parse_time("since", self.since) > datetime.now(UTC):
-            self.log.warning("since: %s is in the future; no form counts before", self.since)
-        store: Any = context.get("task_state_store")  # None before Airflow 3.3
-        if self.reschedule and not self.deferrable and store is not None:
-            key = f"{SINCE}/{context['ti'].try_number}"
-            self.since = store.get(key, self.since)
-            store.set(key, self.since)
+    def _first_since(self, created: str | None, context: Context) -> str | None:
+        """Return the bound of the first poll: a resumed task keeps it, whatever the template gives then."""
+        since = self.since
+        if since is None and not self._given & {"since", "updated_since"}:
+            since = created or compat.start_of_run(context).astimezone(UTC)
+        if since is None:
+            return None
+        bound = parse_time("since", since)
+        first: str = bound.isoformat()
+        if bound > datetime.now(UTC):
+            self.log.warning("since: %s is in the future; no form counts before", first)
+        return first
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None]:
-    """Return the identifier in what ``job`` or ``property`` is given, and when the job was created.
-
-    :raises FsmInputError: if there is none.
-    """
+    """Return the identifier in what ``job`` or ``property`` is given, and when the job was created."""
     if isinstance(given, str) and given.lstrip().startswith("{"):
         for parse in (json.loads, literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError):

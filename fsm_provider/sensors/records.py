@@ -90,28 +90,21 @@ class FsmRecordSensor(FsmBaseSensor):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
             self.options(only_known=True)
 
-    def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Parse the options, which have to agree with ``single``."""
-        options = super().options(only_known=only_known)
-        if self.single and (minimum := options.get("minimum_records", 1)) > 1:
-            raise FsmInputError(f"minimum_records: {minimum} is more than the one record of single=True")
-        return options
-
-    def target(self, context: Context) -> str:
-        """Describe the records."""
-        number = self.options()["minimum_records"]
+    def begin(self, context: Context) -> str:
+        """Check the options, and describe the records."""
+        self._options = self.options()
+        number = self._options["minimum_records"]
         records = "a record" if number == 1 else f"{number} records"
         name = getattr(self.predicate, "__name__", type(self.predicate).__name__)
         return f"{records} of {self.path} that {name} accepts"
 
-    def poll(self, context: Context) -> PokeReturnValue:
+    def poll(self) -> PokeReturnValue:
         """List the records once."""
-        options = self.options()
-        minimum, names, query = options["minimum_records"], options["fields"], options["query_params"]
+        minimum, names = self._options["minimum_records"], self._options["fields"]
         if self.single:
-            records = iter([self.hook.request("GET", self.path, query)])
+            records = iter([self.hook.request("GET", self.path, self._options["query_params"])])
         else:
-            records = self.hook.paginate(self.path, query)
+            records = self.hook.paginate(self.path, self._options["query_params"])
         latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
         for index, record in enumerate(records):
             key = self._identifier(record, names[0], index)

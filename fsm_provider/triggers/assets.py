@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import TriggerEvent
 
+from fsm_provider.triggers.forms import SerializedByName
+
 if TYPE_CHECKING:
-    from fsm_provider.polling.watcher import AssetEvents
+    from fsm_provider.polling.watcher import AssetEvents, AssetStore
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 else:
@@ -27,14 +30,12 @@ _kept: dict[Key, Kept] = {}
 """Of each trigger that has ended with an event: its events, and the task that closes them."""
 
 
-class FsmFormEventTrigger(BaseEventTrigger):
-    """Emit newly completed forms, poll after poll, as the watcher of an asset.
+class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
+    """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms": [...references...]}``.
 
-    Each event holds new forms: ``{"asset_name": ..., "question": {...filters...}, "forms":
-    [...references...]}``. What was emitted is stored with the asset once the events are in Airflow's
-    database. Airflow 3.3 confirms that to the trigger's stream. Before, the trigger ends after each event,
-    and Airflow restarts it, with its ID and in the same process, once the event is in the database. If the
-    restart never comes, or comes elsewhere, the event is emitted again.
+    What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3 confirms that to
+    the trigger's stream. Before, the trigger ends after each event, and Airflow restarts it then, with its ID
+    and in the same process. Without that, the event is emitted again.
 
     What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
     replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
@@ -47,15 +48,8 @@ class FsmFormEventTrigger(BaseEventTrigger):
         self.asset_name = asset_name
         self.fsm_conn_id = fsm_conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        return _class_path(self), {"asset_name": self.asset_name, "fsm_conn_id": self.fsm_conn_id}
-
     def shared_stream_key(self) -> str:
-        """Return the key of this trigger's own stream: only a stream learns when its events are stored.
-
-        A trigger that replaces this one has another key, so that it does not get this one's events.
-        """
+        """Return the key of a stream of its own: a trigger that replaces it does not get its events."""
         return f"fsm form events {self.trigger_id} {self.asset_name}"
 
     @classmethod
@@ -72,16 +66,15 @@ class FsmFormEventTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Emit one event, before Airflow 3.3."""
-        from fsm_provider.polling.asset_stores import SqlAssetStore
         from fsm_provider.polling.watcher import AssetEvents
 
         key = self.trigger_id, self.asset_name
         if key in _kept:
             asset, events, expiry = _kept.pop(key)
             expiry.cancel()
-            asset.confirm()
+            asset.watcher.confirm()
         else:
-            asset = AssetEvents(self.asset_name, SqlAssetStore(self.asset_name, self.fsm_conn_id), 0.0)
+            asset = AssetEvents(self.asset_name, _store_for(self.asset_name, self.fsm_conn_id))
             events = asset.events()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(aclosing(events))
@@ -101,10 +94,9 @@ class FormEventProducer(SharedStreamProducer):
     """Polls for new forms, and notes which events Airflow 3.3 has stored."""
 
     def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
-        from fsm_provider.polling.asset_stores import asset_store_for
         from fsm_provider.polling.watcher import AssetEvents
 
-        self._asset = AssetEvents(asset_name, asset_store_for(asset_name, fsm_conn_id))
+        self._asset = AssetEvents(asset_name, _store_for(asset_name, fsm_conn_id))
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
         """Yield events, each after the one before is stored."""
@@ -114,10 +106,10 @@ class FormEventProducer(SharedStreamProducer):
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Note whether Airflow has stored the pending event."""
-        self._asset.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
+        self._asset.watcher.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
 
 
-class FsmFormConfigurationTrigger(BaseEventTrigger):
+class FsmFormConfigurationTrigger(SerializedByName, BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
     :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each parsing,
@@ -128,20 +120,23 @@ class FsmFormConfigurationTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = watch
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        return _class_path(self), {"watch": self.watch}
-
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        from fsm_provider.polling.asset_stores import asset_store_for
-        from fsm_provider.polling.watcher import announce
+        from fsm_provider.polling.watcher import CONFIGURATION, until_done
 
         watch = json.loads(self.watch)
-        await announce(watch, asset_store_for(watch["asset_name"], watch["fsm_conn_id"]))
+        name, store = watch["asset_name"], _store_for(watch["asset_name"], watch["fsm_conn_id"])
+        await until_done(name, partial(store.aset, CONFIGURATION, watch))
         await asyncio.Event().wait()
         yield TriggerEvent(None)
 
 
-def _class_path(trigger: BaseEventTrigger) -> str:
-    return f"{type(trigger).__module__}.{type(trigger).__qualname__}"
+def _store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
+    if not AIRFLOW_V_3_3_PLUS:
+        from fsm_provider.polling.asset_stores import SqlAssetStore
+
+        return SqlAssetStore(asset_name, fsm_conn_id)
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+
+    store: AssetStore = AssetStateStoreAccessor(name=asset_name)
+    return store

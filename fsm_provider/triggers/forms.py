@@ -25,19 +25,22 @@ TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
 
 
-class FsmFormTrigger(BaseTrigger):
-    """Wait until it is worth another poll on the worker, which decides.
+class SerializedByName:
+    """A trigger whose arguments are attributes of the same names."""
 
-    Fires once, with ``{"wait": {...}}``: that of the sensor, which may have failed meanwhile. Waits in one
-    triggerer share their requests if connection, interval and the filters agree that a form's reference does
-    not show; property, job, form names and lower bounds may differ.
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+
+class FsmFormTrigger(SerializedByName, BaseTrigger):
+    """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait": {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
-    :param poll_interval: seconds between two polls, at least 1.
-    :param failure_tolerance: seconds for which polls may fail with transient errors.
     :param wait: a :class:`fsm_provider.polling.waits.Deferral` as JSON values.
 
-    The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`.
+    The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`; times are in seconds.
     """
 
     def __init__(
@@ -61,11 +64,6 @@ class FsmFormTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.failure_tolerance = failure_tolerance
         self.wait = wait
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Wait until the sensor is to poll again: for its forms, an error, or its timeout."""

@@ -18,7 +18,7 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
     ASSETS.require()
     if request.param == "acknowledged":
         SHARED_STREAMS.require()
-    monkeypatch.setattr(asset_stores, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
+    monkeypatch.setattr(assets, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
     monkeypatch.setattr(assets, "_kept", {})
     connect(service, max_retries=0)
     with supervised() as supervisor:

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from contextvars import ContextVar
+from functools import partial
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
@@ -25,10 +26,9 @@ from fsm_provider.polling.tracker import (
     first_floor,
     is_wanted,
     reconcile_every,
-    versions_in,
 )
 from fsm_provider.polling.waits import Criteria, Deferral, Wait
-from fsm_provider.polling.watcher import AssetEvents, announce
+from fsm_provider.polling.watcher import CONFIGURATION, AssetEvents
 
 HOUR, DAY = 3600.0, 86_400.0
 BASE = 1_000 * DAY
@@ -169,7 +169,7 @@ class Store:
             for event in self.events:
                 if event.is_acked and event.recorded_at == float("inf"):
                     known = [
-                        any(form.version in versions_in(row.get(str(form.id), [])) for row in stored)
+                        any(form.version in dict(row.get(str(form.id), [])) for row in stored)
                         for form in event.forms
                     ]
                     if all(known):
@@ -218,8 +218,12 @@ class Asset:
         row = self.store.rows.get(watcher.prefix_for(url) + key)
         return json.loads(row) if row else None
 
+    async def announce(self):
+        store = partial(self.store.aset, CONFIGURATION, self.watch)
+        await watcher.until_done(self.watch["asset_name"], store)
+
     async def run(self):
-        announcing = asyncio.create_task(announce(self.watch, self.store))
+        announcing = asyncio.create_task(self.announce())
         while True:
             running = AssetEvents(self.watch["asset_name"], self.store)
             async with contextlib.aclosing(running.events()) as events:
@@ -233,7 +237,7 @@ class Asset:
                         await asyncio.sleep(30)
                         break
                     event.is_acked = True
-                    running.confirm()
+                    running.watcher.confirm()
             await announcing
 
 
@@ -295,7 +299,7 @@ class World:
             except FsmError:
                 await asyncio.sleep(self.service.interval)
                 continue
-            found, _ = criteria.split(listing.forms)
+            found = {form.id: form.name for form in listing.forms if criteria.counts(form.name)}
             if criteria.are_met(found) or is_last:
                 break
             deferral = deferral.after(listing.service, found, listing.started)
@@ -526,7 +530,7 @@ async def change_filters(rng, world):
         names, asset = rng.sample(NAMES, 2), world.assets[2]
         asset.watch = {**asset.watch, "form_names": names, "late_by": rng.choice([3, 7, 30]) * DAY}
         with contextlib.suppress(asyncio.CancelledError):
-            await announce(asset.watch, asset.store)
+            await asset.announce()
 
 
 def check(world, mode, special, crowd):

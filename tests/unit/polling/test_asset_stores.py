@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from fsm_provider.polling import asset_stores
-from fsm_provider.polling.asset_stores import SqlAssetStore, asset_state
+from fsm_provider.polling.asset_stores import ASSET_STATE, SqlAssetStore
 
 KEY = "fsm_forms/abc/recent"
 TABLE = "fsm_asset_state"
@@ -16,7 +16,7 @@ TABLE = "fsm_asset_state"
 def store(database, monkeypatch):
     """Makes the store of an asset."""
     engine = create_engine(database.url)
-    asset_state().create(engine)
+    ASSET_STATE.create(engine)
 
     def make(name="records", fsm_conn_id="fsm_default"):
         return SqlAssetStore(name, fsm_conn_id)

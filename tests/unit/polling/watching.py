@@ -4,7 +4,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from fsm_provider.assets.forms import completed_forms
-from fsm_provider.polling.asset_stores import asset_store_for
 from fsm_provider.triggers import assets
 
 NAME = "records"
@@ -127,4 +126,4 @@ class Triggerers:
             await running.kill()
 
     def store(self):
-        return asset_store_for(NAME, "fsm_default")
+        return assets._store_for(NAME, "fsm_default")

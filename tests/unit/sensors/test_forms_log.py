@@ -58,7 +58,7 @@ def test_it_begins_with_one_line_of_what_it_waits_for(service, run, soon, logged
         ),
         (
             {"updated_since": "2026-03-01", "form_names": ["Gas"], "minimum_forms": 2, "created_by_id": 71},
-            "2 forms named Gas, updated since 2026-03-01T00:00:00+00:00, with created_by_id 71",
+            "2 forms named Gas, updated since 2026-03-01T00:00:00+00:00, created by id 71",
         ),
     ],
 )
