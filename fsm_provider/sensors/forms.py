@@ -44,7 +44,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :param property: the property, in place of ``property_id``: likewise (templated).
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
         Default: when the record of ``job`` was created, else the start of the run's data interval, else the
-        run's ``run_after``; never all history. Only reschedule mode renders it at each poll (templated).
+        run's ``run_after``; never all history. It stays what it is at the first poll (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
@@ -223,6 +223,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         first: str = bound.isoformat()
         if bound > datetime.now(UTC):
             self.log.warning("since: %s is in the future; no form counts before", first)
+        store: Any = context.get("task_state_store")  # None before Airflow 3.3
+        if self.reschedule and not self.deferrable and store is not None:
+            key = f"fsm_since/{context['ti'].try_number}"
+            first = store.get(key, first)
+            store.set(key, first)
         return first
 
 

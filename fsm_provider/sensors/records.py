@@ -94,6 +94,8 @@ class FsmRecordSensor(FsmBaseSensor):
         """Check the options, and describe the records."""
         self._options = self.options()
         number = self._options["minimum_records"]
+        if self.single and number > 1:
+            raise FsmInputError(f"minimum_records: {number} is more than the one record of single=True")
         records = "a record" if number == 1 else f"{number} records"
         name = getattr(self.predicate, "__name__", type(self.predicate).__name__)
         return f"{records} of {self.path} that {name} accepts"

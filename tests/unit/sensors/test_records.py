@@ -147,6 +147,7 @@ def test_templates(service):
         ({"minimum_records": "{{ found }}"}, 0),
         ({"minimum_records": "{{ found }}"}, float("nan")),
         ({"minimum_records": "{{ found }}"}, RECORD),
+        ({"minimum_records": "{{ found }}", "single": True}, 2),
         ({"fields": "{{ found }}"}, ["id"]),
         ({"fields": "{{ found | tojson }}"}, []),
         ({"fields": ["{{ found }}"]}, None),
