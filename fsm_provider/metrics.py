@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,11 +17,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 _NOT_IN_TAGS = re.compile(r"[^\w./-]", re.ASCII)
 
 
+@dataclass(frozen=True)
 class AirflowMetrics(Metrics):
     """Passes on what is counted and measured, with tags such as ``connection``."""
 
-    def __init__(self, **tags: str) -> None:
-        self._tags = tags
+    tags: Mapping[str, str]
 
     def incr(self, name: str, count: int = 1, **tags: str) -> None:
         self._emit("incr", name, count, tags)
@@ -33,7 +34,7 @@ class AirflowMetrics(Metrics):
         self._emit("timing", name, seconds * 1000, tags)
 
     def _emit(self, kind: str, name: str, value: float, tags: Mapping[str, str]) -> None:
-        all_tags = {tag: _NOT_IN_TAGS.sub("_", text) for tag, text in {**self._tags, **tags}.items()}
+        all_tags = {tag: _NOT_IN_TAGS.sub("_", text) for tag, text in {**self.tags, **tags}.items()}
         try:
             getattr(_stats(), kind)(f"fsm.{name}", value, tags=all_tags)
         except Exception as error:  # noqa: BLE001 - what it counts has happened, and must stay known

@@ -61,7 +61,7 @@ class FsmHook(BaseHook):
     ) -> None:
         super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
-        self.metrics: Metrics = AirflowMetrics(connection=fsm_conn_id)
+        self.metrics: Metrics = AirflowMetrics({"connection": fsm_conn_id})
         self._sleep = sleep
 
     @cached_property

@@ -153,7 +153,7 @@ class Feed:
             count = sum(isinstance(member, Wait) for member in feed._members)
             if count and feed._source.fsm_conn_id == fsm_conn_id:
                 waits[feed] = count
-        metrics = AirflowMetrics(connection=fsm_conn_id)
+        metrics = AirflowMetrics({"connection": fsm_conn_id})
         if result:
             if self not in waits:
                 return

@@ -169,7 +169,7 @@ class Lister:
         if (client := self._client) is None or now >= self._reads_connection_at:
             settings = await read_settings(fsm_conn_id)
             self.close()
-            self._client = client = FsmClient(settings, metrics=AirflowMetrics(connection=fsm_conn_id))
+            self._client = client = FsmClient(settings, metrics=AirflowMetrics({"connection": fsm_conn_id}))
             self._reads_connection_at = now + READ_CONNECTION_EVERY
         listing, answer = partial(list_once, client, wanted, self._params), Future[Listing]()
         answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on

@@ -134,7 +134,7 @@ class Watcher:
         self._reconciles = self._has_begun = self._has_moved = False
         self._reset: str | None = None
         self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
-        self._metrics = AirflowMetrics(connection=watch["fsm_conn_id"], asset=watch["asset_name"])
+        self._metrics = AirflowMetrics({"connection": watch["fsm_conn_id"], "asset": watch["asset_name"]})
 
     def questions(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""

@@ -199,7 +199,7 @@ class Runner:
         """Return the claim of a write; its token is that of an earlier request while the service knows it."""
         header = self._client.settings.idempotency_header
         token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
-        if self._recognises(one):
+        if header and self._recognises(one):
             token, token_at = one.row.token, one.row.token_at
         row = replace(one.planned, by=self.by, state="sending", owner=uuid4().hex)
         return replace(row, token=token, token_at=token_at)

@@ -16,7 +16,7 @@ from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.metrics import AirflowMetrics
 
 print(FsmHook().create_job(7, {"customerReference": "PO-1"}).id)
-AirflowMetrics(asset="a|b:c,d=e\\nZo\u00eb").incr("watcher.polls")
+AirflowMetrics({"asset": "a|b:c,d=e\\nZo\u00eb"}).incr("watcher.polls")
 """
 BROKEN = """
 from statsd import StatsClient

@@ -182,7 +182,7 @@ def _is_short(value: Any) -> TypeGuard[str | int]:
 def _count(outcome: str, route: str, reason: str | None = None) -> None:
     fsm_conn_id, watched = route.split("/")
     tags = {"connection": fsm_conn_id, "object": watched}
-    AirflowMetrics(**tags, **{"reason": reason} if reason else {}).incr(f"webhooks.{outcome}")
+    AirflowMetrics(tags | ({"reason": reason} if reason else {})).incr(f"webhooks.{outcome}")
 
 
 async def _respond(send: Send, status: int) -> None:
