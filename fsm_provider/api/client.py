@@ -325,8 +325,8 @@ class FsmClient:
                     raise error from failure
                 old, new = self.settings.service, settings.service
                 if old != new:
-                    changed = f"the connection's host has changed from {old} to {new}"
-                    raise FsmConnectionError(f"{changed}: another attempt uses the new one") from error
+                    changed = f"the connection leads to {new} now, and led to {old} when the task began"
+                    raise FsmConnectionError(changed) from error
                 self._token = settings.token
             return self._token != refused
 

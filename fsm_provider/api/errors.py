@@ -20,6 +20,9 @@ __all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
 __all__ += ["FsmUnprocessableEntityError"]
 
 
+WAYS = " (--job-id N, --not-created, or --done for what is no job)"
+
+
 def describe(subject: Mapping[str, Any]) -> str:
     """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
     return ", ".join(f"{name} {value!r}" for name, value in subject.items())
@@ -145,18 +148,19 @@ class FsmUncertainWriteError(FsmError):
     def __str__(self) -> str:
         subject = describe(self.subject)
         said = f"; it said: {self.body_excerpt}" if self.body_excerpt else ""
+        record = f" Then record what you found{WAYS}: {self.command}" if self.command else ""
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}{said}. "
             f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
-            f"{self.advice}.{f' Then record what you found: {self.command}' if self.command else ''}"
+            f"{self.advice}.{record}"
         )
 
 
 class FsmRepeatableWriteError(FsmUncertainWriteError):
-    """A write that may or may not have taken effect, and that the service recognises if it is sent again."""
+    """A write that may or may not have taken effect, and that the next attempt may send again."""
 
     permanent = False
-    advice = "may be repeated, as the service recognises it by its key"
+    advice = "may be repeated by the next attempt"
 
 
 @dataclass(eq=False)

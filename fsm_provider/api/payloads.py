@@ -29,6 +29,7 @@ from fsm_provider.api.models import AssetDynamicField, Form, Integer, Job, Recor
 from fsm_provider.api.settings import EventTypesStyle
 from fsm_provider.api.validation import (
     HALF_A_CHARACTER,
+    NOTHING,
     SURROGATE,
     describe_invalid_fields,
     dotted_name,
@@ -63,6 +64,8 @@ class _Payload(BaseModel):
 
 
 def _integer_to_text(value: Any) -> Any:
+    if value in NOTHING:
+        raise ValueError(f"is the text '{value}': the template that it comes from found nothing")
     return str(value) if type(value) is int else value
 
 
@@ -73,7 +76,7 @@ def _amount_to_text(value: Any) -> Any:
 
 
 def _check_characters(value: Any) -> Any:
-    if SURROGATE.search(dumps(value, ensure_ascii=False)):
+    if SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
         raise ValueError(HALF_A_CHARACTER)
     return value
 

@@ -245,7 +245,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
             with self.runner(context, task, writes.values(), threads, options["once_per"]) as runner:
                 if not is_dry_run:
-                    to_create = sum(one.row.state == "free" for one in writes.values())
+                    to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
                     if max_jobs is not None and to_create > max_jobs:
                         allowed = f"one attempt may create {max_jobs}: none was sent"
                         raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")

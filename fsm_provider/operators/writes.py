@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import conf
+
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_count, parse_headers, parse_text
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
@@ -30,9 +32,9 @@ FIRST = "fsm_ledger"
 """Key of the task state store: the service that the first attempt wrote to, and the id of its ledger."""
 IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
-is missing: once_per="key", and before Airflow 3.3 every write, is recorded in a SQL database, so that
-nothing is sent twice. Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that
-connection. On one machine:
+is missing: once_per="key", and every write before Airflow 3.3 or with clear_on_success of [state_store],
+is recorded in a SQL database, so that nothing is sent twice. Set state_conn_id in the extra of connection
+'{conn}' to fsm_ledger, and add that connection. On one machine:
   airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db
 For several workers:
   airflow connections add fsm_ledger --conn-uri postgres://user:password@host:5432/database
@@ -89,7 +91,7 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def find_write(self, write: Write) -> int | None:
         """Look in the service for what is uncertain; return its id."""
-        found = self.find_existing(self.hook, write.payload)
+        found = self.find_existing(self.hook, write.payload.model_copy(deep=True))
         return None if found is None else parse_count("find_existing", found)
 
     @contextmanager
@@ -112,15 +114,11 @@ class FsmWriteOperator(FsmBaseOperator):
         self, context: Context, task: Task, writes: Collection[Write], once_per: str | None = None
     ) -> list[Any]:
         """Send writes in order; return the result of each, once all have ended."""
-        from fsm_provider.writes.runner import PASSING
-
         options = self.options()
         with self.runner(context, task, writes, 1, once_per or options["once_per"]) as runner:
             runner.run()
         for one in writes:
             if error := runner.error_of(one):
-                if isinstance(one.error, PASSING):  # then another attempt sends it again
-                    raise one.error
                 raise error from error.__cause__
             if not one.is_created:
                 self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
@@ -162,7 +160,7 @@ def _opened_ledger(
             yield SqlLedger(engine, scope_of_keys(service) if by_key else scope_of_run(task))
         finally:
             engine.dispose()
-    elif by_key or store is None:
+    elif by_key or store is None or conf.getboolean("state_store", "clear_on_success", fallback=False):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
     else:
         _check_first(store, service, {"service": service, "id": IN_AIRFLOW})

@@ -35,9 +35,9 @@ ResultT = TypeVar("ResultT")
 METADATA = sa.MetaData()
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
 MAX_REPEATS = 12
-"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended: 15 to 30 seconds."""
+"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended: half a minute to two."""
 MAX_DELAY = 5.0
-SQLITE_LOCK_SECONDS = 30
+SQLITE_LOCK_SECONDS = 5
 _BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "SET LOCAL lock_timeout = '10s'",

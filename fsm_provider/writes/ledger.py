@@ -257,5 +257,6 @@ def check_input(
         before, may_be = (gone or sent)[0], "the same, edited" if gone else "one of another map index, moved"
         raise FsmInputError(
             f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') is new in "
-            f"its input: it may be {may_be}. Restore it, or give each write a key and start another run"
+            f"its input: it may be {may_be}. Restore it, or start another run, with a key for each write; "
+            "a key of a mapped task needs a database, as state_conn_id"
         )

@@ -70,13 +70,13 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     if not one.is_as_sent:
         reason += f"; that is what was sent{where} with this key: the input is another now, and was not sent"
     method, _, path = row.what.partition(" ")
-    task = shlex.join(["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id])
-    settle = f"python -m fsm_provider ledger settle {shlex.quote(row.key)} {task}"
-    is_repeatable = isinstance(one.error, FsmRepeatableWriteError)
+    task = ["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id, "--why", "..."]
+    end = shlex.join(["--"] * row.key.startswith("-") + [row.key])
+    command = f"python -m fsm_provider ledger settle {shlex.join(task)} --job-id N {end}"
+    is_repeatable = one.error is not None and not one.error.permanent
     kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
     subject = {"key": row.key, **row.about}
     said = getattr(one.error, "body_excerpt", "")
-    command = f"{settle} --job-id N (or --not-created) --why '...'"
     error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
     error.__cause__ = one.error
     return error

@@ -15,6 +15,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
 from fsm_provider.state.task import DIGITS, Task, digest_for
 from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another
@@ -145,6 +146,8 @@ class SqlLedger:
             if after is not row:
                 values = self._values(after)
                 changed.append(values | {f"its_{name}": values.pop(name) for name in PRIMARY})
+        if len(rows) < len(changes):
+            raise FsmInputError(f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone")
         if changed:
             connection.execute(_UPDATE, changed)
         return rows

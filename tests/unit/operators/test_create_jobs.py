@@ -91,6 +91,16 @@ def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
     assert references(service) == ["PM-1", "PM-2"]
 
 
+def test_nothing_is_sent_if_one_job_has_a_number_that_json_has_not(service, connect, attempt):
+    connect(service)
+
+    jobs = '[{"property_id": 1, "job": {}}, {"property_id": 2, "job": {"skills": [NaN]}}]'
+    _, error = attempt(create(jobs))
+
+    assert str(error).startswith("jobs[1].job.skills: Out of range float values")
+    assert service.requests == []
+
+
 def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     connect(service)
     jobs = [
@@ -190,6 +200,19 @@ def test_max_jobs_counts_only_jobs_that_are_to_be_created(service, connect, atte
     outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=1))
 
     assert (statuses(outcomes), error) == (["existing", "existing", "created"], None)
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_max_jobs_counts_uncertain_jobs_that_are_created_again(service, connect, attempt):
+    connect(service)
+    service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True), calls=(1, 2))
+    attempt(create([request(1), request(2)]))
+
+    outcomes, error = attempt(create([request(1), request(2)], max_jobs=1, if_uncertain="create"))
+
+    assert outcomes is None
+    assert "max_jobs: 2 jobs are to be created" in str(error)
+    assert len(service.jobs) == 2
 
 
 @pytest.mark.parametrize(

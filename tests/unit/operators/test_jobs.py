@@ -97,12 +97,19 @@ def test_a_rendered_template_is_checked_before_anything_is_sent(service, connect
     assert service.requests == []
 
 
-def test_a_template_that_renders_none_is_no_property(service, connect):
+@pytest.mark.parametrize(
+    ("where", "given"),
+    [
+        ("property_id", {"property_id": "{{ nothing }}"}),
+        ("job.customerReference", {"job": {"customerReference": "{{ nothing }}"}}),
+    ],
+)
+def test_a_template_that_renders_none_is_refused(service, connect, where, given):
     connect(service)
-    operator = create(property_id="{{ nothing }}")
+    operator = create(**given)
     operator.render_template_fields({"nothing": None})
 
-    with pytest.raises(AirflowFailException, match="property_id: is the text 'None'"):
+    with pytest.raises(AirflowFailException, match=f"{where}: is the text 'None'"):
         operator.execute({})
     assert service.requests == []
 

@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmRateLimitedError, JobCreate
-from fsm_provider.api.errors import FsmNotSentError
+from fsm_provider.api.errors import FsmNotSentError, FsmRepeatableWriteError
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
@@ -78,7 +78,7 @@ def test_a_rate_limit_leaves_an_uncertain_write_uncertain_and_allows_a_retry(ser
     with pytest.raises(AirflowFailException):
         write().execute(context_for(store))
 
-    with pytest.raises(FsmRateLimitedError):
+    with pytest.raises(FsmRepeatableWriteError, match=r"may or may not .* HTTP 429.* ledger settle "):
         write(if_uncertain="create").execute(context_for(store, cleared=1))
 
     with pytest.raises(AirflowFailException, match="may or may not have taken effect"):

@@ -262,6 +262,17 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
 
 
 @THREADS.needed
+def test_a_row_that_is_deleted_in_flight_fails_the_task_without_a_retry(service, database, caplog):
+    service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
+    with under_way(job(), run_of("first"), held) as attempt:
+        database.execute("DELETE FROM fsm_ledger")
+        held.go_on.set()
+        with pytest.raises(AirflowFailException, match=r"rows of fsm_ledger .* are gone"):
+            attempt.result(30)
+
+    assert f"job {service.jobs[0]['id']} (key 'PO-1') was made, and cannot be recorded" in caplog.text
+
+
 @pytest.mark.usefixtures("short_lease")
 def test_a_stopped_task_leaves_what_another_is_sending_uncertain(service):
     service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
@@ -307,7 +318,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
     assert [one["customerReference"] for one in service.jobs] == ["PO-1", "PO-2"]
 
     (line,) = re.findall("python -m fsm_provider ledger (.*)", uncertain["error"])
-    typed = line.replace("--job-id N (or --not-created)", f"--job-id {service.jobs[0]['id']}")
+    typed = line.replace("--job-id N", f"--job-id {service.jobs[0]['id']}")
     assert main(shlex.split(typed)) == 0
     assert job(once_per=once_per).execute(run_of("first"))["id"] == service.jobs[0]["id"]
     assert len(service.jobs) == 2
@@ -549,11 +560,15 @@ def test_a_run_does_not_change_over_to_another_ledger(
     assert len(service.jobs) == 2
 
 
-@pytest.mark.parametrize(("once_per", "store"), [("key", MemoryStateStore()), ("run", None)])
+@pytest.mark.parametrize(
+    ("once_per", "store", "is_cleared"),
+    [("key", MemoryStateStore(), False), ("run", None, False), ("run", MemoryStateStore(), True)],
+)
 def test_without_a_database_one_message_says_how_to_add_it(
-    service, connect, connection_extra, once_per, store
+    service, connect, connection_extra, monkeypatch, once_per, store, is_cleared
 ):
-    """For each key, and before Airflow 3.3, where tasks have no store."""
+    """For each key; before Airflow 3.3, where tasks have no store; and if a success clears the store."""
+    monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", str(is_cleared))
     del connection_extra["state_conn_id"]
     connect(service)
     with pytest.raises(AirflowFailException, match="state_conn_id: is missing: ") as caught:
