@@ -125,7 +125,9 @@ class Runner:
                 self._record_and_claim({})
         if self._failure:
             raise self._failure
-        for one in self.writes.values():
+        rows = self.ledger.load(self.writes)  # others may have sent what this attempt has not
+        for row_id, one in self.writes.items():
+            one.row = rows[row_id]
             self.hook.metrics.incr("writes", outcome=one.outcome)
 
     def stop(self, reason: str) -> None:
