@@ -262,7 +262,7 @@ def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, co
 
     for cleared, others in ((0, "created"), (1, "existing")):
         outcomes, error = attempt(create(jobs), cleared=cleared)
-        assert logged().count("(propertyID '2', customerReference 'PM-2'): uncertain: ") == cleared + 1
+        assert "(propertyID '2', customerReference 'PM-2'): uncertain: " in logged()
         assert statuses(outcomes) == [others, "uncertain", others]
         assert "key '" in outcomes[1]["error"]
         assert "propertyID '2', customerReference 'PM-2'" in outcomes[1]["error"]

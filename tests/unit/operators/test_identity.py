@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFa
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import MemoryStateStore, context_for
 
@@ -214,6 +215,7 @@ def test_a_token_in_a_failure_is_kept_nowhere(service, connect, store, operator,
         assert "canary" not in text
 
 
+@THREADS.needed
 @IN_A_DATABASE
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
@@ -267,6 +269,7 @@ def test_text_is_sent_as_it_stands_in_a_dag_of_native_objects(service, connect):
     assert [request.path.split("/")[2] for request in service.requests[:2]] == ["12_34", "0_7"]
 
 
+@THREADS.needed
 @OPERATORS
 def test_outside_of_a_task_nothing_is_recorded_and_a_warning_says_so(service, connect, caplog, operator):
     connect(service)

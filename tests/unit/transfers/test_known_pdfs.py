@@ -82,7 +82,7 @@ def test_a_file_that_is_there_is_left_as_it_is(service, stored, references):
 def test_a_folder_is_known_however_it_is_spelled(service, references, tmp_path, monkeypatch, spelled):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
-    folder = Storage(ObjectStoragePath(str(tmp_path / "records")))
+    folder = Storage(ObjectStoragePath(spelled.format(tmp_path)))
     service.seed_forms(3)
     folder.bring(references(), destination=spelled.format(tmp_path))
     service.clear_requests()

@@ -273,6 +273,7 @@ def test_a_row_that_is_deleted_in_flight_fails_the_task_without_a_retry(service,
     assert f"job {service.jobs[0]['id']} (key 'PO-1') was made, and cannot be recorded" in caplog.text
 
 
+@THREADS.needed
 @pytest.mark.usefixtures("short_lease")
 def test_a_stopped_task_leaves_what_another_is_sending_uncertain(service):
     service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
@@ -353,7 +354,7 @@ def test_a_commit_whose_response_is_lost_is_recognised(service, database, monkey
         do_commit(self, connection)
         commits.append(connection)
         if len(commits) == lost + 1:
-            raise self.loaded_dbapi.OperationalError(2013, "the connection was lost, or database is locked")
+            raise self.dbapi.OperationalError(2013, "the connection was lost, or database is locked")
 
     monkeypatch.setattr(dialect, "do_commit", commit)
     made = job().execute(run_of("first"))
