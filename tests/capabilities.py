@@ -55,6 +55,7 @@ LIGHT_PARSING = Capability("3.0", "Airflow 2 itself loads requests when it parse
 METRICS = Capability("3.3", "before Airflow 3.3 metrics come from elsewhere, and the tests cannot read them")
 ANY_EXTRA = Capability("3.0", "Airflow 2 itself reads a connection's extra, and fails at such a one")
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
+RELATIVE_PATHS = Capability("3.0", "Airflow 2 takes a relative path from the root of the file system")
 MOVES_ARE_REFUSED = Capability("3.2", "before Airflow 3.2 storage moves a file into a folder of its name")
 RESCHEDULES = Capability("3.0", "Airflow 2 reads from its database when a sensor was first rescheduled")
 PROVIDER_COMMANDS = Capability("3.2", "before Airflow 3.2 a provider adds no commands to airflow")
