@@ -115,14 +115,16 @@ PROCESS_LOOKS = 10
 
 
 def process_behind(client: tuple[str, int]) -> int:
-    """Give the process on this machine that a connection is of.
+    """Give the process on this machine that is connected to this one from an address.
 
     :raises ValueError: if there is none any more.
     """
     pids: set[int] = set()
     for _ in range(PROCESS_LOOKS):
-        connections = psutil.net_connections("tcp4")
-        if pids := {found.pid for found in connections if found.laddr == client and found.pid}:
+        # To another server, another process may have the same address.
+        here = {(found.raddr, found.laddr) for found in psutil.Process().net_connections("tcp4")}
+        connections = [one for one in psutil.net_connections("tcp4") if one.laddr == client and one.pid]
+        if pids := {found.pid for found in connections if (found.laddr, found.raddr) in here}:
             break
     # What it forks meanwhile holds the connection too, and is younger.
     return min(pids, key=lambda pid: psutil.Process(pid).create_time())
