@@ -33,8 +33,8 @@ FIRST = "fsm_ledger"
 IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
 is missing: once_per="key", and every write before Airflow 3.3 or with clear_on_success of [state_store],
-is recorded in a SQL database, so that nothing is sent twice. Set state_conn_id in the extra of connection
-'{conn}' to fsm_ledger, and add that connection. On one machine:
+is recorded in a SQL database, so that nothing is sent twice.
+Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that connection. On one machine:
   airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db
 For several workers:
   airflow connections add fsm_ledger --conn-uri postgres://user:password@host:5432/database
