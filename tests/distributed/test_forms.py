@@ -89,7 +89,7 @@ def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
 def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
     """Each sensor's number, as often as its log says that it has its forms."""
     logs = airflow.home / "logs" / f"dag_id={WAITS_ID}" / f"run_id={waits.run_id}" / "task_id=wait"
-    ends = {log: log.read_text().count("forms were completed") for log in logs.rglob("attempt=*.log")}
+    ends = {log: log.read_text().count("Success criteria met") for log in logs.rglob("attempt=*.log")}
     return [
         int(log.parent.name.removeprefix("map_index=")) for log, times in ends.items() for _ in range(times)
     ]
