@@ -28,6 +28,7 @@ from fsm_provider.api.errors import FsmInputError, describe
 from fsm_provider.api.models import AssetDynamicField, Form, Integer, Job, RecordT, Webhook, wire_name
 from fsm_provider.api.settings import EventTypesStyle
 from fsm_provider.api.validation import (
+    FOUND_NOTHING,
     HALF_A_CHARACTER,
     NOTHING,
     SURROGATE,
@@ -65,7 +66,7 @@ class _Payload(BaseModel):
 
 def _integer_to_text(value: Any) -> Any:
     if value in NOTHING:
-        raise ValueError(f"is the text '{value}': the template that it comes from found nothing")
+        raise ValueError(FOUND_NOTHING.format(value))
     return str(value) if type(value) is int else value
 
 

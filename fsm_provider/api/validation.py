@@ -21,6 +21,7 @@ MAX_PDF_SECONDS = 600
 MAX_IDENTIFIER = 255  # characters
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
+FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
 """As pandas writes an integer of a column with gaps."""
 
@@ -75,7 +76,7 @@ def parse_text(name: str, value: Any) -> int | str:
     if not text:
         raise FsmInputError(f"{name}: is empty")
     if text in NOTHING:
-        raise FsmInputError(f"{name}: is the text '{text}': the template that it comes from found nothing")
+        raise FsmInputError(f"{name}: {FOUND_NOTHING.format(text)}")
     if SURROGATE.search(text):
         raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
