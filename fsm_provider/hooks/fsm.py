@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, partial, wraps
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
+"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up responses."""
 
 
 def _of_client(method: Callable[Concatenate[FsmClient, P], R]) -> Callable[Concatenate[FsmHook, P], R]:
@@ -83,8 +89,6 @@ class FsmHook(BaseHook):
         return self.client.settings
 
     def _read_settings(self) -> Settings:
-        from fsm_provider.state.variables import SUPERVISOR_LOCK
-
         try:
             with SUPERVISOR_LOCK:
                 connection = self.get_connection(self.fsm_conn_id)

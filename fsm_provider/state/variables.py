@@ -7,17 +7,13 @@ absence.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from threading import RLock
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, Variable
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_2_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from tenacity import retry, stop_after_attempt, wait_random_exponential
 
 WRITE_ATTEMPTS = 5
-SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
-"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up responses."""
 
 
 class VariableUnreadableError(AirflowException):
@@ -29,33 +25,20 @@ def read_variable(key: str) -> str | None:
     """Return a Variable in a task; None if it does not exist."""
     if not AIRFLOW_V_3_0_PLUS:
         return read_variable_in_server(key)
-    with SUPERVISOR_LOCK:
-        value: str | None = Variable.get(key, default=None)
-        if value is None and hasattr(Variable, "keys") and key in Variable.keys(prefix=key):
-            value = Variable.get(key, default=None)  # another task may have written it since
-            if value is None:
-                raise VariableUnreadableError(key)
+    value: str | None = Variable.get(key, default=None)
+    if value is None and hasattr(Variable, "keys") and key in Variable.keys(prefix=key):
+        value = Variable.get(key, default=None)  # another task may have written it since
+        if value is None:
+            raise VariableUnreadableError(key)
     return value
 
 
 @retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
 def write_variable(key: str, value: str) -> None:
-    """Set a Variable. Versions before 3.1 refuse concurrent writes: it is repeated.
-
-    :raises Exception: what Airflow raises. ``Variable.set`` of Airflow 3 would only log it.
-    """
-    if not AIRFLOW_V_3_0_PLUS:
-        Variable.set(key, value)
-        return
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, PutVariable
-
-    with SUPERVISOR_LOCK:
-        message = PutVariable(key=key, value=value, description=None)
-        response: Any = task_runner.SUPERVISOR_COMMS.send(message)
-    if isinstance(response, ErrorResponse):
-        raise AirflowRuntimeError(response)
+    """Set a Variable, and read it, as some versions of Airflow only log that they could not set it."""
+    Variable.set(key, value)
+    if read_variable(key) != value:
+        raise VariableUnreadableError(key)
 
 
 def read_variable_in_server(key: str) -> str | None:

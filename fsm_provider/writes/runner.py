@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fsm_provider.api import errors
-from fsm_provider.api.errors import FsmError, FsmUncertainWriteError
+from fsm_provider.api.errors import FsmError, FsmNotSentError, FsmUncertainWriteError
 from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
@@ -43,10 +43,6 @@ MAX_LOST_IN_A_ROW = 20
 """Lost responses in a row, after which the service counts as down."""
 PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
-
-
-class StoppedError(FsmError):
-    """The attempt ended before a write that it had claimed was sent."""
 
 
 @dataclass(eq=False)
@@ -262,7 +258,7 @@ class Runner:
 
     def _send(self, one: Write, claim: Row, limit: TimeLimit) -> Any:
         if self.stop_reason:
-            raise StoppedError
+            raise FsmNotSentError(f"not sent: {self.stop_reason}")
         header, _, token = (claim.token or "").partition(":")
         try:
             return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
@@ -286,8 +282,6 @@ class Runner:
             one.response = future.result()
             change = partial(rules.succeeded, claim, kept(one.response))
             one.error, one.is_created, one.is_over = None, True, True
-        except StoppedError:
-            change = partial(rules.came_to_nothing, claim, f"not sent: {self.stop_reason}")
         except FsmError as error:
             one.error = error
             if error.may_have_written:

@@ -31,7 +31,6 @@ PAGE_ROWS = 64
 """Rows under one key of the store: recording a row stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
-ACTIVE = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
 
 
 class TaskLedger:
@@ -120,6 +119,7 @@ class IdleTaskStore:
         from airflow.models import TaskInstance
         from airflow.models.task_state_store import TaskStateStoreModel
         from airflow.utils.session import create_session
+        from airflow.utils.state import State
         from sqlalchemy import select, update
 
         page, text = self._pages[key]
@@ -128,7 +128,7 @@ class IdleTaskStore:
         change = update(TaskStateStoreModel).where(as_read).values(value=json.dumps(value))
         with create_session() as session:
             state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
-            if state in ACTIVE:
+            if state is not None and state in State.unfinished:
                 raise RefusedError(f"its task is {state}: wait until it has ended")
             changed: Any = session.execute(change)
             if changed.rowcount != 1:
