@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from fsm_provider.api.errors import FsmInputError, FsmUnauthorisedError
+from fsm_provider.api.errors import FsmInputError, FsmNotSentError, FsmUnauthorisedError
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -273,6 +273,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.writes.runner import PASSING
 
         errors = [one.error for one in runner.writes.values() if one.error]
+        errors = [one for one in errors if not isinstance(one, FsmNotSentError)]
         is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
         passing = None if is_refused else next((one for one in errors if not one.permanent), None)
         is_stopped = runner.stop_reason == STOPPED

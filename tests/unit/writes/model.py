@@ -24,7 +24,7 @@ ERRORS = {
     "409": errors.FsmConflictError(409, "POST", "/"),
     "429": errors.FsmRateLimitedError(429, "POST", "/"),
     "lost": errors.FsmUncertainWriteError("POST", "/", "lost", "", {}),
-    "stop": runner.StoppedError(),
+    "stop": errors.FsmNotSentError("not sent"),
 }
 SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
     "two attempts": {"attempts": "x, x", "refuse": "400 409"},
