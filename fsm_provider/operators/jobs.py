@@ -29,7 +29,7 @@ from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import MADE, Write, planned
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
-from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
+from fsm_provider.writes.outcomes import job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -83,9 +83,7 @@ class FsmJobOperator(FsmWriteOperator):
         return self.hook.client.send_job(write.payload, headers, limit).as_json()
 
     def existing_result(self, write: Write) -> dict[str, Any]:
-        row = write.row
-        about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
-        return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
+        return {**(write.row.result or {}), **write.row.about}
 
 
 class FsmCreateJobOperator(FsmJobOperator):

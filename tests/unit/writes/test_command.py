@@ -310,7 +310,7 @@ class TestList:
         assert code == 0
         assert head.split() == ["key", "state", "id", "sent", "by", "at", "(UTC)", "what"]
         assert done.split()[:3] == ["done", "done", str(service.jobs[0]["id"])]
-        assert "POST /properties/7/jobs (propertyID '7', customerReference 'PM-7')" in done
+        assert "POST /properties/7/jobs (propertyID 7, customerReference 'PM-7')" in done
         assert lost.startswith("a\\nlost  uncertain  -  ")
         assert "task task of run two of DAG dag" in lost
 

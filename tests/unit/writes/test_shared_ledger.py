@@ -307,7 +307,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
         with pytest.raises(AirflowFailException, match=UNCERTAIN) as caught:
             job(once_per=once_per).execute(run_of(run_id))
         assert "(sent by task task of run first of DAG dag)" in str(caught.value)
-        assert "key 'PO-1', propertyID '7', customerReference 'PO-1'" in str(caught.value)
+        assert "key 'PO-1', propertyID 7, customerReference 'PO-1'" in str(caught.value)
         (sent_at,) = re.findall("attempted at ([^ ,]+)", str(caught.value))
         assert before <= datetime.fromisoformat(sent_at) <= datetime.now(UTC)
     context = run_of("first")
