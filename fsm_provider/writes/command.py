@@ -38,29 +38,11 @@ EXAMPLES = {
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
-    """Do what the subcommand says; return the exit code described in ``--help``."""
     options = _make_parser(prog).parse_args(arguments)
-    try:
+    with ExitStack() as stack:
         with quiet_airflow():
-            from airflow.providers.common.compat.sdk import AirflowException
-            from sqlalchemy.exc import SQLAlchemyError
-
-            from fsm_provider.api.errors import FsmInputError
-    except ImportError as error:
-        return fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
-    try:
-        with ExitStack() as stack:
-            with quiet_airflow():
-                entries = list(_open(options.conn_id, stack))
-            return COMMANDS[options.command](entries, options)
-    except RefusedError as error:
-        return fail(1, str(error))
-    except SQLAlchemyError as error:
-        # The text of others, such as of a URL that cannot be parsed, may hold a password.
-        text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
-        return fail(2, f"the ledger's database: {': '.join(text)}")
-    except (FsmInputError, AirflowException, ImportError) as error:
-        return fail(2, str(error))
+            entries = list(_open(options.conn_id, stack))
+        return COMMANDS[options.command](entries, options)
 
 
 def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:

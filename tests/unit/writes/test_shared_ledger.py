@@ -17,12 +17,12 @@ import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.cli import main
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
-from fsm_provider.writes.command import main
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
@@ -320,7 +320,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
 
     (line,) = re.findall("python -m fsm_provider ledger (.*)", uncertain["error"])
     typed = line.replace("--job-id N", f"--job-id {service.jobs[0]['id']}")
-    assert main(shlex.split(typed)) == 0
+    assert main(["ledger", *shlex.split(typed)]) == 0
     assert job(once_per=once_per).execute(run_of("first"))["id"] == service.jobs[0]["id"]
     assert len(service.jobs) == 2
 
@@ -384,9 +384,9 @@ def test_a_late_success_is_recorded_or_noted(service, database, monkeypatch, mea
         wait_for(lambda: database.rows()[0].lease_until < time.time() * 1000)
         monkeypatch.setattr(runner, "MIN_LEASE", 60)
         if meanwhile == "not created":
-            assert main(["settle", "PO-1", "--not-created", *why]) == 0
+            assert main(["ledger", "settle", "PO-1", "--not-created", *why]) == 0
         elif meanwhile == "made":
-            assert main(["settle", "PO-1", "--job-id", "4711", *why]) == 0
+            assert main(["ledger", "settle", "PO-1", "--job-id", "4711", *why]) == 0
         elif meanwhile == "created":
             job(if_uncertain="create").execute(run_of("second"))
         elif meanwhile == "sending":
