@@ -117,13 +117,10 @@ class FsmCreateJobOperator(FsmJobOperator):
         once_per: Literal["run", "key"] | str = "run",
         if_uncertain: Literal["fail", "create"] | str = "fail",
         find_existing: FindExisting | None = None,
-        headers: dict[str, str] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.find_existing = find_existing
         self.property_id = property_id
         self.job = job
@@ -206,13 +203,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
         once_per: Literal["run", "key"] | str = "run",
         if_uncertain: Literal["fail", "create"] | str = "fail",
         find_existing: FindExisting | None = None,
-        headers: dict[str, str] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.find_existing = find_existing
         self.jobs = jobs
         self.max_concurrency = max_concurrency
@@ -241,7 +235,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
-            with self.runner(context, task, writes.values(), threads, options["once_per"]) as runner:
+            with self.runner(context, task, writes.values(), threads) as runner:
                 if not is_dry_run:
                     to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
                     if max_jobs is not None and to_create > max_jobs:

@@ -51,7 +51,6 @@ class Runner:
 
     :param by: the task that runs.
     :param send: sends a write once, with headers; returns the response.
-    :param headers: further headers of each request.
     :param find: looks up what is uncertain, once no request of it can be on its way; returns its id.
     :param create_uncertain: send again what was uncertain when the attempt began.
     :ivar writes: by id.
@@ -61,7 +60,6 @@ class Runner:
     by: Task
     hook: FsmHook
     send: Callable[[Write, dict[str, str], TimeLimit], Any]
-    headers: dict[str, str] = field(default_factory=dict)
     find: Callable[[Write], int | str | None] | None = None
     concurrency: int = 1
     create_uncertain: bool = False
@@ -261,7 +259,7 @@ class Runner:
             raise FsmNotSentError(f"not sent: {self.stop_reason}")
         header, _, token = (claim.token or "").partition(":")
         try:
-            return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
+            return self.send(one, {header: token} if token else {}, limit)
         except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
