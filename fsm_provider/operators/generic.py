@@ -89,8 +89,7 @@ class FsmRequestOperator(FsmWriteOperator):
             task, service = Task.from_context(context, self.task_id), self.hook.settings.service
             content = {"params": params, "json": body, "headers": self.headers}
             row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-            (result,) = self.write_once(context, task, [Write(row, key is not None)])
-            return result
+            return self.write_once(context, task, [Write(row, key is not None)])[0]
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
         sent, headers = (
@@ -131,7 +130,6 @@ class FsmListOperator(FsmBaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():
-            listing = self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages)
-            records = list(listing)
+            records = list(self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages))
         self.log.info("Listed %s records of %s", len(records), self.path)
         return records

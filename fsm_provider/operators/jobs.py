@@ -43,12 +43,6 @@ FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
 
 
-def _parse_function(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise FsmInputError(f"{name}: should be a function, not {value!r}")
-    return value
-
-
 class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs.
 
@@ -56,11 +50,6 @@ class FsmJobOperator(FsmWriteOperator):
         can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
         the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
     """
-
-    option_parsers: ClassVar[OptionParsers] = {
-        **FsmWriteOperator.option_parsers,
-        "find_existing": _parse_function,
-    }
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -81,9 +70,6 @@ class FsmJobOperator(FsmWriteOperator):
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
         return self.hook.client.send_job(write.payload, headers, limit).as_json()
-
-    def existing_result(self, write: Write) -> dict[str, Any]:
-        return {**(write.row.result or {}), **write.row.about}
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -275,8 +261,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         if (retry and not is_last) or needs_a_person or is_failure:
             text = "jobs[{index}] ({name}) {outcome}: {error}"
             lines = [text.format(**one, name=one["customerReference"] or one["key"]) for one in failed]
-            where = "the log, or the result in XCom"
-            fail_in_part(summary, lines, all_are_in=where, retry=retry, passing_error=passing)
+            fail_in_part(summary, lines, all_are_in="the log or XCom", retry=retry, passing_error=passing)
         self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
 
 

@@ -82,7 +82,7 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def existing_result(self, write: Write) -> Any:
         """Return what is known of a write that an earlier attempt or another task has sent."""
-        return write.row.result or None
+        return {**(write.row.result or {}), **write.row.about} or None
 
     def find_write(self, write: Write) -> int | None:
         """Look in the service for what is uncertain; return its id."""
@@ -138,18 +138,16 @@ def _opened_ledger(
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
-        logger.warning(
-            "This is not run as a task. What it sends is not recorded, so the next run sends it again"
-        )
+        logger.warning("This is not run as a task: nothing is recorded, and the next run sends it again")
         yield TaskLedger(None, task)
     elif state_conn_id is not None:
         from fsm_provider.state.database import open_database
-        from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of_keys, scope_of_run
+        from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of
 
         engine = open_database(state_conn_id)
         try:
             _check_first(store, service, register(engine, task, service))
-            yield SqlLedger(engine, scope_of_keys(service) if by_key else scope_of_run(task))
+            yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
         finally:
             engine.dispose()
     elif by_key or store is None or conf.getboolean("state_store", "clear_on_success", fallback=False):
@@ -162,8 +160,7 @@ def _opened_ledger(
 def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
     """Check that this attempt writes to the service of the task's first one, with the same ledger.
 
-    :param store: the task state store, which keeps both of the first attempt; None before Airflow 3.3.
-    :param registered: what the ledger knows of the task.
+    :param store: of Airflow 3.3, which keeps both as well as ``registered``, what the ledger has.
     """
     from fsm_provider.writes.task_ledger import NEVER_EXPIRE
 

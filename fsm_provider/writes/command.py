@@ -147,14 +147,14 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     for name, text in (("dag", "DAG"), ("run", "run"), ("task", "task")):
         task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
     who = argparse.ArgumentParser(add_help=False)
-    who.add_argument("key", type=_text, metavar="KEY")
+    who.add_argument("key", type=str.strip, metavar="KEY")
     user = None
     with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
         user = getuser()
     who.add_argument("--by", metavar="NAME", default=user, required=user is None, help="who you are")
-    who.add_argument("--why", type=_text, metavar="TEXT", required=True, help="kept with the row")
+    who.add_argument("--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row")
     one = parser.subcommand("list", "show what was sent", task)
-    one.add_argument("--key", type=_text, help="only of this key")
+    one.add_argument("--key", type=str.strip, help="only of this key")
     one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
@@ -164,12 +164,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     outcome.add_argument("--not-created", action="store_true", help="nothing was written: send it again")
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
-
-
-def _text(text: str) -> str:
-    if not (stripped := text.strip()):  # as the operators strip keys
-        raise argparse.ArgumentTypeError("is empty")
-    return stripped
 
 
 def _positive(text: str) -> int:

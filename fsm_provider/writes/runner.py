@@ -53,7 +53,6 @@ class Runner:
     :param send: sends a write once, with headers; returns the response.
     :param find: looks up what is uncertain, once no request of it can be on its way; returns its id.
     :param create_uncertain: send again what was uncertain when the attempt began.
-    :ivar writes: by id.
     """
 
     ledger: SqlLedger | TaskLedger
@@ -76,13 +75,9 @@ class Runner:
         self._resume_at = 0.0
         self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
-        self._failure: BaseException | None = None
 
     def load(self, writes: Collection[Write]) -> None:
-        """Read what is known of writes, and refuse input that does not fit what was sent; send nothing.
-
-        :raises FsmInputError: if a new write may be an earlier one, edited or moved.
-        """
+        """Read what is known of writes; refuse input in which a new one may be an earlier one, edited."""
         self.writes = {one.planned.id: one for one in writes}
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
@@ -115,10 +110,9 @@ class Runner:
                 raise
             finally:
                 for future in wait(self._flying).done:
-                    self._take_end(*self._flying.pop(future), future)
+                    with suppress(BaseException):  # the first defect is raised
+                        self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
-        if self._failure:
-            raise self._failure
         rows = self.ledger.load(self.writes)  # others may have sent what this attempt has not
         for row_id, one in self.writes.items():
             one.row = rows[row_id]
@@ -293,11 +287,9 @@ class Runner:
                 one.is_over = not (isinstance(error, PASSING) and self._pause_for_retry(one, error))
                 if one.is_over and isinstance(error, PASSING):
                     self.stop(f"every further request would fail with: {error}")
-        except BaseException as error:  # noqa: BLE001 - raised once all is recorded
-            reason = f"the request ended in {type(error).__name__}"
-            change = partial(rules.response_lost, claim, reason)
-            self._failure = error
-            self.stop(reason)
+        except BaseException as error:
+            change = partial(rules.response_lost, claim, f"the request ended in {type(error).__name__}")
+            raise
         finally:
             self._to_record[claim.id] = change
 

@@ -67,14 +67,11 @@ TASKS = sa.Table(
 _UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY))
 
 
-def scope_of_run(task: Task) -> str:
-    """Return the scope in which a task of a run has its keys, whatever the map index."""
+def scope_of(task: Task, service: str, *, by_key: bool) -> str:
+    """Return the scope in which a key is written once: a service, or a task of a run with all map indexes."""
+    if by_key:
+        return f"keys-{digest_for(service, DIGITS - 5)}"
     return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
-
-
-def scope_of_keys(service: str) -> str:
-    """Return the scope in which a key is written once, whoever asks."""
-    return f"keys-{digest_for(service, DIGITS - 5)}"
 
 
 class SqlLedger:

@@ -26,7 +26,7 @@ from fsm_provider.state.database import METADATA
 from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.writes.ledger import planned
-from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of_keys
+from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
@@ -71,7 +71,7 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
     task, service = Task("planned", "monday", "create"), "https://api.example.com"
-    by_key = scope_of_keys(service)
+    by_key = scope_of(task, service, by_key=True)
     export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
 
     with engine.begin() as connection:

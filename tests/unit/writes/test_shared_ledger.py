@@ -373,6 +373,27 @@ class Slow(FsmCreateJobOperator):
         return made
 
 
+class Defective(FsmCreateJobsOperator):
+    def send_write(self, write, *given):
+        made = super().send_write(write, *given)
+        if write.row.key == "PO-1":
+            raise TypeError("a defect")
+        return made
+
+
+def test_a_defect_is_raised_once_all_that_was_sent_is_recorded(service, database):
+    requests = [{"property_id": 7, "job": {}, "key": f"PO-{number}"} for number in range(1, 5)]
+    operator = Defective(task_id="task", jobs=requests, once_per="key", max_concurrency=4)
+
+    with pytest.raises(TypeError, match="a defect"):
+        operator.execute(run_of("first"))
+
+    states = {row.key: row.state for row in database.rows()}
+    assert states["PO-1"] == "uncertain"
+    assert sum(state != "free" for state in states.values()) == len(service.jobs)
+    assert "sending" not in states.values()
+
+
 @THREADS.needed
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("meanwhile", ["nothing", "not created", "made", "created", "sending"])
