@@ -17,6 +17,7 @@ import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.retry import TimeLimit
 from fsm_provider.cli import main
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
@@ -440,6 +441,7 @@ def in_process(environment, run_id, keys, ended):
     os.environ.update(environment)
     logging.disable()
     runner.MIN_LEASE, runner.LEASE_TIMEOUTS = LEASE, 0
+    runner.TimeLimit = lambda *_, **__: TimeLimit(30.0)
     ended.put([one["outcome"] for one in jobs(*keys).execute(run_of(run_id))])
 
 
