@@ -173,7 +173,8 @@ def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
                 f"{service} now. Nothing was sent: restore its host and login, or start another run"
             )
     if first["id"] != registered["id"]:
-        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else "in another database"
+        other = "in another database, or under another airflow_name,"
+        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else other
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"
