@@ -84,10 +84,9 @@ class Row:
     @property
     def about(self) -> dict[str, int | str]:
         """What is known of its job, by the service's names."""
-        known: dict[str, int | str] = {"customerReference": self.reference} if self.reference else {}
-        if (text := self.property_id) is not None:
-            known = {"propertyID": int(text) if text.isdecimal() else text, **known}
-        return known
+        number = int(text) if (text := self.property_id) and text.isdecimal() else text
+        named = {"propertyID": number, "customerReference": self.reference}
+        return {name: value for name, value in named.items() if value not in (None, "")}
 
     def __str__(self) -> str:
         return f"{self.what} ({describe(self.about)})" if self.about else self.what

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -33,14 +34,10 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MIN_LEASE = 120.0
-"""Seconds, at least, that a request may be on its way."""
-LEASE_TIMEOUTS = 4
-"""And at least so many timeouts of the connection."""
-LOOK_INTERVAL = 0.5
-"""Seconds between two looks at what others are sending."""
-MAX_LOST_IN_A_ROW = 20
-"""Lost responses in a row, after which the service counts as down."""
+MIN_LEASE = 120.0  # seconds, at least, that a request may be on its way,
+LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
+LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
+MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
 PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
@@ -68,6 +65,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
+        self._id, self._numbers = uuid4().hex, count()
         self._waiting: deque[Write] = deque()
         self._resting: list[Write] = []
         self._flying: dict[Future[Any], tuple[Write, Row]] = {}
@@ -191,8 +189,8 @@ class Runner:
         token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
         if header and self._recognises(one):
             token, token_at = one.row.token, one.row.token_at
-        row = replace(one.planned, by=self.by, state="sending", owner=uuid4().hex)
-        return replace(row, token=token, token_at=token_at)
+        owner = f"{self._id}-{next(self._numbers)}"
+        return replace(one.planned, by=self.by, state="sending", owner=owner, token=token, token_at=token_at)
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
