@@ -14,26 +14,6 @@ import requests
 from fsm_provider.testing import Engineer, FakeFieldService
 
 
-def test_it_is_reachable_as_soon_as_start_returns_and_gone_after_stop():
-    service = FakeFieldService()
-
-    assert service.start() is service
-    assert requests.get(f"{service.base_url}/forms", timeout=5).status_code == 401
-    service.stop()
-
-    with pytest.raises(requests.ConnectionError):
-        requests.get(f"{service.base_url}/forms", timeout=5)
-
-
-def test_stop_and_start_may_be_called_twice():
-    service = FakeFieldService()
-    service.stop()
-    port = service.start().base_url
-    assert service.start().base_url == port
-    service.stop()
-    service.stop()
-
-
 def test_stop_ends_every_thread():
     before = set(threading.enumerate())
     with FakeFieldService(engineer=Engineer(after=60)) as service:
@@ -41,15 +21,6 @@ def test_stop_ends_every_thread():
         assert set(threading.enumerate()) - before
 
     assert set(threading.enumerate()) <= before
-
-
-def test_stop_does_not_wait_for_kept_alive_connections(call):
-    call("GET", "/forms")
-    began = time.monotonic()
-
-    call.service.stop()
-
-    assert time.monotonic() - began < 4
 
 
 def test_a_response_is_not_held_back_by_delayed_acknowledgements(call):
@@ -60,21 +31,6 @@ def test_a_response_is_not_held_back_by_delayed_acknowledgements(call):
         seconds.append(time.monotonic() - began)
 
     assert median(seconds) < 0.03
-
-
-def test_stop_does_not_wait_for_latency(serve):
-    call = serve(latency=30)
-    responses = []
-    client = threading.Thread(target=lambda: responses.append(call("GET", "/forms").status_code))
-    client.start()
-    call.service.wait_for(lambda: call.service.requests, timeout=5)
-    began = time.monotonic()
-
-    call.service.stop()
-    client.join()
-
-    assert time.monotonic() - began < 4
-    assert responses == [200]
 
 
 def test_it_comes_back_on_the_same_port_with_its_records(call):
@@ -89,13 +45,6 @@ def test_it_comes_back_on_the_same_port_with_its_records(call):
     assert len(call.service.jobs) == 2
 
 
-def test_a_port_in_use_is_an_error_at_the_start(call):
-    port = int(call.service.base_url.rpartition(":")[2])
-
-    with pytest.raises(OSError, match="in use"):
-        FakeFieldService(port=port).start()
-
-
 def test_the_url_is_not_known_before_the_start_unless_the_port_is_given():
     with pytest.raises(RuntimeError, match="start"):
         FakeFieldService().add_form()
@@ -108,15 +57,6 @@ def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters):
     [name] = parameters
     with pytest.raises(ValueError, match=name):
         FakeFieldService(**parameters)
-
-
-def test_the_connection_is_one_of_airflow(call):
-    assert json.loads(call.service.connection_json()) == {
-        "conn_type": "fsm",
-        "host": call.service.base_url,
-        "password": "fake-token",
-        "extra": {},
-    }
 
 
 def test_the_connection_names_the_parameters_that_differ(serve):
@@ -148,14 +88,6 @@ def test_stop_cancels_forms_that_are_not_completed_yet(serve):
     time.sleep(1.2)
 
     assert call.service.forms == []
-
-
-def test_waiting_ends_as_soon_as_it_is_true_and_returns_what_it_waited_for(call):
-    threading.Timer(0.1, call.service.add_form).start()
-
-    [form] = call.service.wait_for(lambda: call.service.forms, timeout=5)
-
-    assert form == call.service.forms[0]
 
 
 def test_waiting_in_vain_is_an_error(call):
