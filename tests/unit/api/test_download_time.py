@@ -72,21 +72,6 @@ def test_a_download_in_time_returns_its_connection(service, make_client):
     assert len({request.connection for request in service.requests}) == 1
 
 
-def test_a_returned_connection_is_not_shut_down(service, make_client):
-    client = make_client(service)
-    form = Form.model_validate(service.add_form())
-
-    def linger(chunks):
-        first = next(chunks)
-        time.sleep(0.4)
-        return first
-
-    assert client.download_pdf(form, linger, max_seconds=0.2) == service.pdf(form.id)
-    client.request("GET", "/forms")
-
-    assert len({request.connection for request in service.requests}) == 1
-
-
 def test_a_connection_with_tls_is_shut_too(service, make_client, certificate, tls_context, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     client = make_client(service, timeout=5, max_retries=0)

@@ -1,6 +1,7 @@
 """``python -m fsm_provider fake``: what exists, what fails, and what is refused."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from fsm_provider.testing.__main__ import main, parse_arguments
 class Fake:
     """A client of a fake that runs as a command."""
 
-    def __init__(self, first_lines):
-        serving, export = first_lines
-        self.url = serving.split()[4].rstrip(",")
-        self.connection = json.loads(export.partition("=")[2].strip().strip("'"))
+    def __init__(self, process):
+        self.output = process.stdout
+        self.url = process.stdout.readline().split()[4].rstrip(",")
+        _, export = shlex.split(process.stdout.readline())
+        self.connection = json.loads(export.removeprefix("AIRFLOW_CONN_FSM_DEFAULT="))
 
     def __call__(self, method, path, **headers):
-        headers["Authorization"] = "Bearer fake-token"
+        headers["Authorization"] = f"Bearer {self.connection['password']}"
         body = {} if method == "POST" else None
         return requests.request(method, self.url + path, headers=headers, json=body, timeout=5)
 
@@ -32,10 +34,28 @@ def fake(*arguments):
     command = [sys.executable, "-m", "fsm_provider", "fake", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Fake([process.stdout.readline() for _ in range(2)])
+            yield Fake(process)
         finally:
             process.send_signal(signal.SIGTERM)
     assert process.returncode == 0
+
+
+def test_it_serves_and_says_what_happens_until_it_is_interrupted():
+    with fake("--form-after=0", "--form-name=Sign-off", "--cursor-param=after", "--token=it's") as call:
+        status = call("POST", "/properties/1/jobs").status_code
+        lines = {call.output.readline().split(maxsplit=1)[1] for _ in range(2)}
+
+    assert status == 201
+    assert call.connection == {
+        "conn_type": "fsm",
+        "host": call.url,
+        "password": "it's",
+        "extra": {"cursor_param": "after"},
+    }
+    assert lines == {
+        "POST /properties/1/jobs 201\n",
+        "form 5001 completed against job 1001: Sign-off\n",
+    }
 
 
 def test_the_forms_that_are_named_are_there_without_a_job():

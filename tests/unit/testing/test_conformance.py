@@ -44,22 +44,11 @@ CHECKS = [
     unsupported_method,
     ignored_auth,
 ]
+USE = {"fieldKey": "k", "fieldDescription": "Make"}
 USAGES = [
-    {"scope": "standard", "fieldKey": "k", "fieldDescription": "Make"},
-    {
-        "scope": "assetType",
-        "fieldKey": "k",
-        "fieldDescription": "Make",
-        "assetTypeID": 4,
-        "assetTypeDescription": "Boiler",
-    },
-    {
-        "scope": "assetGroup",
-        "fieldKey": "k",
-        "fieldDescription": "Make",
-        "assetGroupID": 5,
-        "assetGroupDescription": "Heating",
-    },
+    {**USE, "scope": "standard"},
+    {**USE, "scope": "assetType", "assetTypeID": 4, "assetTypeDescription": "Boiler"},
+    {**USE, "scope": "assetGroup", "assetGroupID": 5, "assetGroupDescription": "Heating"},
 ]
 OPERATIONS = [
     ("/assetDynamicFieldValues", "GET"),

@@ -12,14 +12,14 @@ from fsm_provider.testing import faults
 from tests.unit.testing.wire import JOBS, SHORT, RawConnection, see, statuses
 
 
-@pytest.mark.parametrize("after_handling", [True, False])
-def test_a_reset_comes_without_a_byte_after_handling_or_before(service, after_handling):
-    service.fail(*JOBS, faults.Reset(after_handling=after_handling))
+@pytest.mark.parametrize(("fault", "jobs"), [(faults.Reset(), 0), (faults.Reset(after_handling=True), 1)])
+def test_a_reset_comes_without_a_byte_after_handling_or_before(service, fault, jobs):
+    service.fail(*JOBS, fault)
 
     seen = see(service)
 
     assert (seen.data, seen.end) == (b"", "reset")
-    assert len(service.jobs) == int(after_handling)
+    assert len(service.jobs) == jobs
     assert statuses(service) == [None]
 
 
@@ -100,15 +100,6 @@ def test_whatever_takes_long_ends_when_the_service_stops(service, fault):
 
         assert time.monotonic() - began < 10
         assert connection.see().end in ("closed", "complete")
-
-
-def test_a_stalled_connection_does_not_hold_up_others(call, service):
-    service.fail(*JOBS, faults.Stall())
-    with RawConnection(service) as connection:
-        connection.send("POST", "/properties/1/jobs")
-        service.wait_for(lambda: service.requests, timeout=5)
-
-        assert call("POST", "/properties/2/jobs", json={}).status_code == 201
 
 
 def test_a_delay_comes_between_handling_and_the_complete_response(service):

@@ -4,50 +4,43 @@ import hashlib
 import hmac
 import json
 import time
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from standardwebhooks import Webhook
 
 from fsm_provider.testing import Deliveries
 from fsm_provider.testing.delivering import body_hmac
-from tests.http_server import serving
+from tests.unit.api.raw import RawServer, http
 from tests.unit.testing.conftest import register
 
 
-class Target:
+class Target(RawServer):
     """A server that records requests, and returns the scheduled statuses."""
 
     def __init__(self):
-        self.received = []
         self.statuses = []
-        target = self
+        super().__init__(lambda connection, *_: connection.sendall(http(self.next_status())))
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status = target.statuses.pop(0) if target.statuses else 200
-                target.received.append((self.path, dict(self.headers), body))
-                self.send_response(status)
-                self.end_headers()
+    def next_status(self):
+        return self.statuses.pop(0) if self.statuses else 200
 
-            def log_message(self, *args):
-                pass
+    @property
+    def url(self):
+        return f"{self.base_url}/hook?x=1"
 
-        self._running = ExitStack()
-        server = self._running.enter_context(serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)))
-        self.url = f"http://127.0.0.1:{server.server_port}/hook?x=1"
-
-    def stop(self):
-        self._running.close()
+    @property
+    def received(self):
+        """The path, the headers and the body of each request."""
+        heads = [request.head.decode().split("\r\n") for request in self.requests]
+        headers = [dict(line.split(": ", 1) for line in lines) for _, *lines in heads]
+        paths = [line.split()[1] for line, *_ in heads]
+        return list(zip(paths, headers, (request.body for request in self.requests), strict=True))
 
 
 @pytest.fixture
 def target():
-    running = Target()
-    yield running
-    running.stop()
+    with Target() as running:
+        yield running
 
 
 def watched(serve, target, **deliveries):
@@ -102,8 +95,8 @@ def test_it_is_tried_again_until_it_is_accepted_or_given_up(serve, target):
 
 
 def test_a_target_that_is_away_is_tried_again(serve, target):
-    target.stop()
     service = watched(serve, target, attempts=2)
+    target.__exit__()
 
     service.add_job(7)
 

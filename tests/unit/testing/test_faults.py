@@ -129,14 +129,6 @@ def test_a_correct_response_can_be_rewritten(call, service):
     assert int(response.headers["content-length"]) == len(response.content)
 
 
-def test_a_function_may_be_called_before_a_request_is_handled(call, service):
-    service.seed_forms(1)
-    service.fail("GET", "/forms", faults.Before(service.add_form))
-
-    assert len(call("GET", "/forms").json()["data"]) == 2
-    assert len(call("GET", "/forms").json()["data"]) == 2
-
-
 def test_a_function_may_send_requests_itself_and_be_followed_by_a_fault(call, service):
     def meanwhile():
         assert see(service).status == 201
@@ -145,20 +137,6 @@ def test_a_function_may_send_requests_itself_and_be_followed_by_a_fault(call, se
 
     assert call("GET", "/forms").status_code == 503
     assert len(service.jobs) == 1
-
-
-class Teapot:
-    async def play(self, exchange):
-        right = await exchange.handle()
-        await exchange.respond(faults.Response(418, right.body))
-
-
-def test_a_fault_may_be_ones_own(call, service):
-    service.fail(*JOBS, Teapot())
-
-    response = call("POST", "/properties/1/jobs", json={})
-
-    assert (response.status_code, [response.json()]) == (418, service.jobs)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,9 @@ JSON = {"Content-Type": "application/json"}
 BODY = {
     "customerContactID": "31",
     "siteContactID": "32",
-    "settingsJobDescriptionID": "4",
-    "notes": "Gate code 1234",
     "serviceReminderInstance1ID": 5,
-    "serviceReminderInstance2ID": 6,
-    "serviceReminderInstance3ID": 7,
     "customerReference": "PO-1",
     "quotedAmount": "120.50",
-    "priority": "Important",
-    "businessUnitID": 8,
-    "userGroupID": 9,
 }
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -9,7 +8,6 @@ from datetime import datetime, timedelta
 from statistics import median
 
 import pytest
-import requests
 
 from fsm_provider.testing import Engineer, FakeFieldService
 
@@ -105,45 +103,3 @@ def test_it_imports_neither_airflow_nor_the_client():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert result.stdout == "[]\n"
-
-
-def test_the_command_serves_and_says_what_happens_until_it_is_interrupted():
-    command = [sys.executable, "-m", "fsm_provider.testing", "--port", "0", "--token", "it's"]
-    with subprocess.Popen(
-        [*command, "--form-after", "0", "--form-name", "Sign-off", "--cursor-param", "after"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            url = process.stdout.readline().split()[4].rstrip(",")
-            export = process.stdout.readline()
-            sourced = subprocess.run(
-                ["sh", "-c", f'{export}printf %s "$AIRFLOW_CONN_FSM_DEFAULT"'],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            response = requests.post(
-                f"{url}/properties/1/jobs",
-                json={},
-                headers={"Authorization": "Bearer it's"},
-                timeout=5,
-            )
-            lines = {process.stdout.readline().split(maxsplit=1)[1] for _ in range(2)}
-        finally:
-            process.terminate()
-        rest = process.stdout.read()
-
-    assert json.loads(sourced.stdout) == {
-        "conn_type": "fsm",
-        "host": url,
-        "password": "it's",
-        "extra": {"cursor_param": "after"},
-    }
-    assert response.status_code == 201
-    assert lines == {
-        "POST /properties/1/jobs 201\n",
-        "form 5001 completed against job 1001: Sign-off\n",
-    }
-    assert (process.returncode, rest) == (0, "")
