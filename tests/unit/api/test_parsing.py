@@ -79,6 +79,7 @@ UNEXPECTED = [
     ({"customerContact": "a"}, ["Job.customerContact"]),
     ({"skills": [{"id": [1], "skill": {"a": 1}}]}, ["Job.skills.id", "Job.skills.skill"]),
     ({"skills": [{"id": 1}, "gas"]}, ["Job.skills"]),
+    ({"skills": ["gas", {"id": "x"}]}, ["Job.skills"]),
     ({"tags": ["a", {}]}, ["Job.tags"]),
     (
         {"jobType": "x", "closed": {"closedByID": "y"}, "skills": [{"id": "z"}], "tags": 5},

@@ -10,11 +10,10 @@ from typing import Any, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from fsm_provider.api.forms import FormFilter, for_xcom
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.parsing import parse_record
 from tests.unit.properties.strategies import any_records, kind_for, kinds_for, valid_records
@@ -51,19 +50,6 @@ def test_any_value_that_came_stands_where_it_was(
     model: type[Record], data: st.DataObject, zone: tzinfo
 ) -> None:
     assert_nothing_is_lost(model, data.draw(any_records(model)), zone)
-
-
-@settings(max_examples=50)
-@given(raw=any_records(Form), zone=zones)
-@example(raw={"id": 1, "jobDetails": {"jobID": {"a": 1}}, "createdOnDateTime": "yesterday"}, zone=UTC)
-def test_any_form_can_be_filtered_and_referred_to(raw: dict[str, Any], zone: tzinfo) -> None:
-    form = parse_record(raw, Form, timezone=zone)
-    wanted = FormFilter(property_id=7, job_id=7, created_since="2026-01-01", created_by_id="7")
-
-    assert isinstance(wanted.matches(form), bool)
-    for xcom in ("references", "ids", "full"):
-        [value] = through_json(for_xcom([form], xcom))
-        assert value == form.id or value["id"] == form.id
 
 
 def assert_nothing_is_lost(model: type[Record], raw: dict[str, Any], zone: tzinfo) -> None:

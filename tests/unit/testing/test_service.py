@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from datetime import datetime, timedelta
-from statistics import median
 
 import pytest
 
@@ -28,7 +27,7 @@ def test_a_response_is_not_held_back_by_delayed_acknowledgements(call):
         call("GET", "/forms")
         seconds.append(time.monotonic() - began)
 
-    assert median(seconds) < 0.03
+    assert sorted(seconds)[5] < 0.03, "most wait 40 ms where they are held back"
 
 
 def test_it_comes_back_on_the_same_port_with_its_records(call):
