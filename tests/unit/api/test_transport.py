@@ -150,6 +150,7 @@ def test_silence_ends_at_the_timeout(service, make_client):
         ({"Retry-After": "Fri, 20 Nov 2026 09:00:00 GMT", "Date": "Fri, 20 Nov 2026 10:00:00 GMT"}, 0),
         ({"Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT", "Date": "today"}, None),
         ({"Retry-After": "in a while"}, None),
+        ({"Retry-After": "Wed, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
     ],
 )
 def test_retry_after_is_read_against_the_services_clock(headers, seconds):

@@ -280,17 +280,6 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
     assert {request.connection for request in server.requests} == {1}
 
 
-def test_reads_share_a_connection_however_far_apart(serve, connect, idle_clock):
-    server = serve(lambda connection, *_: connection.sendall(http(200, EMPTY_PAGE)))
-    client = connect(server)
-
-    for _ in range(3):
-        list(client.list_forms())
-        idle_clock.now += 60
-
-    assert {request.connection for request in server.requests} == {1}
-
-
 REFUSED_TUNNELS = {
     "407": http(407, b"who are you", "Proxy-Authenticate: Basic"),
     "502": http(502),

@@ -171,17 +171,6 @@ def test_any_body_is_read_or_said_to_be_unreadable(body: bytes) -> None:
         assert isinstance(parse_record(parse_json(body), Job, timezone=UTC).as_json(), dict)
 
 
-@pytest.mark.parametrize("asked", ["1" * 400, "Wed, 01 Jan 99999999999999999999 00:00:00 GMT"])
-def test_a_retry_after_beyond_all_dates_is_one_of_our_errors_and_json(
-    service: FakeFieldService, client: FsmClient, asked: str
-) -> None:
-    script(service, Said(429, headers={"Retry-After": asked}))
-
-    with pytest.raises(FsmError) as raised:
-        client.create_job(7, {})
-    json.dumps(raised.value.as_dict(), allow_nan=False)
-
-
 def test_a_key_named_like_a_type_is_a_key() -> None:
     body = b'{"pagination": {"hasMore": {"bool": 1}}, "data": []}'
 
