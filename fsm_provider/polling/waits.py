@@ -56,8 +56,8 @@ def listed(names: Collection[str]) -> str:
 def _counted(names: Iterable[str]) -> str:
     """Count names, each as Python writes it if it cannot be printed as it is."""
     counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
-    by_count = sorted(counts, key=lambda name: (-counts[name], name))
-    return listed([f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count])
+    by_count = sorted((-count, name) for name, count in counts.items())
+    return listed([f"{name} ({-count})" if count < -1 else name for count, name in by_count])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ class SerializedByName:
     """A trigger whose arguments are attributes of the same names."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
         arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -66,7 +65,6 @@ class FsmFormTrigger(SerializedByName, BaseTrigger):
         self.wait = wait
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Wait until the sensor is to poll again: for its forms, an error, or its timeout."""
         from fsm_provider.api.forms import FormFilter, seconds_of
         from fsm_provider.polling.feed import joined
         from fsm_provider.polling.polls import Query, Source

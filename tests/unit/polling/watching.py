@@ -126,4 +126,4 @@ class Triggerers:
             await running.kill()
 
     def store(self):
-        return assets._store_for(NAME, "fsm_default")
+        return assets._asset_events(NAME, "fsm_default")._store
