@@ -89,9 +89,7 @@ class Feed:
 
     async def _run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for poll in (self._poll_changes, self._catch_up):
-                    tasks.create_task(self._every_interval(poll), context=Context())
+            await asyncio.gather(*map(self._every_interval, (self._poll_changes, self._catch_up)))
         finally:
             self._lister.close()
 

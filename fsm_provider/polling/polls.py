@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -166,12 +165,12 @@ class Lister:
             self.close()
             self._client = client = FsmClient(settings, metrics=AirflowMetrics({"connection": fsm_conn_id}))
             self._reads_connection_at = now + READ_CONNECTION_EVERY
-        listing, answer = partial(list_once, client, wanted, self._params), Future[Listing]()
+        answer = Future[Listing]()
         answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
 
         def run() -> None:
             try:
-                answer.set_result(listing())
+                answer.set_result(list_once(client, wanted, self._params))
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 answer.set_exception(error)
 

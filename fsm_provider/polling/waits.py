@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_provider.api.errors import FsmError
@@ -97,22 +97,19 @@ class Wait:
 
     :ivar woken: set once it is worth a poll on the worker.
     :ivar found: the names of what counts of all that it has heard of, by id.
-    :ivar due: the loop's time of its next catch-up; ``asked``: of its last; ``failing_since``: since when
-        its own questions fail.
+    :ivar due: the loop's time of its next catch-up; ``asked``: of its last.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
 
     query: Query
     criteria: Criteria
-    woken: asyncio.Event
-    warn: Callable[[str], object]
     tolerance: float
     found: dict[int, str]
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
     due: float = 0.0
     asked: float = 0.0
     failing_since: float | None = None
     failed_for: float | None = None
-    _warned_of: float = -1.0
 
     @property
     def places(self) -> list[Place]:
@@ -150,6 +147,3 @@ class Wait:
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
             self.woken.set()
-        elif since != self._warned_of:
-            self._warned_of = since
-            self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -29,10 +28,14 @@ NO_CONFIGURATION = (
     "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it differently: "
     "import it from one module, or give one of them another name"
 )
+FAILED = (
+    "Polling for the asset '%s' failed, and goes on from %s: %s. If one form can never be listed, "
+    "`python -m fsm_provider watermark set %s` begins behind it"
+)
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, and a number that grows while it does."""
+"""Key of who watches the asset: an identifier, and a number that changes while it does."""
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
 SETTLES = 2.0
@@ -123,8 +126,7 @@ class Watcher:
 
     def __init__(self, watch: Watch, service: str, store: AssetStore) -> None:
         self.watch, self._store, self._name = watch, store, watch["asset_name"]
-        self._owner, self._beat = uuid4().hex, 0
-        self._prefix = prefix_for(service)
+        self._owner, self._prefix = uuid4().hex, prefix_for(service)
         self.places = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
         self.tracker = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
         self.feed: Feed
@@ -186,15 +188,10 @@ class Watcher:
         """Log a failure: at once, and every ten minutes."""
         self._failures += 1
         self._metrics.incr("watcher.polls", result="failed")
-        if (now := self._clock()) - self._logged_at < LOG_EVERY:
-            return
-        self._logged_at, lasted = now, timedelta(seconds=round(now - since))
-        logger.log(
-            logging.ERROR if error.permanent or now - since >= LOG_EVERY / 2 else logging.WARNING,
-            "Polling for the asset '%s' failed for %s, and goes on from %s: %s. If one form can never be "
-            "listed, `python -m fsm_provider watermark set %s` begins behind it",
-            *(self._name, lasted, time_of(self.tracker.watermark), error, self._name),
-        )
+        if self._clock() - self._logged_at >= LOG_EVERY:
+            self._logged_at = self._clock()
+            level = logging.ERROR if error.permanent else logging.WARNING
+            logger.log(level, FAILED, self._name, time_of(self.tracker.watermark), error, self._name)
 
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
@@ -251,8 +248,7 @@ class Watcher:
 
     async def _claim(self) -> None:
         """Claim the asset, and show that this process is alive: the last one to claim it watches it."""
-        self._beat += 1
-        await self._store.aset(OWNER, [self._owner, self._beat])
+        await self._store.aset(OWNER, [self._owner, self._clock()])
 
     async def _check_claim(self) -> None:
         owner = await self._store.aget(OWNER)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from contextvars import copy_context
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +75,11 @@ class FsmFormTrigger(SerializedByName, BaseTrigger):
         began, left = clock(), max(deferral.deadline - time.time(), shortest)
         rest = min(max(deferral.rest(self.poll_interval), shortest), left)
         given: Any = self.filters
-        wanted, context = FormFilter(**given), copy_context()
+        wanted = FormFilter(**given)
         bounds = seconds_of(wanted.created_since), seconds_of(wanted.updated_since)
-        wait = Wait(
-            Query(given.get("property_id"), given.get("job_id"), *bounds),
-            Criteria(self.minimum_forms, tuple(self.form_names)),
-            asyncio.Event(),
-            lambda text: context.run(self.log.warning, "%s", text),
-            self.failure_tolerance,
-            dict(deferral.known or ()),
-        )
+        query = Query(given.get("property_id"), given.get("job_id"), *bounds)
+        criteria = Criteria(self.minimum_forms, tuple(self.form_names))
+        wait = Wait(query, criteria, self.failure_tolerance, dict(deferral.known or ()))
         source = Source.of(self.fsm_conn_id, deferral.service, given, self.query_params, self.poll_interval)
         covered_since = None if deferral.known is None else deferral.polled_at
         with joined(source, wait, covered_since), suppress(TimeoutError):

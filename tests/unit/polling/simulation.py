@@ -254,14 +254,14 @@ class Triggerer:
 
     def start(self, query, criteria, deferral, ends, done):
         async def run():
-            loop, woken = asyncio.get_running_loop(), asyncio.Event()
-            wait = Wait(query, criteria, woken, lambda _: None, 1e9, dict(deferral.known or ()))
+            loop = asyncio.get_running_loop()
+            wait = Wait(query, criteria, 1e9, dict(deferral.known or ()))
             source = Source("fsm", deferral.service, "{}", "{}", self.world.service.interval)
             began = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
                     with joined(source, wait, None if deferral.known is None else deferral.polled_at):
-                        await woken.wait()
+                        await wait.woken.wait()
                     await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
             if not done.done():
                 done.set_result(None)
