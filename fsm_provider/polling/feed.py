@@ -40,7 +40,8 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakK
 def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
     """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that time."""
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-    feed = feeds[source] = feeds.get(source) or Feed(source)
+    feed = feeds.get(source) or feeds.setdefault(source, Feed(source))
+    source = feed._source  # one for all members
     feed.join(member, covered_since)
     try:
         yield feed

@@ -60,7 +60,7 @@ def _counted(names: Iterable[str]) -> str:
     return listed([f"{name} ({-count})" if count < -1 else name for count, name in by_count])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Deferral:
     """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the worker.
 
@@ -79,6 +79,11 @@ class Deferral:
     in_vain: int = 0
     failing_since: Time | None = None
 
+    @property
+    def covered_since(self) -> Time | None:
+        """Return since when a wait hears of all forms, if it knows those before."""
+        return None if self.known is None else self.polled_at
+
     def rest(self, interval: float) -> float:
         """Return the seconds before it may wake again: twice as many after each time in vain."""
         return float(min(interval * 2 ** min(self.in_vain, 20), max(CHECK_EVERY, interval)))
@@ -95,7 +100,7 @@ class Deferral:
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
-    :ivar woken: set once it is worth a poll on the worker.
+    :ivar woken: done once it is worth a poll on the worker.
     :ivar found: the names of what counts of all that it has heard of, by id.
     :ivar due: the loop's time of its next catch-up; ``asked``: of its last.
     :ivar failed_for: the seconds of the failures that have woken it.
@@ -105,7 +110,7 @@ class Wait:
     criteria: Criteria
     tolerance: float
     found: dict[int, str]
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     due: float = 0.0
     asked: float = 0.0
     failing_since: float | None = None
@@ -131,19 +136,22 @@ class Wait:
             else:
                 self.found.pop(form.id, None)
         if self.criteria.are_met(self.found):
-            self.woken.set()
+            self.wake()
 
     def polled(self, *_: Time | None) -> None:
         """Do nothing, as after a catch-up: only forms count."""
 
     caught_up = polled
 
-    def moved(self) -> None:
-        self.woken.set()
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+    moved = wake
 
     def fail(self, error: FsmError, since: float) -> None:
         """Wake for an error that is permanent or tolerated no longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
-            self.woken.set()
+            self.wake()

@@ -1,7 +1,5 @@
 """The record sensor: any listing, or one record, with a predicate of the DAG file."""
 
-from datetime import timedelta
-
 import pytest
 from airflow.providers.common.compat.sdk import (
     DAG,
@@ -139,12 +137,9 @@ def test_templates(service):
         ({"query_params": {"jobID": "{{ found }}"}}, None),
         ({"query_params": "{{ found }}"}, {"jobID": 7}),
         ({"minimum_records": "{{ found }}"}, 0),
-        ({"minimum_records": "{{ found }}"}, float("nan")),
-        ({"minimum_records": "{{ found }}"}, RECORD),
         ({"minimum_records": "{{ found }}", "single": True}, 2),
         ({"fields": "{{ found }}"}, ["id"]),
         ({"fields": "{{ found | tojson }}"}, []),
-        ({"fields": ["{{ found }}"]}, None),
     ],
 )
 @pytest.mark.parametrize("silent_fail", [False, True])
@@ -189,22 +184,12 @@ def test_mapped_tasks_have_the_predicate(service):
     ("argument", "field"),
     [
         ({"predicate": "is_done"}, "predicate"),
-        ({"predicate": None}, "predicate"),
         ({"poke_interval": 0.5}, "poke_interval"),
-        ({"poke_interval": timedelta(milliseconds=1)}, "poke_interval"),
-        ({"failure_tolerance": -1}, "failure_tolerance"),
         ({"failure_tolerance": float("nan")}, "failure_tolerance"),
         ({"path": "forms"}, "path"),
-        ({"path": "/forms?jobID=7"}, "path"),
-        ({"path": None}, "path"),
         ({"minimum_records": 0}, "minimum_records"),
-        ({"minimum_records": True}, "minimum_records"),
         ({"fields": []}, "fields"),
-        ({"fields": ["id", ""]}, "fields"),
-        ({"fields": {"id"}}, "fields"),
-        ({"fields": None}, "fields"),
         ({"query_params": {"jobID": None}}, "query_params"),
-        ({"query_params": "jobID=7"}, "query_params"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):

@@ -341,9 +341,3 @@ async def test_what_polls_say_is_in_the_log_of_no_task(service):
         log.removeHandler(handler)
 
     assert logged == [(None, "Polling for forms failed, and goes on: GET /forms returned HTTP 429")]
-
-
-def test_a_serialised_trigger_can_be_rebuilt():
-    _, kwargs = trigger(job_id=1, failure_tolerance=5.0).serialize()
-
-    assert FsmFormTrigger(**json.loads(json.dumps(kwargs))).serialize()[1] == kwargs
