@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.sdk import conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 
-from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import format_time
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import parse_past
-from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.cli import RefusedError, SubcommandParser, print_table, quiet_airflow
 from fsm_provider.compat import read_connection_outside_of_tasks
 from fsm_provider.hooks.fsm import settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore
@@ -46,17 +45,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     one.add_argument("name", metavar="NAME")
     one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
     options = parser.parse_args(arguments)
-    try:
-        since = parse_past("TIME", options.time) if options.command == "set" else None
-        with quiet_airflow():
-            rows = asyncio.run(_run(options.name, since))
-    except RefusedError as error:
-        return fail(1, str(error))
-    except SQLAlchemyError as error:
-        # The text of others, such as of a URL that cannot be parsed, may hold a password.
-        return fail(2, f"the database: {getattr(error, 'orig', None) or type(error).__name__}")
-    except (AirflowException, FsmError, ImportError) as error:
-        return fail(2, str(error))
+    since = parse_past("TIME", options.time) if options.command == "set" else None
+    with quiet_airflow():
+        rows = asyncio.run(_run(options.name, since))
     if since is None:
         print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
     else:

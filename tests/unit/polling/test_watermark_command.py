@@ -5,9 +5,9 @@ from datetime import datetime
 
 import pytest
 
+from fsm_provider.cli import main
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import RESET, prefix_for
-from fsm_provider.polling.watermark_command import main
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watcher import service_of
@@ -49,7 +49,7 @@ def run(capsys):
     def run_command(*arguments):
         capsys.readouterr()
         try:
-            code = main(list(arguments))
+            code = main(["watermark", *arguments])
         except SystemExit as ended:  # the command line is wrong
             code = ended.code
         captured = capsys.readouterr()
