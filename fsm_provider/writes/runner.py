@@ -111,9 +111,10 @@ class Runner:
                     with suppress(BaseException):  # the first defect is raised
                         self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
-        rows = self.ledger.load(self.writes)  # others may have sent what this attempt has not
+        # Others may have sent what this attempt has not.
+        rows = self.ledger.load([row_id for row_id, one in self.writes.items() if one.row.state != "done"])
         for row_id, one in self.writes.items():
-            one.row = rows[row_id]
+            one.row = rows.get(row_id, one.row)
             self.hook.metrics.incr("writes", outcome=one.outcome)
 
     def stop(self, reason: str) -> None:

@@ -93,18 +93,17 @@ class SqlLedger:
         return self._read(LEDGER.c.task == task_digest(task))
 
     def plan(self, rows: Collection[Row]) -> dict[str, Row]:
-        """Add the rows that are missing; return all, as they are now."""
+        """Add the rows that are missing; return all."""
         by_id = {row.id: row for row in rows}
-        known = self.load(by_id)
-        if not (missing := sorted(by_id.keys() - known)):
-            return known
-        values = [self._values(by_id[one]) for one in missing]
+        values = [self._values(by_id[one]) for one in sorted(by_id)]
         try:
-            in_transaction(self._engine, lambda one: one.execute(LEDGER.insert(), values))
-        except IntegrityError:  # another task plans the same
-            if not self.load(missing):
+            if values:
+                in_transaction(self._engine, lambda one: one.execute(LEDGER.insert(), values))
+            return by_id
+        except IntegrityError:  # another task has just planned some of them
+            if not (known := self.load(by_id)):
                 raise
-        return self.plan(rows)
+        return known | self.plan([row for one, row in by_id.items() if one not in known])
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
         """Apply changes by id; return the rows as they are afterwards.
