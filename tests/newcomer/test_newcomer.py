@@ -42,7 +42,7 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
 
     planned = "planned_maintenance_jobs"
     newcomer.terminals[2].run(newcomer.steps[6][0])
-    wait_until(lambda: len(api.runs(planned)) == 2, 60, "there are two runs")
+    wait_until(lambda: len(api.runs(planned)) == 2, "there are two runs")
     run_ids = [run["dag_run_id"] for run in api.runs(planned)]
     assert [api.wait_for_run(planned, one) for one in run_ids] == ["success"] * 2
     reports = [Counter(api.xcom(planned, one, "report")) for one in run_ids]
@@ -129,7 +129,7 @@ def test_a_deferred_sensor_names_the_triggerer_that_does_not_run(own: Newcomer) 
     triggerer = next(filter(is_triggerer, standalone.children(recursive=True)))
     triggerer.terminate()
     own.say("triggerer", "stopped")
-    wait_until(lambda: not is_healthy(own, "triggerer"), 120, "Airflow misses its triggerer")
+    wait_until(lambda: not is_healthy(own, "triggerer"), "Airflow misses its triggerer")
     own.api.pause("first_form", False)
     run_id = own.api.trigger("first_form")
     own.api.wait_for_tasks("first_form", run_id, lambda states: states.get("wait_for_a_form") == "deferred")
