@@ -5,7 +5,7 @@ No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
@@ -31,7 +31,7 @@ from tests.system.local_airflow import LocalAirflow
 WAITS = 24
 SHORT_WAITS = 8
 """The number of them whose forms exist as soon as they defer."""
-RETRY_AFTER, REPEATED = 4, 3
+RETRY_AFTER = 4
 
 
 class FormAtOnce:
@@ -79,28 +79,30 @@ def test_a_storm_of_429_loses_nothing_and_retry_after_is_kept(
 ) -> None:
     start = len(watched.requests)
 
-    def refused(of_sensors: bool) -> list:
-        requests = [request for request in watched.requests[start:] if request.status == 429]
-        return [request.at for request in requests if is_from_sensors(request) is of_sensors]
+    def gaps(of_sensors: bool) -> list[float]:
+        """The seconds between repeats of a request: a watcher has listings beside each other."""
+        times = defaultdict(list)
+        for request in watched.requests[start:]:
+            if request.status == 429 and is_from_sensors(request) is of_sensors:
+                times[str(request.query)].append(request.at)
+        pairs = [pair for one in times.values() for pair in pairwise(one)]
+        return [(later - earlier).total_seconds() for earlier, later in pairs]
 
-    def until_refused(times: int) -> None:
-        watched.wait_for(lambda: min(len(refused(True)), len(refused(False))) >= times, PATIENCE)
+    def until_repeated(times: int) -> None:
+        watched.wait_for(lambda: min(len(gaps(True)), len(gaps(False))) >= times, PATIENCE)
 
     watched.fail("GET", "/forms", faults.Status(429, retry_after=RETRY_AFTER), every=True)
-    until_refused(1)  # else a poll that is under way may find a form, and its sensor would ask by itself
+    until_repeated(1)
     added, forms = add(watched, 3), waits.complete(set(range(WAITS)) - waits.done)
-    until_refused(REPEATED)
+    until_repeated(2)
     watched.clear_faults()
+    found = gaps(True), gaps(False)
 
     until_emitted(airflow, added)
     waits.until_found(forms)
 
-    for name, of_sensors in (("watcher", False), ("sensors", True)):
-        # Of one poll: another one follows its last repeat by the interval.
-        times = refused(of_sensors)[:REPEATED]
-        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
-        print(f"429, Retry-After {RETRY_AFTER}: {name} asked again after {gaps} s")
-        assert all(gap >= RETRY_AFTER for gap in gaps)
+    print(f"429, Retry-After {RETRY_AFTER}: sensors and watcher asked again after {found} s")
+    assert all(gap >= RETRY_AFTER for gap in [*found[0], *found[1]])
     assert set(times_emitted(airflow, added).values()) == {1}
     assert len(waits.done) == WAITS
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
