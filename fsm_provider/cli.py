@@ -104,7 +104,7 @@ def _epilog(examples: Iterable[str]) -> str:
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command; return its exit code: 1 if its output is wanted no more, 130 after Ctrl-C."""
+    """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says why."""
     try:
         code = run()
         sys.stdout.flush()
@@ -113,6 +113,20 @@ def exit_code_of(run: Callable[[], int]) -> int:
         return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
+    except RefusedError as error:
+        return fail(1, str(error))
+    except Exception as error:
+        from airflow.providers.common.compat.sdk import AirflowException
+
+        from fsm_provider.api.errors import FsmError
+
+        if isinstance(error, AirflowException | FsmError | ImportError):
+            return fail(2, str(error))
+        if not type(error).__module__.startswith("sqlalchemy."):
+            raise
+        # The text of others, such as of a URL that cannot be parsed, may hold a password.
+        text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
+        return fail(2, f"the database: {': '.join(text)}")
     return code
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -18,7 +17,6 @@ from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, End
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings
-from fsm_provider.cli import exit_code_of, fail
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
@@ -151,7 +149,7 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
     return bool(second.data) and not {form.id for form in first.data} & {form.id for form in second.data}
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.probe") -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
     """Print each finding as it is made; return the exit code described in ``--help``."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog, None, DESCRIPTION, EXAMPLES, formatter_class=raw)
@@ -159,22 +157,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=help)
     fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
 
-    from airflow.providers.common.compat.sdk import AirflowException
-
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
 
-    try:
-        settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
-        probe, findings = Probe(settings), []
-        print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
-        for finding in probe.findings():
-            findings.append(finding)
-            if finding.settings:
-                values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
-                print(printable(f"{values}: {finding.evidence}"))
-    except (AirflowException, FsmError) as error:
-        return fail(2, str(error))
+    settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
+    probe, findings = Probe(settings), []
+    print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
+    for finding in probe.findings():
+        findings.append(finding)
+        if finding.settings:
+            values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+            print(printable(f"{values}: {finding.evidence}"))
     print(f"\n{probe.requests} requests were made. The connection's extra:")
     found = {name: value for finding in findings for name, value in finding.settings.items()}
     print(json.dumps({**connection.extra_dejson, **found}, indent=2))
@@ -182,7 +175,3 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     if unknown:
         print("\nCould not be determined:", *map(printable, unknown), sep="\n")
     return 1 if unknown else 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code_of(main))

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 __all__ = ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionError"]
 __all__ += ["FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError"]
-__all__ += ["FsmNotFoundError", "FsmNotPdfError", "FsmPaginationError", "FsmPdfError", "FsmPdfUrlError"]
-__all__ += ["FsmRateLimitedError", "FsmRedirectError", "FsmRegistrationMismatchError"]
+__all__ += ["FsmNotFoundError", "FsmNotPdfError", "FsmNotSentError", "FsmPaginationError", "FsmPdfError"]
+__all__ += ["FsmPdfUrlError", "FsmRateLimitedError", "FsmRedirectError", "FsmRegistrationMismatchError"]
 __all__ += ["FsmRepeatableWriteError", "FsmResponseError", "FsmSecretNotStoredError", "FsmServerError"]
 __all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
 __all__ += ["FsmUnprocessableEntityError"]

@@ -61,7 +61,6 @@ class FsmBaseOperator(BaseOperator):
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
-        """Return the argument that a field belongs in, such as a job's."""
         return None
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fsm_provider.api.validation import parse_choice, parse_path, parse_text
+from fsm_provider.api.validation import parse_choice, parse_headers, parse_path, parse_text
 from fsm_provider.operators.base import (
     PATH,
     FsmBaseOperator,
@@ -43,10 +43,14 @@ class FsmRequestOperator(FsmWriteOperator):
     """
 
     template_fields: tuple[str, ...] = (
-        *(*FsmWriteOperator.template_fields, "path", "query_params", "json", "key"),
+        *(*FsmWriteOperator.template_fields, "path", "query_params", "json", "headers", "key"),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
-    option_parsers: ClassVar[OptionParsers] = {**FsmWriteOperator.option_parsers, **PATH}
+    option_parsers: ClassVar[OptionParsers] = {
+        **FsmWriteOperator.option_parsers,
+        **PATH,
+        "headers": parse_headers,
+    }
 
     def __init__(
         self,
@@ -62,13 +66,12 @@ class FsmRequestOperator(FsmWriteOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.method = method.upper()
         self.query_params = query_params
         self.json = json
+        self.headers = headers
         self.key = key
         with bad_arguments_are_refused():
             self.options(only_known=True)
@@ -86,11 +89,13 @@ class FsmRequestOperator(FsmWriteOperator):
             task, service = Task.from_context(context, self.task_id), self.hook.settings.service
             content = {"params": params, "json": body, "headers": self.headers}
             row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-            (result,) = self.write_once(context, task, [Write(row, key is not None)])
-            return result
+            return self.write_once(context, task, [Write(row, key is not None)])[0]
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
-        sent = (self.method, self.path, self.query_params, self.json)
+        sent, headers = (
+            (self.method, self.path, self.query_params, self.json),
+            {**(self.headers or {}), **headers},
+        )
         return self.hook.client.request(*sent, headers=headers, limit=limit)
 
 
@@ -125,7 +130,6 @@ class FsmListOperator(FsmBaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():
-            listing = self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages)
-            records = list(listing)
+            records = list(self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages))
         self.log.info("Listed %s records of %s", len(records), self.path)
         return records

@@ -29,7 +29,7 @@ from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import MADE, Write, planned
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
-from fsm_provider.writes.outcomes import as_number, job_outcome, summary_of
+from fsm_provider.writes.outcomes import job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -43,12 +43,6 @@ FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
 
 
-def _parse_function(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise FsmInputError(f"{name}: should be a function, not {value!r}")
-    return value
-
-
 class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs.
 
@@ -56,11 +50,6 @@ class FsmJobOperator(FsmWriteOperator):
         can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
         the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
     """
-
-    option_parsers: ClassVar[OptionParsers] = {
-        **FsmWriteOperator.option_parsers,
-        "find_existing": _parse_function,
-    }
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
@@ -81,11 +70,6 @@ class FsmJobOperator(FsmWriteOperator):
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
         return self.hook.client.send_job(write.payload, headers, limit).as_json()
-
-    def existing_result(self, write: Write) -> dict[str, Any]:
-        row = write.row
-        about = {"propertyID": as_number(row.property_id), "customerReference": row.reference}
-        return {**(row.result or {}), **{name: value for name, value in about.items() if value is not None}}
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -119,13 +103,10 @@ class FsmCreateJobOperator(FsmJobOperator):
         once_per: Literal["run", "key"] | str = "run",
         if_uncertain: Literal["fail", "create"] | str = "fail",
         find_existing: FindExisting | None = None,
-        headers: dict[str, str] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.find_existing = find_existing
         self.property_id = property_id
         self.job = job
@@ -208,13 +189,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
         once_per: Literal["run", "key"] | str = "run",
         if_uncertain: Literal["fail", "create"] | str = "fail",
         find_existing: FindExisting | None = None,
-        headers: dict[str, str] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            once_per=once_per, if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs
-        )
+        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.find_existing = find_existing
         self.jobs = jobs
         self.max_concurrency = max_concurrency
@@ -243,7 +221,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             writes = {one.planned.id: one for one in inputs}
             is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
             threads, web_url = options["max_concurrency"], self.hook.settings.web_url
-            with self.runner(context, task, writes.values(), threads, options["once_per"]) as runner:
+            with self.runner(context, task, writes.values(), threads) as runner:
                 if not is_dry_run:
                     to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
                     if max_jobs is not None and to_create > max_jobs:
@@ -283,8 +261,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         if (retry and not is_last) or needs_a_person or is_failure:
             text = "jobs[{index}] ({name}) {outcome}: {error}"
             lines = [text.format(**one, name=one["customerReference"] or one["key"]) for one in failed]
-            where = "the log, or the result in XCom"
-            fail_in_part(summary, lines, all_are_in=where, retry=retry, passing_error=passing)
+            fail_in_part(summary, lines, all_are_in="the log or XCom", retry=retry, passing_error=passing)
         self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
 
 

@@ -40,14 +40,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     :param description: free text (templated).
     :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or ``create``
         it, at the risk of two (templated).
-    :param headers: further headers of the request (templated).
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the registrations under the service's own names, without their secrets: one per event type
         with the ``event_types_style`` ``separate``, else one.
     """
 
     template_fields: tuple[str, ...] = (
-        *("fsm_conn_id", "object", "event_types", "target_url", "description", "if_uncertain", "headers"),
+        *("fsm_conn_id", "object", "event_types", "target_url", "description", "if_uncertain"),
     )
 
     def __init__(
@@ -58,11 +57,10 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         target_url: str | None = None,
         description: str | None = None,
         if_uncertain: Literal["fail", "create"] | str = "fail",
-        headers: dict[str, str] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(if_uncertain=if_uncertain, headers=headers, fsm_conn_id=fsm_conn_id, **kwargs)
+        super().__init__(if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
         self.object = object
         self.event_types = event_types
         self.target_url = target_url
@@ -83,8 +81,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             for name in registered.keys() - missing.keys():
                 self.log.info("Registered before: Variable %s", name)
             if missing:
-                once_per = "run" if self.hook.settings.state_conn_id is None else "key"
-                made = self.write_once(context, task, missing.values(), once_per)
+                self.once_per = "run" if self.hook.settings.state_conn_id is None else "key"
+                made = self.write_once(context, task, missing.values())
                 registered |= zip(missing, made, strict=True)
             return [*map(dict, registered.values())]
 

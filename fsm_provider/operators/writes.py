@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_choice, parse_count, parse_headers, parse_text
+from fsm_provider.api.validation import parse_choice, parse_count, parse_text
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
@@ -52,26 +52,21 @@ class FsmWriteOperator(FsmBaseOperator):
     :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what became of it:
         ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two
         (templated).
-    :param headers: further headers of each request (templated).
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain", "headers")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain")
     option_parsers: ClassVar[OptionParsers] = {
         "once_per": partial(parse_choice, choices=("run", "key")),
         "if_uncertain": partial(parse_choice, choices=("fail", "create")),
-        "headers": parse_headers,
     }
     find_existing: Any = None
     _runner: Runner | None = None
     _is_stopped: bool = False
 
-    def __init__(
-        self, *, once_per: str = "run", if_uncertain: str = "fail", headers: Any = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, once_per: str = "run", if_uncertain: str = "fail", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.once_per = once_per
         self.if_uncertain = if_uncertain
-        self.headers = headers
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
         """Check that each write has a key, if it is sent once for each; ``keys`` has them by argument."""
@@ -87,7 +82,7 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def existing_result(self, write: Write) -> Any:
         """Return what is known of a write that an earlier attempt or another task has sent."""
-        return write.row.result or None
+        return {**(write.row.result or {}), **write.row.about} or None
 
     def find_write(self, write: Write) -> int | None:
         """Look in the service for what is uncertain; return its id."""
@@ -96,26 +91,23 @@ class FsmWriteOperator(FsmBaseOperator):
 
     @contextmanager
     def runner(
-        self, context: Context, task: Task, writes: Collection[Write], concurrency: int, once_per: str
+        self, context: Context, task: Task, writes: Collection[Write], concurrency: int = 1
     ) -> Iterator[Runner]:
         """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
 
-        creates, headers = self.if_uncertain == "create", self.headers or {}
-        with _opened_ledger(context, self.hook, task, by_key=once_per == "key") as ledger:
-            send, find = self.send_write, self.find_write if self.find_existing else None
-            self._runner = Runner(ledger, task, self.hook, send, headers, find, concurrency, creates)
+        find, creates = self.find_write if self.find_existing else None, self.if_uncertain == "create"
+        with _opened_ledger(context, self.hook, task, by_key=self.once_per == "key") as ledger:
+            self._runner = Runner(ledger, task, self.hook, self.send_write, find, concurrency, creates)
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
             self._runner.load(writes)
             yield self._runner
 
-    def write_once(
-        self, context: Context, task: Task, writes: Collection[Write], once_per: str | None = None
-    ) -> list[Any]:
+    def write_once(self, context: Context, task: Task, writes: Collection[Write]) -> list[Any]:
         """Send writes in order; return the result of each, once all have ended."""
-        options = self.options()
-        with self.runner(context, task, writes, 1, once_per or options["once_per"]) as runner:
+        self.options()
+        with self.runner(context, task, writes) as runner:
             runner.run()
         for one in writes:
             if error := runner.error_of(one):
@@ -146,18 +138,16 @@ def _opened_ledger(
     if "ti" not in context:
         if by_key:
             raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
-        logger.warning(
-            "This is not run as a task. What it sends is not recorded, so the next run sends it again"
-        )
+        logger.warning("This is not run as a task: nothing is recorded, and the next run sends it again")
         yield TaskLedger(None, task)
     elif state_conn_id is not None:
         from fsm_provider.state.database import open_database
-        from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of_keys, scope_of_run
+        from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of
 
         engine = open_database(state_conn_id)
         try:
             _check_first(store, service, register(engine, task, service))
-            yield SqlLedger(engine, scope_of_keys(service) if by_key else scope_of_run(task))
+            yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
         finally:
             engine.dispose()
     elif by_key or store is None or conf.getboolean("state_store", "clear_on_success", fallback=False):
@@ -170,8 +160,7 @@ def _opened_ledger(
 def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
     """Check that this attempt writes to the service of the task's first one, with the same ledger.
 
-    :param store: the task state store, which keeps both of the first attempt; None before Airflow 3.3.
-    :param registered: what the ledger knows of the task.
+    :param store: of Airflow 3.3, which keeps both as well as ``registered``, what the ledger has.
     """
     from fsm_provider.writes.task_ledger import NEVER_EXPIRE
 
@@ -184,7 +173,8 @@ def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
                 f"{service} now. Nothing was sent: restore its host and login, or start another run"
             )
     if first["id"] != registered["id"]:
-        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else "in another database"
+        other = "in another database, or under another airflow_name,"
+        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else other
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
             "sent: restore that, or look in the service and start another run"

@@ -19,7 +19,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.compat import hook_on
 from fsm_provider.hooks.fsm import settings_from
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, open_database
-from fsm_provider.state.task import digest_for
+from fsm_provider.state.task import DIGITS, digest_for
 
 ResultT = TypeVar("ResultT")
 
@@ -28,7 +28,6 @@ NO_DATABASE = (
     "file: run `airflow connections add fsm_state --conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, "
     'and put "state_conn_id": "fsm_state" into the extra of the connection'
 )
-DIGITS = 32
 _LONG_TEXT = sa.Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
 ASSET_STATE = sa.Table(
     "fsm_asset_state",
@@ -38,7 +37,6 @@ ASSET_STATE = sa.Table(
     sa.Column("value", _LONG_TEXT, nullable=False),
     **TABLE_OPTIONS,
 )
-"""Values as JSON; the names are for the eye."""
 _engines: dict[str, Engine] = {}
 
 
@@ -68,7 +66,7 @@ class SqlAssetStore:
 
     def _digest(self, key: str) -> str:
         airflow = conf.get("fsm", "airflow_name", fallback="")
-        return digest_for([airflow, self._fsm_conn_id, self._asset_name, key], DIGITS)
+        return digest_for([airflow, self._fsm_conn_id, self._asset_name, key])
 
     async def _in_transaction(self, work: Callable[[Connection], ResultT]) -> ResultT:
         if (engine := _engines.get(self._fsm_conn_id)) is None:

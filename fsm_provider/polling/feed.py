@@ -40,7 +40,8 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakK
 def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
     """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that time."""
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-    feed = feeds[source] = feeds.get(source) or Feed(source)
+    feed = feeds.get(source) or feeds.setdefault(source, Feed(source))
+    source = feed._source  # one for all members
     feed.join(member, covered_since)
     try:
         yield feed
@@ -61,7 +62,7 @@ class Feed:
         self._by_place: dict[Place, dict[Member, None]] = defaultdict(dict)
         self._start: Time | None = None
         self._offset: float | None = None
-        self._failing_since: float | None = None
+        self._failing_since = 0.0
         self._is_refused, self._one_by_one_until = False, float("-inf")
         self._asks_by_creation = False
         self._failures, self._polled_at = 0, _now()
@@ -89,9 +90,7 @@ class Feed:
 
     async def _run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for poll in (self._poll_changes, self._catch_up):
-                    tasks.create_task(self._every_interval(poll), context=Context())
+            await asyncio.gather(*map(self._every_interval, (self._poll_changes, self._catch_up)))
         finally:
             self._lister.close()
 
@@ -121,19 +120,17 @@ class Feed:
         for member in members:
             if member in self._members:
                 member.polled(since, started)
-        if self._failures:
-            logger.info("Polling for forms works again after %s failures", self._failures)
         self._start, self._polled_at = started, _now()
-        self._failing_since, self._is_refused, self._failures = None, False, 0
+        self._is_refused, self._failures = False, 0
         self._measure("complete")
 
     async def _changes_failed(self, error: FsmError, began: Time) -> None:
         now = _now()
         if not self._failures:
             logger.warning("Polling for forms failed, and goes on: %s", error)
+            self._failing_since = now
         self._failures += 1
         self._measure("failed")
-        self._failing_since = now if self._failing_since is None else self._failing_since
         self._is_refused = not _concerns_service(error)
         if not self._is_refused:
             for member in list(self._members):
@@ -166,48 +163,44 @@ class Feed:
     async def _catch_up(self) -> None:
         now = _now()
         due = [member for member in self._members if self._is_refused or member.due <= now]
-        if len(due) > MAX_OWN and now >= self._one_by_one_until and not self._is_refused:
+        is_common = len(due) > MAX_OWN and now >= self._one_by_one_until and not self._is_refused
+        waited_longest = nsmallest(MAX_OWN, due, key=lambda member: member.asked)
+        for group in [due] if is_common else [[member] for member in waited_longest]:
             try:
-                await self._catch_up_all(due)
-                return
+                if present := [member for member in group if member in self._members]:
+                    await self._catch_up_of(present, is_common)
             except FsmError as error:
                 if _concerns_service(error):
                     return
-                logger.warning("A catch-up of %s members failed; going on one by one: %s", len(due), error)
-                self._one_by_one_until = _now() + GIVE_UP_AFTER
-        for member in nsmallest(MAX_OWN, due, key=lambda member: member.asked):
-            try:
-                if member in self._members:
-                    member.asked = _now()
-                    self._caught_up(member, *await self._ask(member.questions(), [member]))
-            except FsmError as error:
-                if _concerns_service(error):
+                if is_common:
+                    logger.warning("A catch-up of all failed, and goes on one by one: %s", error)
+                    self._one_by_one_until = _now() + GIVE_UP_AFTER
                     return
+                (member,) = group
                 member.due = _now() + GIVE_UP_AFTER
                 if member.failing_since is None:
                     member.failing_since = _now()
                 member.fail(error, member.failing_since)
 
-    async def _catch_up_all(self, due: list[Member]) -> None:
-        """List once for all: what was created, and what was updated, since the earliest bounds."""
-        asked = [query for member in due for query in member.questions()]
-        created = [query.created_since for query in asked if query.created_since is not None]
-        updated = [query.updated_since or 0.0 for query in asked if query.created_since is None]
-        queries = [Query(created_since=min(created))] if created else []
-        if updated:
-            queries.append(Query(updated_since=min(updated) or None))
-        answer = await self._ask(queries)
-        for member in due:
+    async def _catch_up_of(self, members: list[Member], is_common: bool) -> None:
+        """List what the members ask for; if that is common, all since the earliest of their bounds."""
+        queries = [query for member in members for query in member.questions()]
+        if is_common:
+            created = [one.created_since for one in queries if one.created_since is not None]
+            updated = [one.updated_since or 0.0 for one in queries if one.created_since is None]
+            queries = [Query(created_since=min(created))] if created else []
+            if updated:
+                queries.append(Query(updated_since=min(updated) or None))
+        for member in members:
+            member.asked = _now()
+        started, is_complete = await self._ask(queries, None if is_common else members)
+        for member in members:
             await asyncio.sleep(0)
             if member in self._members:
-                member.asked = _now()
-                self._caught_up(member, *answer)
-
-    def _caught_up(self, member: Member, started: Time, is_complete: bool) -> None:
-        if is_complete:
-            member.caught_up(started)
-        member.failing_since = None
-        member.due = _now() + member.check_after(self.time())
+                if is_complete:
+                    member.caught_up(started)
+                member.failing_since = None
+                member.due = _now() + member.check_after(self.time())
 
     async def _ask(
         self, queries: Iterable[Query], members: Collection[Member] | None = None

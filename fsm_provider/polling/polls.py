@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import FormFilter, FormReference, job_id_from, reference_to, same_name, seconds_of
-from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.state.task import digest_for
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from fsm_provider.api.models import Form as FormRecord
     from fsm_provider.api.settings import Settings
 
-logger: logging.Logger = logging.getLogger(__name__)
-
 Time = float
 Place = tuple[str, str]
 """Where forms are: ``job``, ``property`` or ``name`` and its value; ``any``."""
@@ -36,7 +31,6 @@ MAX_READINGS = 3
 READ_CONNECTION_EVERY = 900.0
 """Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
 EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
-MAX_CLOCK_SKEW = 300.0
 
 
 class Form(NamedTuple):
@@ -171,12 +165,12 @@ class Lister:
             self.close()
             self._client = client = FsmClient(settings, metrics=AirflowMetrics({"connection": fsm_conn_id}))
             self._reads_connection_at = now + READ_CONNECTION_EVERY
-        listing, answer = partial(list_once, client, wanted, self._params), Future[Listing]()
+        answer = Future[Listing]()
         answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
 
         def run() -> None:
             try:
-                answer.set_result(listing())
+                answer.set_result(list_once(client, wanted, self._params))
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 answer.set_exception(error)
 
@@ -217,8 +211,10 @@ def list_once(
     requested, began, started = time.time(), time.monotonic(), None
     for page in pages.pages_with_warning():
         if started is None:
-            served, duration = getattr(page.meta, "server_time", None), time.monotonic() - began
-            started = _started(client, seconds_of(served), requested, duration)
+            # By the service's clock or the local one, the earlier: from too late a time, forms are missed.
+            served = seconds_of(getattr(page.meta, "server_time", None))
+            by_service = requested if served is None else served - (time.monotonic() - began)
+            started = min(requested, by_service) if by_service > EARLIEST_CLOCK else requested
         matching = [record for record in page.data if wanted.matches(record)]
         others += len(page.data) - len(matching)
         forms += [_form_from(record, reference_for(record)) for record in matching]
@@ -243,22 +239,3 @@ def _form_from(record: FormRecord, reference: FormReference) -> Form:
 
 def time_of(seconds: Time | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(min(max(seconds, 0.0), 2.5e11), UTC)
-
-
-def _started(client: FsmClient, served: Time | None, requested: Time, duration: float) -> Time:
-    """Return when the service began its first page, by its own clock or the local one: the earlier.
-
-    From too early a time, forms are listed twice; from too late a time, some are missed.
-    """
-    if served is None or served < EARLIEST_CLOCK:
-        return requested
-    started = served - duration
-    if abs(started - requested) > MAX_CLOCK_SKEW:
-        warn_once(
-            logger,
-            ("clock", client.settings.service),
-            "The clock of %s (meta.serverTime) differs from the local one by %d s; forms are polled by the "
-            "earlier: check this machine's clock, and server_timezone on the connection",
-            *(client.settings.service, started - requested),
-        )
-    return min(started, requested)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_provider.api.errors import FsmError
@@ -56,11 +56,11 @@ def listed(names: Collection[str]) -> str:
 def _counted(names: Iterable[str]) -> str:
     """Count names, each as Python writes it if it cannot be printed as it is."""
     counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
-    by_count = sorted(counts, key=lambda name: (-counts[name], name))
-    return listed([f"{name} ({counts[name]})" if counts[name] > 1 else name for name in by_count])
+    by_count = sorted((-count, name) for name, count in counts.items())
+    return listed([f"{name} ({-count})" if count < -1 else name for count, name in by_count])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Deferral:
     """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the worker.
 
@@ -79,6 +79,11 @@ class Deferral:
     in_vain: int = 0
     failing_since: Time | None = None
 
+    @property
+    def covered_since(self) -> Time | None:
+        """Return since when a wait hears of all forms, if it knows those before."""
+        return None if self.known is None else self.polled_at
+
     def rest(self, interval: float) -> float:
         """Return the seconds before it may wake again: twice as many after each time in vain."""
         return float(min(interval * 2 ** min(self.in_vain, 20), max(CHECK_EVERY, interval)))
@@ -95,24 +100,21 @@ class Deferral:
 class Wait:
     """A deferred sensor in the triggerer: a member of the feed.
 
-    :ivar woken: set once it is worth a poll on the worker.
+    :ivar woken: done once it is worth a poll on the worker.
     :ivar found: the names of what counts of all that it has heard of, by id.
-    :ivar due: the loop's time of its next catch-up; ``asked``: of its last; ``failing_since``: since when
-        its own questions fail.
+    :ivar due: the loop's time of its next catch-up; ``asked``: of its last.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
 
     query: Query
     criteria: Criteria
-    woken: asyncio.Event
-    warn: Callable[[str], object]
     tolerance: float
     found: dict[int, str]
+    woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     due: float = 0.0
     asked: float = 0.0
     failing_since: float | None = None
     failed_for: float | None = None
-    _warned_of: float = -1.0
 
     @property
     def places(self) -> list[Place]:
@@ -134,22 +136,22 @@ class Wait:
             else:
                 self.found.pop(form.id, None)
         if self.criteria.are_met(self.found):
-            self.woken.set()
+            self.wake()
 
     def polled(self, *_: Time | None) -> None:
         """Do nothing, as after a catch-up: only forms count."""
 
     caught_up = polled
 
-    def moved(self) -> None:
-        self.woken.set()
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+    moved = wake
 
     def fail(self, error: FsmError, since: float) -> None:
         """Wake for an error that is permanent or tolerated no longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
-            self.woken.set()
-        elif since != self._warned_of:
-            self._warned_of = since
-            self.warn(f"Polling failed, and goes on for up to {self.tolerance:g} s: {error}")
+            self.wake()

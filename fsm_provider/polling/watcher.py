@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -29,10 +28,14 @@ NO_CONFIGURATION = (
     "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it differently: "
     "import it from one module, or give one of them another name"
 )
+FAILED = (
+    "Polling for the asset '%s' failed, and goes on from %s: %s. If one form can never be listed, "
+    "`python -m fsm_provider watermark set %s` begins behind it"
+)
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, and a number that grows while it does."""
+"""Key of who watches the asset: an identifier, and a number that changes while it does."""
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
 SETTLES = 2.0
@@ -78,6 +81,9 @@ class AssetEvents:
     def __init__(self, asset_name: str, store: AssetStore) -> None:
         self._name, self._store = asset_name, store
 
+    async def configure(self, watch: Watch) -> None:
+        await until_done(self._name, partial(self._store.aset, CONFIGURATION, watch))
+
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         while True:
             watch = await self._configuration()
@@ -120,8 +126,7 @@ class Watcher:
 
     def __init__(self, watch: Watch, service: str, store: AssetStore) -> None:
         self.watch, self._store, self._name = watch, store, watch["asset_name"]
-        self._owner, self._beat = uuid4().hex, 0
-        self._prefix = prefix_for(service)
+        self._owner, self._prefix = uuid4().hex, prefix_for(service)
         self.places = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
         self.tracker = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
         self.feed: Feed
@@ -129,7 +134,7 @@ class Watcher:
         self.failing_since: float | None = None
         self._clock = asyncio.get_running_loop().time
         self._polled_at, self._logged_at, self._failures = self._clock(), float("-inf"), 0
-        self._reconciled_at = self._saved_at = float("-inf")
+        self._reconciled_at = self._save_at = float("-inf")
         self._asked_since: Time | None = None
         self._reconciles = self._has_begun = self._has_moved = False
         self._reset: str | None = None
@@ -139,14 +144,13 @@ class Watcher:
     def questions(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""
         self._reconciles = self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
-        bounds: list[dict[str, Any]]
+        bases = tracking.bases_of(self.watch)
         if self._reconciles:
             oldest = self.tracker.since(self.watch["late_by"])
-            bounds = [{"updated_since": oldest}, {"created_since": oldest}]
-        else:
-            self._asked_since = self.tracker.since(LOOK_BACK) if self._has_begun else self.feed.time()
-            bounds = [{"updated_since": self._asked_since or None}]
-        return [replace(base, **bound) for bound in bounds for base in tracking.bases_of(self.watch)]
+            by_update = [replace(base, updated_since=oldest) for base in bases]
+            return by_update + [replace(base, created_since=oldest) for base in bases]
+        self._asked_since = self.tracker.since(LOOK_BACK) if self._has_begun else self.feed.time()
+        return [replace(base, updated_since=self._asked_since or None) for base in bases]
 
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
@@ -160,8 +164,7 @@ class Watcher:
     def polled(self, since: Time | None, started: Time) -> None:
         """Note a complete poll. The service's time of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
-        if self._failures and self.failing_since is None:
-            logger.info("Polling for the asset '%s' succeeds again", self._name)
+        if self.failing_since is None:
             self._failures, self._logged_at = 0, float("-inf")
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
@@ -185,15 +188,10 @@ class Watcher:
         """Log a failure: at once, and every ten minutes."""
         self._failures += 1
         self._metrics.incr("watcher.polls", result="failed")
-        if (now := self._clock()) - self._logged_at < LOG_EVERY:
-            return
-        self._logged_at, lasted = now, timedelta(seconds=round(now - since))
-        logger.log(
-            logging.ERROR if error.permanent or now - since >= LOG_EVERY / 2 else logging.WARNING,
-            "Polling for the asset '%s' failed for %s, and goes on from %s: %s. If one form can never be "
-            "listed, `python -m fsm_provider watermark set %s` begins behind it",
-            *(self._name, lasted, time_of(self.tracker.watermark), error, self._name),
-        )
+        if self._clock() - self._logged_at >= LOG_EVERY:
+            self._logged_at = self._clock()
+            level = logging.ERROR if error.permanent else logging.WARNING
+            logger.log(level, FAILED, self._name, time_of(self.tracker.watermark), error, self._name)
 
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
@@ -201,15 +199,12 @@ class Watcher:
         Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and read last.
         """
         await self._claim()
-        if reset := await self._store.aget(self._prefix + RESET):
-            self._reset = reset["id"]
-        stored = await self._store.aget(self._prefix + WATERMARK)
-        entries = {}
-        if stored is not None:
-            for key in (tracking.RECENT, *tracking.CHUNKS):
-                if (entry := await self._store.aget(self._prefix + key)) is not None:
-                    entries[key] = entry
+        keys = (RESET, WATERMARK, tracking.RECENT, *tracking.CHUNKS)
+        found = {key: await self._store.aget(self._prefix + key) for key in keys}
         await self._check_claim()
+        reset, stored = found.pop(RESET), found.pop(WATERMARK)
+        self._reset = reset and reset["id"]
+        entries = {key: entry for key, entry in found.items() if entry is not None}
         if reset and (stored is None or stored["reset"] != self._reset):
             self.tracker.begin(reset["time"], entries)
         elif stored is not None:
@@ -226,9 +221,7 @@ class Watcher:
                 check_at = self._clock() + CHECK_EVERY
             if self._has_moved:
                 raise ReplacedError
-            if self.tracker.floor is not None and not self._has_begun:
-                await self._save()
-            elif forms := self.tracker.next_event(self.watch["max_forms_per_event"]):
+            if forms := self.tracker.next_event(self.watch["max_forms_per_event"]):
                 self._confirmed.clear()
                 yield forms
                 await self._confirmed.wait()
@@ -239,7 +232,7 @@ class Watcher:
                     await self._save()
                 if self.tracker.pending:
                     await asyncio.sleep(EVENT_INTERVAL - SETTLES)
-            elif self._has_begun and self._clock() - self._saved_at >= reconcile_every(self.watch):
+            elif self.tracker.floor is not None and self._clock() >= self._save_at:
                 await self._save()
             else:
                 with suppress(TimeoutError):
@@ -255,8 +248,7 @@ class Watcher:
 
     async def _claim(self) -> None:
         """Claim the asset, and show that this process is alive: the last one to claim it watches it."""
-        self._beat += 1
-        await self._store.aset(OWNER, [self._owner, self._beat])
+        await self._store.aset(OWNER, [self._owner, self._clock()])
 
     async def _check_claim(self) -> None:
         owner = await self._store.aget(OWNER)
@@ -289,11 +281,11 @@ class Watcher:
                 await self._store.aset(self._prefix + key, value)
         except Exception:
             logger.exception("The watermark of the asset '%s' could not be stored yet", self._name)
-            self._saved_at = float("-inf")
+            self._save_at = float("-inf")
             await asyncio.sleep(CHECK_EVERY)
             return
         self.tracker.stored()
-        self._saved_at = self._clock()
+        self._save_at = self._clock() + reconcile_every(self.watch)
         if not self._has_begun:
             self._has_begun, self.due = True, self._clock()
 

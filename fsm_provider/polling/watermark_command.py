@@ -66,17 +66,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
 
 
 async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]]:
-    from airflow.utils.session import create_session
-
     if not AIRFLOW_V_3_0_PLUS:
         raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
+    from airflow.models.asset import AssetModel
+    from airflow.utils.session import create_session
+
     rows: list[tuple[str, ...]] = []
+    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
+    if name is not None:
+        query = query.where(AssetModel.name == name)
     with create_session() as session:
-        assets = active_assets(name, session)
-        if not assets:
-            named = f" named {name!r}" if name else ""
-            raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
-        for asset in assets:
+        for asset in session.scalars(query.order_by(AssetModel.name)).all():
             fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
             prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)
             store = store_of(asset, fsm_conn_id, session)
@@ -85,16 +85,10 @@ async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]
             stored = await store.aget(prefix + WATERMARK) or {}
             times = [time_of(stored.get(key)) for key in ("watermark", "floor")]
             rows.append((asset.name, *(format_time(time) if time else "-" for time in times)))
+    if not rows:
+        named = f" named {name!r}" if name else ""
+        raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
     return rows
-
-
-def active_assets(name: str | None, session: Session) -> list[AssetModel]:
-    from airflow.models.asset import AssetModel
-
-    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
-    if name is not None:
-        query = query.where(AssetModel.name == name)
-    return list(session.scalars(query.order_by(AssetModel.name)))
 
 
 def store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:

@@ -64,7 +64,6 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Defer after a poll that does not end the wait; the default stays on the worker."""
 
     def execute(self, context: Context) -> Any:
-        """Poll as Airflow's sensors do; a timeout says for what, and what is missing."""
         with permanent_errors_fail_the_task():
             target = self.begin(context)
         if not self._began:
@@ -87,7 +86,6 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             raise type(error)(f"Sensor has timed out after {waited}: {'; '.join(parts)}") from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Poll once; tolerate a transient error for a time."""
         with permanent_errors_fail_the_task():
             try:
                 polled = self.poll()

@@ -112,7 +112,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:
-        """Return the argument that stands for another operator's."""
         return "since" if name == "created_since" else None
 
     def begin(self, context: Context) -> str:
@@ -142,7 +141,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return ", ".join([forms, *described])
 
     def poll(self) -> PokeReturnValue:
-        """List the forms once."""
         from fsm_provider.api.models import Form
         from fsm_provider.polling.polls import list_once
         from fsm_provider.polling.waits import Deferral

@@ -91,7 +91,6 @@ class FsmRecordSensor(FsmBaseSensor):
             self.options(only_known=True)
 
     def begin(self, context: Context) -> str:
-        """Check the options, and describe the records."""
         self._options = self.options()
         number = self._options["minimum_records"]
         if self.single and number > 1:
@@ -101,7 +100,6 @@ class FsmRecordSensor(FsmBaseSensor):
         return f"{records} of {self.path} that {name} accepts"
 
     def poll(self) -> PokeReturnValue:
-        """List the records once."""
         minimum, names = self._options["minimum_records"], self._options["fields"]
         if self.single:
             records = iter([self.hook.request("GET", self.path, self._options["query_params"])])

@@ -44,10 +44,13 @@ _BEGIN = {
     **dict.fromkeys(("mysql", "mariadb"), "SET innodb_lock_wait_timeout = 10"),
 }
 """The first statement of each transaction: behind a PgBouncer, a session is not ours."""
+_NOW = {
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    "postgresql": "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)",
+    **dict.fromkeys(("mysql", "mariadb"), "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"),
+}
 _PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 """SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
-INSTALL = """\
-install apache-airflow-providers-postgres or apache-airflow-providers-mysql, with the database's driver"""
 
 
 class now(FunctionElement[int]):
@@ -57,19 +60,9 @@ class now(FunctionElement[int]):
     inherit_cache = True
 
 
-@compiles(now, "sqlite")
-def _now_in_sqlite(*_: Any, **__: Any) -> str:
-    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-
-
-@compiles(now, "postgresql")
-def _now_in_postgresql(*_: Any, **__: Any) -> str:
-    return "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)"
-
-
 @compiles(now)
-def _now_in_mysql(*_: Any, **__: Any) -> str:
-    return "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"
+def _now(_: now, compiler: Any, **__: Any) -> str:
+    return _NOW[compiler.dialect.name]
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
@@ -111,14 +104,13 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     except Exception as error:
         if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(error):
             raise
-        raise FsmInputError(f"{named}: {error}: {INSTALL}") from None
+        packages = "apache-airflow-providers-postgres or apache-airflow-providers-mysql"
+        raise FsmInputError(f"{named}: {error}: install {packages}, with the database's driver") from None
     dialect = url.get_backend_name()
     if dialect not in _BEGIN:
         raise FsmInputError(f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB")
     if dialect == "sqlite" and not (url.database or "").startswith("/"):
-        raise FsmInputError(
-            f"{named}: its host should be the absolute path of a file, its other fields empty"
-        )
+        raise FsmInputError(f"{named}: its host should be the absolute path of a file, the rest empty")
     extra = hook.get_connection(state_conn_id).extra_dejson
     if unused := [name for name in extra if name.startswith("ssl") and name not in url.query]:
         raise FsmInputError(

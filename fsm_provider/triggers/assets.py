@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -16,7 +15,7 @@ from airflow.triggers.base import TriggerEvent
 from fsm_provider.triggers.forms import SerializedByName
 
 if TYPE_CHECKING:
-    from fsm_provider.polling.watcher import AssetEvents, AssetStore
+    from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 else:
@@ -54,27 +53,23 @@ class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
-        """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[dict[str, Any]]
     ) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the events of the stream, which are this trigger's own."""
         async for event in shared_stream:
             yield TriggerEvent(event)
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Emit one event, before Airflow 3.3."""
-        from fsm_provider.polling.watcher import AssetEvents
-
         key = self.trigger_id, self.asset_name
         if key in _kept:
             asset, events, expiry = _kept.pop(key)
             expiry.cancel()
             asset.watcher.confirm()
         else:
-            asset = AssetEvents(self.asset_name, _store_for(self.asset_name, self.fsm_conn_id))
+            asset = _asset_events(self.asset_name, self.fsm_conn_id)
             events = asset.events()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(aclosing(events))
@@ -94,18 +89,14 @@ class FormEventProducer(SharedStreamProducer):
     """Polls for new forms, and notes which events Airflow 3.3 has stored."""
 
     def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
-        from fsm_provider.polling.watcher import AssetEvents
-
-        self._asset = AssetEvents(asset_name, _store_for(asset_name, fsm_conn_id))
+        self._asset = _asset_events(asset_name, fsm_conn_id)
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
-        """Yield events, each after the one before is stored."""
         async with aclosing(self._asset.events()) as events:
             async for event in events:
                 yield event, None
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Note whether Airflow has stored the pending event."""
         self._asset.watcher.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
 
 
@@ -122,21 +113,19 @@ class FsmFormConfigurationTrigger(SerializedByName, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        from fsm_provider.polling.watcher import CONFIGURATION, until_done
-
         watch = json.loads(self.watch)
-        name, store = watch["asset_name"], _store_for(watch["asset_name"], watch["fsm_conn_id"])
-        await until_done(name, partial(store.aset, CONFIGURATION, watch))
+        await _asset_events(watch["asset_name"], watch["fsm_conn_id"]).configure(watch)
         await asyncio.Event().wait()
         yield TriggerEvent(None)
 
 
-def _store_for(asset_name: str, fsm_conn_id: str) -> AssetStore:
-    if not AIRFLOW_V_3_3_PLUS:
-        from fsm_provider.polling.asset_stores import SqlAssetStore
+def _asset_events(asset_name: str, fsm_conn_id: str) -> AssetEvents:
+    from fsm_provider.polling.watcher import AssetEvents
 
-        return SqlAssetStore(asset_name, fsm_conn_id)
-    from airflow.sdk.execution_time.context import AssetStateStoreAccessor
+    if AIRFLOW_V_3_3_PLUS:
+        from airflow.sdk.execution_time.context import AssetStateStoreAccessor
 
-    store: AssetStore = AssetStateStoreAccessor(name=asset_name)
-    return store
+        return AssetEvents(asset_name, AssetStateStoreAccessor(name=asset_name))
+    from fsm_provider.polling.asset_stores import SqlAssetStore
+
+    return AssetEvents(asset_name, SqlAssetStore(asset_name, fsm_conn_id))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
-from contextvars import copy_context
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
+    from fsm_provider.polling.waits import Deferral, Wait
 
 MIN_DEFERRAL = 15.0
 """Seconds that a trigger waits, at least, before its event.
@@ -29,7 +28,6 @@ class SerializedByName:
     """A trigger whose arguments are attributes of the same names."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
         arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -66,33 +64,22 @@ class FsmFormTrigger(SerializedByName, BaseTrigger):
         self.wait = wait
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Wait until the sensor is to poll again: for its forms, an error, or its timeout."""
-        from fsm_provider.api.forms import FormFilter, seconds_of
         from fsm_provider.polling.feed import joined
-        from fsm_provider.polling.polls import Query, Source
-        from fsm_provider.polling.waits import Criteria, Deferral, Wait
+        from fsm_provider.polling.polls import Source
+        from fsm_provider.polling.waits import Deferral
 
         deferral, clock = Deferral(**self.wait), asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
         began, left = clock(), max(deferral.deadline - time.time(), shortest)
         rest = min(max(deferral.rest(self.poll_interval), shortest), left)
-        given: Any = self.filters
-        wanted, context = FormFilter(**given), copy_context()
-        bounds = seconds_of(wanted.created_since), seconds_of(wanted.updated_since)
-        wait = Wait(
-            Query(given.get("property_id"), given.get("job_id"), *bounds),
-            Criteria(self.minimum_forms, tuple(self.form_names)),
-            asyncio.Event(),
-            lambda text: context.run(self.log.warning, "%s", text),
-            self.failure_tolerance,
-            dict(deferral.known or ()),
-        )
-        source = Source.of(self.fsm_conn_id, deferral.service, given, self.query_params, self.poll_interval)
-        covered_since = None if deferral.known is None else deferral.polled_at
-        with joined(source, wait, covered_since), suppress(TimeoutError):
-            async with asyncio.timeout(left):
-                await wait.woken.wait()
+        wait, asked = self._wait(deferral), (self.filters, self.query_params, self.poll_interval)
+        timer = asyncio.get_running_loop().call_later(left, wait.wake)
+        try:
+            with joined(Source.of(self.fsm_conn_id, deferral.service, *asked), wait, deferral.covered_since):
+                await wait.woken
+        finally:
+            timer.cancel()
         waited = clock() - began
         await asyncio.sleep(rest - waited)
         failing_since = deferral.failing_since
@@ -102,3 +89,15 @@ class FsmFormTrigger(SerializedByName, BaseTrigger):
         elif waited > rest + self.poll_interval:  # polls have succeeded meanwhile
             failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
+
+    def _wait(self, deferral: Deferral) -> Wait:
+        from fsm_provider.api.forms import FormFilter, seconds_of
+        from fsm_provider.polling.polls import Query
+        from fsm_provider.polling.waits import Criteria, Wait
+
+        given: Any = self.filters
+        wanted = FormFilter(**given)
+        bounds = seconds_of(wanted.created_since), seconds_of(wanted.updated_since)
+        query = Query(given.get("property_id"), given.get("job_id"), *bounds)
+        criteria = Criteria(self.minimum_forms, tuple(self.form_names))
+        return Wait(query, criteria, self.failure_tolerance, dict(deferral.known or ()))

@@ -38,29 +38,11 @@ EXAMPLES = {
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
-    """Do what the subcommand says; return the exit code described in ``--help``."""
     options = _make_parser(prog).parse_args(arguments)
-    try:
+    with ExitStack() as stack:
         with quiet_airflow():
-            from airflow.providers.common.compat.sdk import AirflowException
-            from sqlalchemy.exc import SQLAlchemyError
-
-            from fsm_provider.api.errors import FsmInputError
-    except ImportError as error:
-        return fail(2, f"{error}: install airflow-provider-fsm[sql] and the provider of the database")
-    try:
-        with ExitStack() as stack:
-            with quiet_airflow():
-                entries = list(_open(options.conn_id, stack))
-            return COMMANDS[options.command](entries, options)
-    except RefusedError as error:
-        return fail(1, str(error))
-    except SQLAlchemyError as error:
-        # The text of others, such as of a URL that cannot be parsed, may hold a password.
-        text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
-        return fail(2, f"the ledger's database: {': '.join(text)}")
-    except (FsmInputError, AirflowException, ImportError) as error:
-        return fail(2, str(error))
+            entries = list(_open(options.conn_id, stack))
+        return COMMANDS[options.command](entries, options)
 
 
 def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
@@ -165,14 +147,14 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     for name, text in (("dag", "DAG"), ("run", "run"), ("task", "task")):
         task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
     who = argparse.ArgumentParser(add_help=False)
-    who.add_argument("key", type=_text, metavar="KEY")
+    who.add_argument("key", type=str.strip, metavar="KEY")
     user = None
     with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
         user = getuser()
     who.add_argument("--by", metavar="NAME", default=user, required=user is None, help="who you are")
-    who.add_argument("--why", type=_text, metavar="TEXT", required=True, help="kept with the row")
+    who.add_argument("--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row")
     one = parser.subcommand("list", "show what was sent", task)
-    one.add_argument("--key", type=_text, help="only of this key")
+    one.add_argument("--key", type=str.strip, help="only of this key")
     one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
@@ -182,12 +164,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     outcome.add_argument("--not-created", action="store_true", help="nothing was written: send it again")
     parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
     return parser
-
-
-def _text(text: str) -> str:
-    if not (stripped := text.strip()):  # as the operators strip keys
-        raise argparse.ArgumentTypeError("is empty")
-    return stripped
 
 
 def _positive(text: str) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.errors import FsmError, FsmInputError, describe
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class Row:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
     @property
-    def about(self) -> dict[str, str]:
+    def about(self) -> dict[str, int | str]:
         """What is known of its job, by the service's names."""
-        named = {"propertyID": self.property_id, "customerReference": self.reference}
-        return {name: value for name, value in named.items() if value}
+        number = int(text) if (text := self.property_id) and text.isdecimal() else text
+        named = {"propertyID": number, "customerReference": self.reference}
+        return {name: value for name, value in named.items() if value not in (None, "")}
 
     def __str__(self) -> str:
-        described = ", ".join(f"{name} {value!r}" for name, value in self.about.items())
-        return f"{self.what}{f' ({described})' if described else ''}"
+        return f"{self.what} ({describe(self.about)})" if self.about else self.what
 
 
 def planned(

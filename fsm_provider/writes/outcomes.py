@@ -97,7 +97,7 @@ def job_outcome(
     return JobOutcome(
         index=index,
         key=row.key,
-        propertyID=as_number(row.property_id),
+        propertyID=row.about.get("propertyID"),
         customerReference=row.reference,
         outcome=outcome,
         jobID=job_id,
@@ -113,7 +113,3 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
     stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
     return f"{len(outcomes)} job{'s' * (len(outcomes) != 1)}: {', '.join(parts)}{stopped}"
-
-
-def as_number(identifier: str | None) -> int | str | None:
-    return int(identifier) if identifier and identifier.isdecimal() else identifier

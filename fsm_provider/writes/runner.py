@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -33,14 +34,10 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MIN_LEASE = 120.0
-"""Seconds, at least, that a request may be on its way."""
-LEASE_TIMEOUTS = 4
-"""And at least so many timeouts of the connection."""
-LOOK_INTERVAL = 0.5
-"""Seconds between two looks at what others are sending."""
-MAX_LOST_IN_A_ROW = 20
-"""Lost responses in a row, after which the service counts as down."""
+MIN_LEASE = 120.0  # seconds, at least, that a request may be on its way,
+LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
+LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
+MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
 PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
@@ -51,17 +48,14 @@ class Runner:
 
     :param by: the task that runs.
     :param send: sends a write once, with headers; returns the response.
-    :param headers: further headers of each request.
     :param find: looks up what is uncertain, once no request of it can be on its way; returns its id.
     :param create_uncertain: send again what was uncertain when the attempt began.
-    :ivar writes: by id.
     """
 
     ledger: SqlLedger | TaskLedger
     by: Task
     hook: FsmHook
     send: Callable[[Write, dict[str, str], TimeLimit], Any]
-    headers: dict[str, str] = field(default_factory=dict)
     find: Callable[[Write], int | str | None] | None = None
     concurrency: int = 1
     create_uncertain: bool = False
@@ -71,6 +65,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
+        self._id, self._numbers = uuid4().hex, count()
         self._waiting: deque[Write] = deque()
         self._resting: list[Write] = []
         self._flying: dict[Future[Any], tuple[Write, Row]] = {}
@@ -78,13 +73,9 @@ class Runner:
         self._resume_at = 0.0
         self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
-        self._failure: BaseException | None = None
 
     def load(self, writes: Collection[Write]) -> None:
-        """Read what is known of writes, and refuse input that does not fit what was sent; send nothing.
-
-        :raises FsmInputError: if a new write may be an earlier one, edited or moved.
-        """
+        """Read what is known of writes; refuse input in which a new one may be an earlier one, edited."""
         self.writes = {one.planned.id: one for one in writes}
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
@@ -117,10 +108,9 @@ class Runner:
                 raise
             finally:
                 for future in wait(self._flying).done:
-                    self._take_end(*self._flying.pop(future), future)
+                    with suppress(BaseException):  # the first defect is raised
+                        self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
-        if self._failure:
-            raise self._failure
         rows = self.ledger.load(self.writes)  # others may have sent what this attempt has not
         for row_id, one in self.writes.items():
             one.row = rows[row_id]
@@ -199,8 +189,8 @@ class Runner:
         token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
         if header and self._recognises(one):
             token, token_at = one.row.token, one.row.token_at
-        row = replace(one.planned, by=self.by, state="sending", owner=uuid4().hex)
-        return replace(row, token=token, token_at=token_at)
+        owner = f"{self._id}-{next(self._numbers)}"
+        return replace(one.planned, by=self.by, state="sending", owner=owner, token=token, token_at=token_at)
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
@@ -261,7 +251,7 @@ class Runner:
             raise FsmNotSentError(f"not sent: {self.stop_reason}")
         header, _, token = (claim.token or "").partition(":")
         try:
-            return self.send(one, {**self.headers, header: token} if token else self.headers, limit)
+            return self.send(one, {header: token} if token else {}, limit)
         except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
@@ -295,11 +285,9 @@ class Runner:
                 one.is_over = not (isinstance(error, PASSING) and self._pause_for_retry(one, error))
                 if one.is_over and isinstance(error, PASSING):
                     self.stop(f"every further request would fail with: {error}")
-        except BaseException as error:  # noqa: BLE001 - raised once all is recorded
-            reason = f"the request ended in {type(error).__name__}"
-            change = partial(rules.response_lost, claim, reason)
-            self._failure = error
-            self.stop(reason)
+        except BaseException as error:
+            change = partial(rules.response_lost, claim, f"the request ended in {type(error).__name__}")
+            raise
         finally:
             self._to_record[claim.id] = change
 

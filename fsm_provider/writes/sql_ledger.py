@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -29,10 +30,8 @@ DIGESTS = ("service_digest", "digest", "subject", "task")
 TASK = ("airflow", "dag_id", "run_id", "task_id")
 TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
 TIMES = ("sent_at", "lease_until", "token_at")
-MAX_TEXT = 2_000
-"""Characters that are stored of a text; what is compared or unique is a digest."""
-AT_ONCE = 500
-"""Rows that one statement reads."""
+MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
+AT_ONCE = 500  # rows that one statement reads
 
 LEDGER = sa.Table(
     "fsm_ledger",
@@ -67,14 +66,11 @@ TASKS = sa.Table(
 _UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY))
 
 
-def scope_of_run(task: Task) -> str:
-    """Return the scope in which a task of a run has its keys, whatever the map index."""
+def scope_of(task: Task, service: str, *, by_key: bool) -> str:
+    """Return the scope in which a key is written once: a service, or a task of a run with all map indexes."""
+    if by_key:
+        return f"keys-{digest_for(service, DIGITS - 5)}"
     return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
-
-
-def scope_of_keys(service: str) -> str:
-    """Return the scope in which a key is written once, whoever asks."""
-    return f"keys-{digest_for(service, DIGITS - 5)}"
 
 
 class SqlLedger:
@@ -168,7 +164,7 @@ class SqlLedger:
             **values,
             **{name: _escaped(values[name]) for name in TEXTS},
             "scope": self._scope,
-            "service_digest": digest_for(row.service),
+            "service_digest": service_digest(row.service),
             "task": task_digest(row.by),
             "subject": row.subject,
             "result": None if row.result is None else json.dumps(row.result),
@@ -185,11 +181,14 @@ def rows_of_service(engine: Engine, service: str) -> list[tuple[SqlLedger, Row]]
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:
-    texts = {name: _unescaped(stored[name]) for name in TEXTS}
-    values = {name: texts.get(name, stored[name]) for name in Row.__dataclass_fields__ if name in stored}
-    values |= {"result": stored["result"] and json.loads(stored["result"]), "read_at": stored["now"]}
-    by = Task(**{name: texts[name] for name in TASK}, map_index=stored["map_index"])
-    return as_read(Row(**values, by=by))
+    values = dict(stored)
+    values |= {name: _unescaped(values[name]) for name in TEXTS}
+    values |= {"result": values["result"] and json.loads(values["result"]), "read_at": values["now"]}
+    values["by"] = Task(**{name: values[name] for name in (*TASK, "map_index")})
+    return as_read(Row(**{name: values[name] for name in Row.__dataclass_fields__}))
+
+
+service_digest = lru_cache(digest_for)
 
 
 @lru_cache(maxsize=1_000)
@@ -214,12 +213,12 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
 
 
 def _is_of(service: str) -> ColumnElement[bool]:
-    return LEDGER.c.service_digest == digest_for(service)
+    return LEDGER.c.service_digest == service_digest(service)
 
 
 def _escaped(value: Any) -> Any:
     """Return a text as every database can store it: ASCII, and not too long."""
-    return json.dumps(value[:MAX_TEXT])[1:-1] if isinstance(value, str) else value
+    return encode_basestring_ascii(value[:MAX_TEXT])[1:-1] if isinstance(value, str) else value
 
 
 def _unescaped(value: Any) -> Any:

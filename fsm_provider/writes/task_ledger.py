@@ -21,12 +21,10 @@ from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Change, Row, belongs_to_another
 
 try:
-    from airflow.sdk.execution_time import context as store_context
-except ImportError:  # before Airflow 3
-    store_context = None  # type: ignore[assignment]
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
+except ImportError:  # before Airflow 3.3, which has no such store
+    NEVER_EXPIRE = None  # type: ignore[assignment]
 
-NEVER_EXPIRE: Any = getattr(store_context, "NEVER_EXPIRE", None)
-"""As long as the run; there is no such store before Airflow 3.3."""
 PAGE_ROWS = 64
 """Rows under one key of the store: recording a row stores its whole page."""
 PAGE = "fsm_writes_"

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
 from tests.benchmarks.clients import connect
+from tests.benchmarks.pages import FORMS_PER_PAGE
 from tests.benchmarks.server import Service
 
 OURS, NOTHING = "FsmFormTrigger", "a trigger that does nothing"
@@ -19,6 +20,7 @@ _FORM_EVERY_MS = 10_000
 """8,640 forms a day."""
 INTERVAL = 1.0
 _WARM_UP_SECONDS = 4.0
+_STAND_STILL, _RESTART = "stand-still", "restart"
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
@@ -28,12 +30,26 @@ def tasks(extent: Extent, port: int) -> Tasks:
             common = {"port": port, "trigger": trigger, "waits": waits}
             found[f"{trigger} {waits}"] = common | {"seconds": extent.wait_seconds}
         found[f"{trigger} KiB"] = common | {"seconds": None}
+    for case in (_STAND_STILL, _RESTART):
+        found[case] = {"port": port, "trigger": case, "waits": extent.waits[0], "forms": _forms(extent)}
     return found
 
 
-def measure(port: int, trigger: str, waits: int, seconds: float | None) -> Any:
+def _forms(extent: Extent) -> int:
+    """20,000, of two hundred pages."""
+    return FORMS_PER_PAGE * extent.sizes[-2]
+
+
+def measure(port: int, trigger: str, waits: int, seconds: float | None = None, forms: int = 0) -> Any:
     """Measure requests and CPU for some seconds, then the delays for half as many; None: the memory."""
     service = Service(port)
+    if forms:
+        connect("fsm", service.url(0, forms // FORMS_PER_PAGE))
+        from tests.benchmarks import waiting_forms
+
+        if trigger == _RESTART:
+            return asyncio.run(waiting_forms.restart(forms))
+        return asyncio.run(waiting_forms.stand_still(waits, forms))
     connect("fsm", service.url(int(time.time() * 1000), _FORM_EVERY_MS, kind="growing"))
     if seconds is None:
         return asyncio.run(_kib(trigger, waits))
@@ -95,4 +111,11 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
         found.append(Row(section, f"{OURS}, CPU above {NOTHING}", "% core", above, Goal(at_most=5)))
     section = f"memory of each of {extent.waits[-1]:,} waits, tracemalloc"
     beyond = [one[f"{OURS} KiB"] - one[f"{NOTHING} KiB"] for one in rounds]
-    return [*found, Row(section, f"{OURS}, beyond {NOTHING}", "KiB", beyond, Goal(at_most=2))]
+    found.append(Row(section, f"{OURS}, beyond {NOTHING}", "KiB", beyond, Goal(at_most=2)))
+    section = f"{_forms(extent):,} forms"
+    what = f"the loop's longest stand-still, {extent.waits[0]:,} waits for the whole account"
+    found.append(Row(section, what, "ms", [one[_STAND_STILL] for one in rounds], Goal(at_most=50)))
+    for name, most in (("reads", 10), ("rows", 99)):
+        what = f"{name} of what is stored with an asset that has emitted them, at a restart"
+        found.append(Row(section, what, "", [one[_RESTART][name] for one in rounds], Goal(at_most=most)))
+    return found

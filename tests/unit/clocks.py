@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+from functools import wraps
 
 HURRY = 15.0
 LONGEST_STEP = 0.02
@@ -38,3 +39,16 @@ class HurriedSelector(selectors.DefaultSelector):
 def run_hurried(coroutine, hurry=HURRY):
     with asyncio.Runner(loop_factory=lambda: HurriedLoop(hurry)) as runner:
         return runner.run(coroutine)
+
+
+def hurried(hurry=HURRY):
+    """Run an asynchronous test on such a loop."""
+
+    def decorate(test):
+        @wraps(test)
+        def run(**arguments):
+            run_hurried(test(**arguments), hurry)
+
+        return run
+
+    return decorate

@@ -7,8 +7,7 @@ import shlex
 from dataclasses import replace
 from importlib.metadata import metadata
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import get_args, get_type_hints, is_typeddict
+from typing import get_args, get_type_hints
 
 import pytest
 import yaml
@@ -26,7 +25,7 @@ from fsm_provider.state.database import METADATA
 from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.writes.ledger import planned
-from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of_keys
+from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
@@ -71,7 +70,7 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
     task, service = Task("planned", "monday", "create"), "https://api.example.com"
-    by_key = scope_of_keys(service)
+    by_key = scope_of(task, service, by_key=True)
     export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
 
     with engine.begin() as connection:
@@ -231,22 +230,6 @@ def test_the_page_of_many_jobs_names_each_outcome():
     assert tuple(names_in(section("bulk.md", "Outcomes"))[: len(outcomes)]) == outcomes
 
 
-def test_the_page_of_many_jobs_names_the_outcome_where_it_can_be_imported():
-    result = "fsm_provider.operators.jobs.JobOutcome"
-
-    assert f"`~{result}`" in (DOCS / "bulk.md").read_text()
-    assert is_typeddict(resolve_name(result))
-
-
-def test_nothing_cites_a_document_that_is_not_there():
-    package = Path(fsm_provider.__file__).parent
-    texts = [*PAGES, *package.rglob("*.py"), *package.rglob("*.json")]
-
-    cited = [text.name for text in texts if re.search(r" \(\d\.\d(, \d)*\)|section \d", text.read_text())]
-
-    assert cited == []
-
-
 def test_the_pages_are_short():
     """So that they are read: 20,000 words in all, and 3,500 about one subject."""
     about_writes = ("jobs.md", "bulk.md", "ledger.md", "generic.md")
@@ -262,6 +245,12 @@ def test_the_pages_are_short():
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_the_files_beside_the_package_link_to_what_is_there(name):
     assert broken_below(ROOT / name) == []
+
+
+def test_the_newest_version_of_the_changelog_is_this_one():
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert versions[0] == fsm_provider.__version__
 
 
 def test_the_readme_names_the_versions_that_were_tested():

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from fsm_provider.testing import FakeFieldService, faults
 from tests.processes import inherited_environment
 from tests.statsd import statsd
@@ -28,22 +26,20 @@ class Broken(StatsClient):
 
 
 CREATE_MANY = """
-import sys
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from tests.unit.state_store import MemoryStateStore, context_for
 
 jobs = [{"property_id": number, "job": {"customerReference": str(number)}} for number in (1, 2, 3)]
-operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, fail_on="any", **eval(sys.argv[1]))
-try:
-    operator.execute(context_for(MemoryStateStore()))
-except Exception as error:
-    print(error)
+for options in ({"max_jobs": 2}, {"dry_run": True}, {"max_concurrency": 1}):
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, fail_on="any", **options)
+    try:
+        operator.execute(context_for(MemoryStateStore()))
+    except Exception as error:
+        print(error)
 """
 
 
-def created_with(
-    service: FakeFieldService, home: Path, program: str = CREATE, *arguments: str, **settings: str
-) -> str:
+def created_with(service: FakeFieldService, home: Path, program: str, **settings: str) -> str:
     """Create jobs in a process of their own; return what it prints."""
     environment = {
         **inherited_environment(),
@@ -52,7 +48,7 @@ def created_with(
         "PYTHONPATH": os.pathsep.join([str(home), str(Path.cwd())]),
         **settings,
     }
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
 
@@ -61,38 +57,23 @@ def test_a_metric_that_cannot_be_sent_leaves_the_job_created(service, tmp_path):
     with statsd() as metrics:
         client = {"AIRFLOW__METRICS__STATSD_CUSTOM_CLIENT_PATH": "broken.Broken"}
 
-        printed = created_with(service, tmp_path, **metrics.env, **client)
+        printed = created_with(service, tmp_path, CREATE, **metrics.env, **client)
 
     assert printed.splitlines()[-1] == str(service.jobs[0]["id"])
     assert len(service.jobs) == 1
 
 
-def test_metrics_have_the_connection_and_no_secret(service, tmp_path):
-    with statsd() as metrics:
-        created_with(service, tmp_path, **metrics.env)
-
-    tags = {"connection": "fsm_default", "method": "POST", "status": "201"}
-    assert metrics.values("fsm.requests", **tags) == [1.0]
-    assert metrics.values("fsm.watcher.polls", asset="a_b_c_d_e_Zo_") == [1.0]
-    assert service.settings.token.encode() not in metrics.raw
-
-
-@pytest.mark.parametrize(
-    ("options", "counted"),
-    [
-        ({"max_jobs": 2}, {}),
-        ({"max_concurrency": 1}, {"rejected": 1, "created": 2}),
-        ({"dry_run": True}, {}),
-    ],
-    ids=str,
-)
-def test_each_job_is_counted_unless_the_input_is_refused(service, tmp_path, options, counted):
+def test_each_job_is_counted_unless_the_input_is_refused_with_its_connection_and_no_secret(service, tmp_path):
     service.fail("POST", "/properties/1/jobs", faults.Status(400))
     with statsd() as metrics:
-        created_with(service, tmp_path, CREATE_MANY, repr(options), **metrics.env)
+        created_with(service, tmp_path, CREATE_MANY + CREATE, **metrics.env)
 
+    tags = {"connection": "fsm_default", "method": "POST"}
+    assert sum(metrics.values("fsm.requests", **tags, status="201")) == 3
     outcomes = ("created", "existing", "rejected", "uncertain", "not_created", "valid")
     found = {
         one: sum(metrics.values("fsm.writes", connection="fsm_default", outcome=one)) for one in outcomes
     }
-    assert {one: number for one, number in found.items() if number} == counted
+    assert {one: number for one, number in found.items() if number} == {"rejected": 1, "created": 2}
+    assert metrics.values("fsm.watcher.polls", asset="a_b_c_d_e_Zo_") == [1.0]
+    assert service.settings.token.encode() not in metrics.raw

@@ -79,7 +79,7 @@ class Row:
     """One fault, and what comes of it in each cell."""
 
     fault: str
-    play: Callable[[], Fault | PollFailure]
+    play: Fault | PollFailure
     read_once: Outcome
     read_always: Outcome
     write_once: Outcome
@@ -92,6 +92,7 @@ class Row:
         return self.write_always if phase == "every call" else self.write_once
 
 
+NO_RESPONSE = "FsmResponseError"
 READ_AGAIN = Outcome(repeats=1, waits=("backoff",))
 
 
@@ -103,22 +104,25 @@ def uncertain(stored: int) -> Outcome:
     return Outcome("FsmUncertainWriteError", stored=stored)
 
 
-def in_the_dark(name: str, play: Callable[[], Fault | PollFailure], read_error: str, *, stored: int) -> Row:
+def in_the_dark(name: str, fault: Fault | PollFailure, read_error: str = NO_RESPONSE, *, stored: int) -> Row:
     """A fault after which a write may have happened."""
     write = uncertain(stored)
-    return Row(name, play, READ_AGAIN, gives_up(read_error), write, write)
+    return Row(name, fault, READ_AGAIN, gives_up(read_error), write, write)
 
 
 def refused(status: int, error: str) -> Row:
     """A status that says that nothing happened, and that asking again is of no use."""
-    outcome = Outcome(error)
-    return Row(str(status), lambda: faults.Status(status), outcome, outcome, outcome, outcome)
+    return Row(str(status), faults.Status(status), *(Outcome(error),) * 4)
 
 
 def no_refusal(name: str, fault: Fault, read_error: str, *, stored: int = 0) -> Row:
     """A response that ends a read, and that a write may get that was carried out."""
     read, write = Outcome(read_error), uncertain(stored)
-    return Row(name, lambda: fault, read, read, write, write)
+    return Row(name, fault, read, read, write, write)
+
+
+def succeeds(name: str, fault: Fault) -> Row:
+    return Row(name, fault, *(Outcome(),) * 2, *(Outcome(stored=1),) * 2)
 
 
 LIMITED = Outcome("FsmRateLimitedError")
@@ -126,63 +130,50 @@ LIMITED = Outcome("FsmRateLimitedError")
 
 def limited(name: str, wait: float | Backoff, **status) -> Row:
     once, always = Outcome(repeats=1, waits=(wait,)), gives_up("FsmRateLimitedError", wait)
-    return Row(name, lambda: faults.Status(429, **status), once, always, LIMITED, LIMITED)
+    return Row(name, faults.Status(429, **status), once, always, LIMITED, LIMITED)
 
 
+UNREACHED = Outcome("FsmConnectionError")
+OOPS = faults.Status(500, "<h1>Oops</h1>", content_type="text/html")
+NO_GZIP = faults.Body("{}", headers={"content-encoding": "gzip"})
+ELSEWHERE = faults.Redirect("http://other.invalid/forms", status=307)
 MATRIX = [
     Row(
         "connection refused",
-        lambda: PollFailure(lambda service: service.refuse_connections()),
+        PollFailure(lambda service: service.refuse_connections()),
         READ_AGAIN,
         gives_up("FsmConnectionError"),
-        Outcome("FsmConnectionError"),
-        Outcome("FsmConnectionError"),
+        UNREACHED,
+        UNREACHED,
     ),
     in_the_dark(
         "reset before the request is read",
-        lambda: PollFailure(lambda service: service.reset_connections()),
-        "FsmResponseError",
+        PollFailure(lambda service: service.reset_connections()),
         stored=0,
     ),
-    in_the_dark("reset before handling", lambda: faults.Reset(), "FsmResponseError", stored=0),
+    in_the_dark("reset before handling", faults.Reset(), stored=0),
+    in_the_dark("reset after handling", faults.Reset(after_handling=True), stored=1),
+    in_the_dark("silence, not handled", faults.Stall(after_handling=False), stored=0),
+    in_the_dark("silence after handling", faults.Stall(), stored=1),
+    in_the_dark("body that stalls", faults.Stall(headers_first=True), stored=1),
+    in_the_dark("body cut off", faults.Truncated(), stored=1),
+    in_the_dark("chunked body cut off", faults.Truncated(5, chunked=True), stored=1),
+    in_the_dark("no HTTP", faults.MalformedResponse(after_handling=False), stored=0),
     in_the_dark(
-        "reset after handling", lambda: faults.Reset(after_handling=True), "FsmResponseError", stored=1
+        "500", faults.Status(500, "<h1>Oops</h1>", content_type="text/html"), "FsmServerError", stored=0
     ),
-    in_the_dark(
-        "silence, not handled", lambda: faults.Stall(after_handling=False), "FsmResponseError", stored=0
-    ),
-    in_the_dark("silence after handling", lambda: faults.Stall(), "FsmResponseError", stored=1),
-    in_the_dark("body that stalls", lambda: faults.Stall(headers_first=True), "FsmResponseError", stored=1),
-    in_the_dark("body cut off", lambda: faults.Truncated(), "FsmResponseError", stored=1),
-    in_the_dark(
-        "chunked body cut off", lambda: faults.Truncated(5, chunked=True), "FsmResponseError", stored=1
-    ),
-    in_the_dark(
-        "no HTTP", lambda: faults.MalformedResponse(after_handling=False), "FsmResponseError", stored=0
-    ),
-    in_the_dark(
-        "500",
-        lambda: faults.Status(500, "<h1>Oops</h1>", content_type="text/html"),
-        "FsmServerError",
-        stored=0,
-    ),
-    in_the_dark("502", lambda: faults.Status(502, "bad gateway"), "FsmServerError", stored=0),
-    in_the_dark("503", lambda: faults.Status(503, {"error": "later"}), "FsmServerError", stored=0),
-    in_the_dark("504 without a body", lambda: faults.Status(504), "FsmServerError", stored=0),
-    in_the_dark("success, broken JSON", lambda: faults.Body('{"id": 1'), "FsmResponseError", stored=1),
-    in_the_dark("success, HTML", lambda: faults.Body("<html>", "text/html"), "FsmResponseError", stored=1),
-    in_the_dark("success, empty", lambda: faults.Body(""), "FsmResponseError", stored=1),
-    in_the_dark("success, another shape", lambda: faults.Body([1]), "FsmResponseError", stored=1),
-    in_the_dark("success, no id", lambda: faults.Body({"data": [{"x": 1}]}), "FsmResponseError", stored=1),
-    in_the_dark(
-        "said to be gzip, is not",
-        lambda: faults.Body("{}", headers={"content-encoding": "gzip"}),
-        "FsmResponseError",
-        stored=1,
-    ),
+    in_the_dark("502", faults.Status(502, "bad gateway"), "FsmServerError", stored=0),
+    in_the_dark("503", faults.Status(503, {"error": "later"}), "FsmServerError", stored=0),
+    in_the_dark("504 without a body", faults.Status(504), "FsmServerError", stored=0),
+    in_the_dark("success, broken JSON", faults.Body('{"id": 1'), stored=1),
+    in_the_dark("success, HTML", faults.Body("<html>", "text/html"), stored=1),
+    in_the_dark("success, empty", faults.Body(""), stored=1),
+    in_the_dark("success, another shape", faults.Body([1]), stored=1),
+    in_the_dark("success, no id", faults.Body({"data": [{"x": 1}]}), stored=1),
+    in_the_dark("said to be gzip, is not", NO_GZIP, stored=1),
     Row(
         "503 with Retry-After 7",
-        lambda: faults.Status(503, retry_after=7),
+        faults.Status(503, retry_after=7),
         Outcome(repeats=1, waits=(7,)),
         gives_up("FsmServerError", 7),
         uncertain(0),
@@ -192,14 +183,7 @@ MATRIX = [
     limited("429, Retry-After 17", 17, body="slow down", retry_after=17),
     limited("429, Retry-After negative", "backoff", retry_after="-5"),
     limited("429, Retry-After unreadable", "slow backoff", retry_after="soon"),
-    Row(
-        "429, Retry-After a day",
-        lambda: faults.Status(429, retry_after=86_400),
-        LIMITED,
-        LIMITED,
-        LIMITED,
-        LIMITED,
-    ),
+    Row("429, Retry-After a day", faults.Status(429, retry_after=86_400), *(LIMITED,) * 4),
     refused(400, "FsmBadRequestError"),
     refused(401, "FsmUnauthorisedError"),
     refused(403, "FsmForbiddenError"),
@@ -208,21 +192,15 @@ MATRIX = [
     refused(409, "FsmConflictError"),
     refused(422, "FsmUnprocessableEntityError"),
     no_refusal("redirect to itself", faults.Redirect(), "FsmRedirectError"),
-    no_refusal(
-        "redirect to another host",
-        faults.Redirect("http://other.invalid/forms", status=307),
-        "FsmRedirectError",
-    ),
+    no_refusal("redirect to another host", ELSEWHERE, "FsmRedirectError"),
     no_refusal("303 after handling", Handled(faults.Redirect(status=303)), "FsmRedirectError", stored=1),
     no_refusal("408 after handling", Handled(faults.Status(408)), "FsmApiError", stored=1),
     no_refusal("499 after handling", Handled(faults.Status(499)), "FsmApiError", stored=1),
-    in_the_dark("103, then the end", lambda: faults.MalformedResponse(EARLY), "FsmResponseError", stored=1),
-    Row("103, then the response", Early, *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
-    Row("late, but complete", lambda: faults.Delay(0.1), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
-    Row("gzip", lambda: faults.Gzip(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2),
-    Row(
-        "wrong content type", lambda: faults.WrongContentType(), *(Outcome(),) * 2, *(Outcome(stored=1),) * 2
-    ),
+    in_the_dark("103, then the end", faults.MalformedResponse(EARLY), stored=1),
+    succeeds("103, then the response", Early()),
+    succeeds("late, but complete", faults.Delay(0.1)),
+    succeeds("gzip", faults.Gzip()),
+    succeeds("wrong content type", faults.WrongContentType()),
 ]
 
 

@@ -1,15 +1,13 @@
 """The client with a misbehaving service, over a real socket."""
 
-import logging
 import socket
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
 from fsm_provider.api import (
     FsmApiError,
     FsmConnectionError,
-    FsmError,
     FsmForbiddenError,
     FsmInputError,
     FsmPaginationError,
@@ -23,21 +21,6 @@ from tests.unit.conftest import TOKEN
 
 JOBS = "/properties/7/jobs"
 
-LOST_AFTER_SENDING = {
-    "read timeout": faults.Stall(),
-    "reset before handling": faults.Reset(),
-    "reset after handling": faults.Reset(after_handling=True),
-    "truncated response": faults.Truncated(),
-    "no HTTP": faults.MalformedResponse(),
-    "503": faults.Status(503, {"error": "later"}),
-    "500 of HTML": faults.Status(500, "<h1>Oops</h1>", content_type="text/html"),
-    "broken JSON": faults.Body(b'{"id": 1'),
-    "HTML": faults.Body(b"<html>signed in?</html>", content_type="text/html"),
-    "no body": faults.Body(b""),
-    "a list": faults.Body(b"[]"),
-    "no id": faults.Body(b'{"notes": "x"}'),
-}
-
 
 @pytest.fixture
 def waits():
@@ -49,16 +32,13 @@ def client(make_client, service, waits):
     return make_client(service, sleep=waits.append, timeout=1, max_retries=2)
 
 
-@pytest.mark.parametrize("fault", LOST_AFTER_SENDING.values(), ids=LOST_AFTER_SENDING)
-def test_a_write_that_may_have_happened_is_never_repeated(service, client, waits, fault):
-    service.fail("POST", JOBS, fault)
+def test_an_uncertain_write_says_what_was_sent_and_when(service, client):
+    service.fail("POST", JOBS, faults.Reset())
     before = datetime.now(UTC).replace(microsecond=0)
 
     with pytest.raises(FsmUncertainWriteError) as raised:
         client.create_job(7, {"customerReference": "PO-1"})
 
-    assert len(service.requests) == 1
-    assert waits == []
     error = raised.value
     assert (error.method, error.path) == ("POST", JOBS)
     assert error.subject == {"propertyID": 7, "customerReference": "PO-1"}
@@ -97,31 +77,6 @@ def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, 
     assert raised.value.permanent
 
 
-def test_failed_tls_sends_nothing(service, make_client):
-    client = make_client(service, base_url=service.base_url.replace("http:", "https:"), max_retries=0)
-
-    with pytest.raises(FsmConnectionError, match="was not reached"):
-        client.create_job(7, {})
-    assert service.requests == []
-
-
-def test_retry_after_may_be_a_date(service, client, waits):
-    service.fail("GET", "/forms", faults.Status(429, retry_after=datetime.now(UTC) + timedelta(seconds=40)))
-
-    list(client.list_forms())
-
-    assert waits == [pytest.approx(40, abs=2)]
-
-
-def test_a_retry_after_past_the_budget_raises_at_once(service, client, waits):
-    service.fail("GET", "/forms", faults.Status(429, retry_after=86_400))
-
-    with pytest.raises(FsmRateLimitedError) as raised:
-        list(client.list_forms())
-    assert raised.value.retry_after == 86_400
-    assert waits == []
-
-
 @pytest.mark.parametrize(
     "asked", [9**20, "9" * 400, datetime(9999, 1, 1, tzinfo=UTC)], ids=["seconds", "digits", "date"]
 )
@@ -133,23 +88,22 @@ def test_a_retry_after_is_at_most_thirty_years(service, client, asked):
     assert raised.value.retry_after == 1e9
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 422])
 @pytest.mark.parametrize(
     "body", [b"", b"plain text", b"<p>HTML</p>", b'{"message": "no"}', b"\xff\xfe"], ids=repr
 )
-def test_a_refusal_is_raised_once_whatever_its_body(service, client, waits, status, body):
-    service.fail("*", "*", faults.Status(status, body), every=True)
+def test_a_refusal_is_raised_once_whatever_its_body(service, client, waits, body):
+    service.fail("*", "*", faults.Status(410, body), every=True)
 
     for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
         service.clear_requests()
         with pytest.raises(FsmApiError) as raised:
             send()
-        assert raised.value.status == status
+        assert raised.value.status == 410
         assert len(service.requests) == 1
     assert waits == []
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 303, 307])
 def test_a_redirect_is_not_followed(service, client, status):
     with FakeFieldService(token=TOKEN) as other:
         service.fail("*", "*", faults.Redirect(to=other.base_url + "/forms", status=status), every=True)
@@ -162,37 +116,33 @@ def test_a_redirect_is_not_followed(service, client, status):
     assert len(service.requests) == 2
 
 
-def test_an_error_carries_its_facts(service, client):
-    fault = faults.Status(403, "no  access\n to forms", headers={"X-Request-ID": "r-1"})
-    service.fail("GET", "/forms", fault)
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"x-amzn-RequestId": "r-2"}, "r-2"),
+        ({"X-Correlation-ID": "r" * 400}, "r" * 300),
+        ({"X-Request-ID": ""}, None),
+        ({"X-Request": "r-4"}, None),
+    ],
+)
+def test_an_error_carries_its_facts(service, client, headers, found):
+    service.fail("GET", "/forms", faults.Status(403, "no  access\n to forms", headers=headers))
 
     with pytest.raises(FsmForbiddenError) as raised:
         list(client.list_forms())
 
     error = raised.value
-    assert (error.method, error.path, error.request_id) == ("GET", "/forms", "r-1")
+    assert (error.method, error.path, error.request_id) == ("GET", "/forms", found)
     assert error.body_excerpt == "no access to forms"
 
 
-@pytest.mark.parametrize(
-    ("headers", "found"),
-    [
-        ({"x-amzn-RequestId": "r-2"}, "r-2"),
-        ({"X-Correlation-ID": "r-3"}, "r-3"),
-        ({"Request-Id": "r" * 400}, "r" * 300),
-        ({"X-Request-ID": ""}, None),
-        ({"X-Request": "r-4"}, None),
-    ],
-)
-def test_a_request_is_identified_by_the_header_that_is_named_so(service, client, headers, found):
-    service.fail("GET", "/forms", faults.Status(403, headers=headers))
-
-    with pytest.raises(FsmForbiddenError) as raised:
-        list(client.list_forms())
-    assert raised.value.request_id == found
+ECHOES = [
+    *(TOKEN, TOKEN.replace("/", "\\/"), TOKEN.replace("=", "\\u003d"), TOKEN.replace("=", "&#61;")),
+    *(TOKEN.replace("+", "%2b"), "canary-token-7f3a%2F9%2Bb%3D"),
+]
 
 
-@pytest.mark.parametrize("echo", [TOKEN, TOKEN.replace("/", "\\/"), "canary-token-7f3a%2F9%2Bb%3D"])
+@pytest.mark.parametrize("echo", ECHOES)
 def test_a_token_that_the_service_echoes_is_removed(service, client, echo):
     service.fail("GET", "/forms", faults.Status(400, f"bad header: Bearer {echo}"))
 
@@ -210,33 +160,9 @@ def test_a_target_url_that_the_service_echoes_is_removed(service, client):
     assert "unguessable" not in repr(raised.value) + str(raised.value)
 
 
-HALF_AN_EMOJI = {"notes": "on site \ud83d", "formName": "Gas\x00 \ud83d"}
-
-
-def test_half_an_emoji_in_one_record_fails_no_listing(service, client, caplog):
-    service.seed_forms(25)
-
-    def spoil(page):
-        return {**page, "data": [{**page["data"][0], **HALF_AN_EMOJI}, *page["data"][1:]]}
-
-    service.fail("GET", "/forms", faults.Rewrite(spoil), call=2)
-
-    forms = list(client.list_forms())
-
-    assert [form.id for form in forms] == [form["id"] for form in service.forms]
-    assert len(service.requests) == 3
-    assert forms[10].as_json()["notes"] == "on site \ufffd"
-    assert sum("replaced" in message for message in caplog.messages) == 1
-
-
-def test_half_an_emoji_in_a_job_makes_it_not_uncertain(service, client):
-    service.fail("POST", JOBS, faults.Rewrite(lambda job: {**job, **HALF_AN_EMOJI}))
-
-    assert client.create_job(7, {}).notes == "on site \ufffd"
-
-
-@pytest.mark.parametrize("cursors", ["cursor", "after", "page[next]"])
-@pytest.mark.parametrize("dialect", ["specified", "typed", "string"])
+@pytest.mark.parametrize(
+    ("dialect", "cursors"), [("specified", "cursor"), ("typed", "page[next]"), ("string", "a&b=c")]
+)
 def test_every_form_once_over_one_connection(make_client, dialect, cursors):
     with FakeFieldService(page_size=10, dialect=dialect, cursor_param=cursors) as service:
         service.seed_forms(45)
@@ -267,20 +193,6 @@ def test_a_cursor_that_the_service_ignores_is_found_within_two_requests(make_cli
         with pytest.raises(FsmPaginationError, match=r"'cursor'.*set cursor_param"):
             list(forms)
         assert len(service.requests) == 2
-
-
-@pytest.mark.parametrize("cursor", ["", None, "null"])
-def test_more_without_a_cursor_is_found_at_once(service, client, cursor):
-    service.seed_forms(45)
-
-    def lose_the_cursor(page):
-        return {**page, "pagination": {**page["pagination"], "nextCursor": cursor}}
-
-    service.fail("GET", "/forms", faults.Rewrite(lose_the_cursor))
-
-    with pytest.raises(FsmPaginationError, match="gives no nextCursor"):
-        list(client.list_forms())
-    assert len(service.requests) == 1
 
 
 def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(service, client, caplog):
@@ -314,37 +226,6 @@ def test_the_rate_limit_applies_across_clients(service, make_client):
         list(client.list_forms())
 
     assert waited == [2]
-
-
-def test_the_token_is_in_no_error_log_repr_or_url(service, make_client, caplog):
-    caplog.set_level(logging.DEBUG)
-    client = make_client(service, timeout=1, max_retries=1)
-    raised = []
-    for fault in [
-        *LOST_AFTER_SENDING.values(),
-        faults.Status(401, f"who is {TOKEN}"),
-        faults.Redirect(to=f"https://evil.example/?token={TOKEN}"),
-        None,
-    ]:
-        if fault:
-            service.fail("*", "*", fault, calls=(1, 2, 3))
-        for send in (
-            lambda: client.create_job(7, {}),
-            lambda: list(client.list_forms()),
-            lambda: client.request("PUT", "/jobs/1", json={"a": 1}),
-        ):
-            try:
-                send()
-            except FsmError as error:
-                raised.append(error)
-        service.clear_faults()
-
-    assert len(raised) > 20
-    texts = [repr(error) + str(error) + repr(error.__cause__) + repr(error.as_dict()) for error in raised]
-    texts += [repr(client), repr(client.settings), repr(client.__dict__), caplog.text]
-    texts += [f"{request.path} {request.query}" for request in service.requests]
-    assert "/forms HTTP/1.1" in caplog.text
-    assert not any("canary-token" in text for text in texts)
 
 
 @pytest.fixture

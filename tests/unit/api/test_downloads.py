@@ -1,6 +1,5 @@
 """The PDF of a form: where the token goes, what is refused, and what is retried."""
 
-import http.server
 import logging
 import socket
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from fsm_provider.api import (
 )
 from fsm_provider.api.downloads import MAX_REDIRECTS
 from fsm_provider.testing import FakeFileHost, faults
-from tests.http_server import serving
+from tests.unit.api.raw import RawServer, http
 from tests.unit.api.test_error_chains import SECRET, assert_holds_no_secret
 from tests.unit.conftest import TOKEN
 
@@ -79,11 +78,6 @@ def test_the_services_host_on_another_port_gets_no_token_and_may_be_private(serv
         assert tokens_seen(files.requests) == [None]
 
 
-def test_the_fragment_of_a_url_is_not_sent(service, client, form):
-    assert download(client, form["formPDFURL"] + "#page=2") == service.pdf(form["id"])
-    assert service.requests[-1].path == urlsplit(form["formPDFURL"]).path
-
-
 def test_hosts_in_between_do_not_end_the_connections_to_the_service(service, client, form):
     """urllib3 keeps the pools of ten hosts, and closes that of the one used longest ago."""
     list(client.list_forms())
@@ -127,7 +121,7 @@ def chains(service, files):
     }
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 307])
 @pytest.mark.parametrize(
     "chain", ["ours to ours", "ours to theirs", "theirs to ours", "theirs to theirs", "ours to another port"]
 )
@@ -147,15 +141,6 @@ def test_a_redirect_is_followed_and_the_token_goes_to_the_service_alone(
     assert TOKEN not in repr(files.requests)
     assert TOKEN not in logged(caplog)
     assert "signature" not in logged(caplog)
-
-
-def test_a_redirect_to_a_private_host_is_not_followed(service, client, form, files):
-    service.fail(*PDFS, faults.Redirect(files.pdf_url(form["id"])))
-
-    with pytest.raises(FsmPdfUrlError, match="not a public address"):
-        download(client, form["formPDFURL"])
-
-    assert files.requests == []
 
 
 @pytest.mark.parametrize(("redirects", "followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)])
@@ -195,9 +180,7 @@ def test_a_relative_redirect_stays_on_its_host(service, client, form):
     ("url", "said"),
     [
         (None, "its record has no formPDFURL"),
-        ("", "its record has no formPDFURL"),
         ("/forms/5001/pdf", "its URL is not valid"),
-        ("https://", "its URL is not valid"),
         ("https://files.example.com:port/a.pdf", "its URL is not valid"),
         ("ftp://files.example.com/canary", "its URL is not http or https"),
         (Path(__file__).as_uri(), "its URL is not http or https"),
@@ -216,33 +199,18 @@ def test_a_refused_url_is_sent_nothing(client, url, said):
     assert "canary" not in str(raised.value)
 
 
-class Proxy(http.server.BaseHTTPRequestHandler):
-    """Answers for any host with a PDF, and records the requests."""
+def test_behind_a_proxy_the_proxy_resolves_names(service, make_client, monkeypatch):
+    content = b"%PDF-1.4 by the proxy %%EOF"
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with RawServer(lambda connection, *_: connection.sendall(http(200, content))) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.base_url)
+        client = make_client(service, allow_http=True)
 
-    def do_GET(self):
-        self.server.seen.append((self.path, self.headers["Authorization"]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"%PDF-1.4 by the proxy %%EOF")
+        assert download(client, "http://files.example.com/a.pdf?s=1") == content
 
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def proxy(monkeypatch):
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)) as server:
-        server.seen = []
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield server
-
-
-def test_behind_a_proxy_the_proxy_resolves_names(service, make_client, proxy):
-    client = make_client(service, allow_http=True)
-
-    assert download(client, "http://files.example.com/a.pdf?s=1") == b"%PDF-1.4 by the proxy %%EOF"
-    assert proxy.seen == [("http://files.example.com/a.pdf?s=1", None)]
+    (request,) = proxy.requests
+    assert request.line == "GET http://files.example.com/a.pdf?s=1 HTTP/1.1"
+    assert b"authorization" not in request.head.lower()
 
 
 def test_a_page_served_as_a_pdf_is_refused_at_once(service, client, form):
@@ -258,13 +226,6 @@ def test_a_page_served_as_a_pdf_is_refused_at_once(service, client, form):
     assert not raised.value.permanent
 
 
-def test_an_empty_response_is_not_a_pdf(service, client, form):
-    service.fail(*PDFS, faults.Body(b""))
-
-    with pytest.raises(FsmNotPdfError):
-        download(client, form["formPDFURL"])
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_file_that_is_too_large_is_refused(service, client, form, chunked):
     service.fail(*PDFS, faults.Huge(1_000_000, chunked=chunked))
@@ -276,19 +237,10 @@ def test_a_file_that_is_too_large_is_refused(service, client, form, chunked):
     assert len(service.requests) == 1
 
 
-def test_a_file_of_exactly_max_bytes_is_accepted(service, client, form):
-    size = len(service.pdf(form["id"]))
-
-    assert len(download(client, form["formPDFURL"], max_bytes=size)) == size
-
-
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
         (faults.Truncated(), FsmResponseError),
-        (faults.Truncated(chunked=True), FsmResponseError),
-        (faults.Truncated(at=-1), FsmResponseError),
-        (faults.Reset(), FsmResponseError),
         (faults.Status(503), FsmServerError),
         (faults.Status(429, retry_after=3), FsmRateLimitedError),
     ],

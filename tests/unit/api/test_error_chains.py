@@ -58,15 +58,13 @@ def listing(**form):
     "respond",
     [
         lambda connection, *_: reset(connection),
-        lambda connection, *_: connection.shutdown(socket.SHUT_RDWR),
         lambda connection, *_: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"),
         lambda connection, *_: connection.sendall(http(200, CREATED[:-2].encode())),
         lambda connection, *_: connection.sendall(http(200, CREATED.replace("id", "ID").encode())),
-        lambda connection, *_: connection.sendall(listing()),
         lambda connection, *_: connection.sendall(listing(id=[])),
         lambda connection, *_: connection.sendall(listing(id=1)[:-1] + b" "),
     ],
-    ids=["reset", "closed", "silent", "cut", "no id", "no form id", "bad form id", "bad listing"],
+    ids=["reset", "silent", "cut", "no id", "bad form id", "bad listing"],
 )
 def test_of_a_failed_request(respond):
     with RawServer(respond) as server:
@@ -94,15 +92,8 @@ def test_of_a_host_that_is_not_reached():
             assert_holds_no_secret(raised.value)
 
 
-@pytest.mark.parametrize(
-    "proxy",
-    [
-        f"http://user:{SECRET}@127.0.0.1:99999",
-        f"http://user:{SECRET}#@127.0.0.1:3128",
-    ],
-)
-def test_of_a_proxy_whose_url_is_not_valid(monkeypatch, proxy):
-    monkeypatch.setenv("https_proxy", proxy)
+def test_of_a_proxy_whose_url_is_not_valid(monkeypatch):
+    monkeypatch.setenv("https_proxy", f"http://user:{SECRET}#@127.0.0.1:3128")
     settings = {"base_url": "https://api.example.test", "token": TOKEN, "max_retries": 0}
     with FsmClient(Settings.checked(settings)) as client:
         for send in requests(client):

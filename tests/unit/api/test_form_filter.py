@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import FormFilter, format_time, job_id_from
+from fsm_provider.api.forms import FormFilter, job_id_from
 from fsm_provider.api.models import Form
 from fsm_provider.api.parsing import parse_record
 
@@ -53,13 +53,6 @@ def test_every_filter_is_sent_under_the_specified_name():
     assert filters.params() == {name: sent for _, name, sent in WIRE.values()}
 
 
-@pytest.mark.parametrize("name", WIRE)
-def test_only_what_is_given_is_sent(name):
-    given, wire_name, sent = WIRE[name]
-
-    assert FormFilter(**{name: given}).params() == {wire_name: sent}
-
-
 def test_no_filter_sends_nothing_and_matches_every_form():
     assert FormFilter().params() == {}
     assert FormFilter().matches(form())
@@ -67,25 +60,12 @@ def test_no_filter_sends_nothing_and_matches_every_form():
     assert str(FormFilter()) == "all forms"
 
 
-def test_identifier_zero_is_sent():
-    assert FormFilter(job_id=0).params() == {"jobID": "0"}
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[
-            (name, value)
-            for name in ("property_id", "job_id", "form_name_id", "created_by_id")
-            for value in (True, "")
-        ],
-        *[(name, 1.5) for name in ("form_category", "created_by_type")],
-        *[
-            (name, value)
-            for name in ("created_since", "updated_since")
-            for value in ("soon", 5, "", BEFORE_UTC)
-        ],
-        ("property_id", "None"),
+        *((name, True) for name in ("property_id", "job_id", "form_name_id", "created_by_id")),
+        *((name, 1.5) for name in ("form_category", "created_by_type")),
+        *((name, BEFORE_UTC) for name in ("created_since", "updated_since")),
     ],
 )
 def test_a_bad_filter_is_named(name, value):
@@ -95,33 +75,19 @@ def test_a_bad_filter_is_named(name, value):
 
 @pytest.mark.parametrize(
     "since",
-    [EIGHT, EIGHT.replace(tzinfo=None), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
+    [EIGHT.replace(microsecond=999), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
 )
 def test_a_time_is_sent_in_utc_with_milliseconds(since):
     assert FormFilter(created_since=since).params() == {"createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"}
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "text"),
-    [
-        (EIGHT, "2026-01-31T08:00:00.000Z"),
-        (EIGHT.replace(microsecond=678_999), "2026-01-31T08:00:00.678Z"),
-        (EIGHT.astimezone(timezone(timedelta(hours=-9))), "2026-01-31T08:00:00.000Z"),
-    ],
-)
-def test_a_time_is_written_as_the_service_writes_it(timestamp, text):
-    assert format_time(timestamp) == text
-
-
-@pytest.mark.parametrize(
     ("filters", "matched"),
     [
         ({"property_id": 7}, True),
-        ({"property_id": "7"}, True),
         ({"property_id": 8}, False),
         ({"property_id": "07"}, True),
         ({"job_id": 21}, True),
-        ({"job_id": "21"}, True),
         ({"job_id": "2"}, False),
         ({"created_by_type": "User"}, True),
         ({"created_by_type": "Customer"}, False),
@@ -130,7 +96,6 @@ def test_a_time_is_written_as_the_service_writes_it(timestamp, text):
         ({"created_since": EIGHT}, True),
         ({"created_since": NINE}, True),
         ({"created_since": "2026-01-31T09:00:00.001Z"}, False),
-        ({"updated_since": NINE}, True),
         ({"updated_since": "2026-01-31T10:00:00"}, False),
         ({"updated_since": "2026-01-31T10:00:00+01:00"}, True),
         ({"property_id": 7, "job_id": 21, "created_since": EIGHT}, True),
@@ -147,7 +112,6 @@ def test_a_form_is_checked_against_each_filter(filters, matched):
     [
         ({"property_id": 7}, {"propertyID": None}),
         ({"job_id": 21}, {"jobDetails": None}),
-        ({"job_id": 21}, {"jobDetails": {"jobTown": "Anytown"}}),
         ({"job_id": 21}, {"jobDetails": "job 21"}),
         ({"job_id": 21}, {"jobDetails": {"jobID": "J-21"}}),
         ({"created_by_type": "User"}, {"createdByType": None}),
@@ -179,15 +143,6 @@ def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
     first = FormFilter(**filters)
 
     assert FormFilter(**json.loads(json.dumps(first.as_dict()))) == first
-
-
-def test_filters_of_integers_ask_for_the_same_after_json():
-    first = FormFilter(property_id=7, job_id=21, form_name_id=3, created_by_id=71)
-    second = FormFilter(**json.loads(json.dumps(first.as_dict())))
-
-    assert second.params() == first.params()
-    assert second.as_dict() == first.as_dict()
-    assert second.matches(form())
 
 
 @pytest.mark.parametrize(

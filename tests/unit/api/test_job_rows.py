@@ -61,14 +61,10 @@ TABLES = {
     "pandas": frame(property=[7.0], amount=[99.5], notes=[float("nan")]),
     "pandas, nullable": frame(property=[7.0], amount=[99.5], notes=[None]).convert_dtypes(),
     "pandas, Arrow": frame(amount=[99.5], notes=[None]).convert_dtypes(dtype_backend="pyarrow"),
-    "pandas, objects": frame(notes=[None]).astype(object),
-    "pandas, categories": frame().astype("category"),
     "pandas, CSV": pandas.read_csv(io.StringIO("reference,property,amount,notes\nPM-1,7,99.5,\n")),
     "Series": [one for _, one in frame().iterrows()],
     "Polars": frame(polars, amount=[99.5], notes=[None]),
     "Polars, NaN": frame(polars, property=[7.0], notes=[float("nan")]),
-    "Polars, categories": frame(polars).with_columns(polars.col("reference").cast(polars.Categorical)),
-    "Polars, Decimal": frame(polars, amount=[Decimal("99.5")]),
     "Arrow": pyarrow.Table.from_pylist([row(amount=99.5)]).to_pylist(),
     "database": [row(amount=Decimal("99.5"), notes=None)],
     "sqlite3": sqlite_rows(QUERY),
@@ -142,8 +138,6 @@ def test_amounts(cell, sent):
         ("12,50", "amount: should be an amount such as '120' or '99.50', as text or Decimal"),
         (-3, "amount: should be an amount such as '120' or '99.50', as text or Decimal"),
         (True, "amount: should be text or a number, not bool"),
-        (Decimal("Infinity"), "amount: is infinite"),
-        ("1,000.00", "amount: should be an amount such as '120' or '99.50', as text or Decimal"),
     ],
 )
 def test_an_amount_that_is_none(amount, problem):
@@ -161,10 +155,9 @@ def test_an_amount_that_is_none(amount, problem):
         ("business_unit_id", 7, 7),
         ("customerContactID", 7.0, 7),
         ("customerReference", "7.0", "7.0"),
-        ("customer_reference", 7.0, 7),
         ("notes", 7.0, "7"),
-        ("notes", 2.5, "2.5"),
         ("priority", 1, "1"),
+        ("notes", "{1E+3", "{1E+3"),
     ],
 )
 def test_a_number_fits_its_field(field, cell, sent):
@@ -190,19 +183,6 @@ def test_a_job_twice(other):
     )
 
 
-@pytest.mark.parametrize("keys", [("1.1", "1.10"), ("A1 11", "A11 1"), ("PM-1", "PM1")])
-def test_keys_that_differ(keys):
-    assert [job["key"] for job in jobs([row(reference=key) for key in keys], {})] == list(keys)
-
-
-def test_a_job_twice_is_an_error_also_beside_others():
-    first, second = error_of([row(property=""), row(amount="x")]).split("\n")
-
-    assert first == "row 1: property: is empty"
-    assert second.startswith("row 2: amount: should be")
-    assert second.endswith("; reference: is the same as in row 1")
-
-
 NO_INTEGER = "is a number, but no plain integer such as 7"
 SHORTENED = "is a number in scientific notation, as spreadsheets shorten long ones"
 SPREADSHEET_ERROR = "is an error of a spreadsheet"
@@ -220,13 +200,11 @@ TOO_LARGE = "is a float of 2**53 or more, which is not exact: read it as integer
         *((cell, TOO_LARGE) for cell in [2.0**53, -(2.0**60), 1e22]),
     ],
 )
-@pytest.mark.parametrize("column", ["property", "business_unit", "contact"])
+@pytest.mark.parametrize("column", ["property", "contact"])
 def test_what_is_no_identifier(column, cell, problem):
-    rows = [row(**{"business_unit": 1, "contact": 2, column: cell})]
+    rows = [row(**{"contact": 2, column: cell})]
 
-    assert error_of(rows, {"businessUnitID": "business_unit", "customer_contact_id": "contact"}) == (
-        f"row 1: {column}: {problem}"
-    )
+    assert error_of(rows, {"customer_contact_id": "contact"}) == f"row 1: {column}: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -247,29 +225,17 @@ def test_what_is_no_reference(column, cell, problem):
 
 
 @pytest.mark.parametrize(
-    ("cell", "sent"), [("007", "007"), ("7.0", "7"), (Decimal("7.0"), "7"), (2.0**53 - 1, 2**53 - 1)]
-)
-def test_properties(cell, sent):
-    (job,) = jobs([row(property=cell)], {})
-
-    assert job["property_id"] == sent
-
-
-@pytest.mark.parametrize(
     "cell",
     [
         date(2026, 1, 31),
         datetime(2026, 1, 31, tzinfo=UTC),
         pandas.Timestamp("2026-01-31"),
-        pandas.Timedelta("1h"),
         numpy.datetime64("2026-01-31"),
-        numpy.datetime64("2026-01-31", "ns"),
-        numpy.timedelta64(5, "ns"),
         numpy.array([7]),
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("field", ["customerReference", "notes", "businessUnitID", "extra_fields.due"])
+@pytest.mark.parametrize("field", ["notes", "extra_fields.due"])
 def test_a_cell_whose_text_is_not_known(field, cell):
     assert error_of([row(cell=cell)], {field: "cell"}) == (
         f"row 1: cell: should be text or a number, not {type(cell).__name__}"
@@ -295,75 +261,11 @@ def test_fields_of_any_kind(field, cell, sent):
     assert (job["job"].get("extra_fields") or {"tenant": job["job"].get("skills")})["tenant"] == sent
 
 
-@pytest.mark.parametrize("cell", [[date(2026, 1, 31)], {1: "x"}, [("a", 1)]])
-def test_a_record_that_is_no_json(cell):
-    assert "extra_fields.tenant" in error_of([row(cell=cell)], {"extra_fields.tenant": "cell"})
-
-
-def test_notes_are_sent_as_they_are():
-    (job,) = jobs([row(notes="{see the plan}")])
-
-    assert job["job"]["notes"] == "{see the plan}"
-
-
-GAPS = {
-    "float": frame(unit=[3, None]),
-    "Int64": frame(unit=pandas.array([3, None], dtype="Int64")),
-    "Arrow": frame(unit=pandas.array([3, None], dtype=pandas.ArrowDtype(pyarrow.int64()))),
-    "category": frame(unit=pandas.Categorical([3, None])),
-    "object": frame(unit=numpy.array([3, pandas.NA], dtype=object)),
-    "Polars": frame(polars, unit=[3, None]),
-    "Polars, NaN": frame(polars, unit=[3.0, float("nan")]),
-}
-
-
-@pytest.mark.parametrize("table", GAPS)
-def test_integers_with_gaps(table):
-    first, second = jobs(GAPS[table], {"businessUnitID": "unit"})
-
-    assert json.dumps([first["job"], second["job"]]) == '[{"businessUnitID": 3}, {}]'
-
-
-@pytest.mark.parametrize("dtype", ["object", "string", "string[pyarrow]", "str"])
-def test_texts_of_pandas(dtype):
-    cells = pandas.array(["x", None, "None", "nan", ""], dtype=object)
-
-    made = jobs(frame(notes=pandas.Series(cells).astype(dtype)), {"notes": "notes"})
-
-    assert [job["job"] for job in made] == [{"notes": "x"}, {}, {}, {}, {}]
-
-
-@pytest.mark.parametrize(
-    "times",
-    [
-        pandas.to_datetime([None, "2026-01-31"]),
-        pandas.to_datetime([None, "2026-01-31T08:00:00Z"]),
-        pandas.array([None, datetime(2026, 1, 31)], dtype=pandas.ArrowDtype(pyarrow.timestamp("us"))),
-    ],
-    ids=["without a zone", "UTC", "Arrow"],
-)
-def test_times_of_pandas(times):
-    assert error_of(frame(when=times), {"customerReference": "when"}) == (
-        "row 2: when: should be text or a number, not Timestamp"
-    )
-
-
-@pytest.mark.parametrize(
-    ("cell", "name"),
-    [(datetime(2026, 1, 31), "datetime"), (date(2026, 1, 31), "date"), (["x"], "list"), ({"a": 1}, "dict")],
-)
-def test_cells_of_polars(cell, name):
-    assert error_of(frame(polars, cell=[cell]), {"customerReference": "cell"}) == (
-        f"row 1: cell: should be text or a number, not {name}"
-    )
-
-
 def test_the_index_of_pandas_does_not_matter():
     table = frame(property=[7, 8])
     table.index = pandas.MultiIndex.from_tuples([(1, 2), (1, 2)], names=["property", "reference"])
 
     assert [job["property_id"] for job in jobs(table)] == [7, 8]
-    assert jobs(table.set_axis([0, 0])) == jobs(table)
     assert error_of(frame().set_index("reference"), {}) == (
         "rows: there is no column reference, only property, amount, notes"
     )
@@ -415,62 +317,13 @@ def test_long_and_short_lines(restkey):
     )
 
 
-def test_a_short_line_has_empty_cells():
-    assert jobs(csv.DictReader(["reference,property,notes", "PM-1,7"]), {"notes": "notes"}) == [
-        {"property_id": "7", "key": "PM-1", "job": {}}
-    ]
-
-
 @pytest.mark.parametrize(
     "table",
-    [[], csv.DictReader([]), pandas.DataFrame(), frame().head(0), frame(polars).head(0), frame().iloc[:0]],
-    ids=["list", "CSV", "pandas", "pandas with columns", "Polars", "slice"],
+    [[], csv.DictReader([]), pandas.DataFrame(), frame(polars).head(0)],
+    ids=["list", "CSV", "pandas", "Polars"],
 )
 def test_no_rows(table):
     assert jobs(table) == []
-
-
-@pytest.mark.parametrize(
-    "table",
-    [csv.DictReader(["reference"]), frame()[["reference"]].head(0), polars.DataFrame({"reference": []})],
-)
-def test_no_rows_and_too_few_columns(table):
-    assert error_of(table, {}) == "rows: there is no column property, only reference"
-
-
-MAPPING = "should be a mapping from column to cell"
-NO_TABLES = {
-    "Series": (frame()["reference"], f"row 1 of the Series {MAPPING}, not str"),
-    "groups": (frame().groupby("reference"), f"row 1 of the DataFrameGroupBy {MAPPING}, not tuple"),
-    "Polars, Series": (frame(polars)["reference"], f"row 1 of the Series {MAPPING}, not str"),
-    "Polars, groups": (frame(polars).group_by("reference"), f"row 1 of the GroupBy {MAPPING}, not tuple"),
-    "lazy": (
-        frame(polars).lazy(),
-        "should be mappings, such as a csv.DictReader, or a DataFrame, not LazyFrame",
-    ),
-    "array": (frame().to_numpy(), f"row 1 of the ndarray {MAPPING}, not ndarray"),
-    "batches": (
-        pyarrow.table({"reference": ["PM-1"]}).to_batches(),
-        f"row 1 of the list {MAPPING}, not RecordBatch",
-    ),
-    "numbers": (
-        frame().set_axis(range(4), axis=1),
-        "there is no column reference, property, only 0, 1, 2, 3",
-    ),
-}
-
-
-@pytest.mark.parametrize("table", NO_TABLES)
-def test_what_is_no_dataframe(table):
-    rows, problem = NO_TABLES[table]
-
-    assert error_of(rows, {}) == f"rows: {problem}"
-
-
-def test_a_field_that_looks_like_a_column_of_the_job():
-    (job,) = jobs([{**row(), "key": 7}], {"extra_fields.key": "key", "notes": "reference"})
-
-    assert job["job"] == {"extra_fields": {"key": 7}, "notes": "PM-1"}
 
 
 def test_many_columns_are_not_all_listed():
@@ -507,12 +360,6 @@ def test_a_cell_may_have_several_lines():
     ]
 
 
-def test_a_field_that_is_not_specified():
-    (job,) = jobs([row(tenant="x")], {"extra_fields.tenantName": "tenant"})
-
-    assert job["job"] == {"extra_fields": {"tenantName": "x"}}
-
-
 def test_every_mistake_of_every_row_is_named_at_once():
     rows = [row(), row(reference="", property="a b"), row(), row(reference="PM-4", amount="x", notes=["y"])]
 
@@ -533,62 +380,56 @@ def test_a_long_list_of_mistakes_ends():
     assert str(refused.value).split("\n")[MAX_PROBLEMS:] == ["and 3 more rows"]
 
 
+MAPPINGS = "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not"
+MAPPING = "should be a mapping from column to cell, not"
+NO_TABLES = {
+    "text": ("a,b", f"{MAPPINGS} str"),
+    "one row": (row(), f"{MAPPINGS} dict"),
+    "tuples": ([("PM-1", 7)], f"rows: row 1 of the list {MAPPING} tuple"),
+    "Series": (frame()["reference"], f"rows: row 1 of the Series {MAPPING} str"),
+    "lazy": (frame(polars).lazy(), f"{MAPPINGS} LazyFrame"),
+    "numbers": (
+        frame().set_axis(range(4), axis=1),
+        "rows: there is no column reference, property, only 0, 1, 2, 3",
+    ),
+    "another case": (
+        [{"reference": "PM-1", "Property": 7}],
+        "row 1: there is no column property, only reference, Property",
+    ),
+    "rest": ([{**row(), None: ["x"]}], "row 1: has more cells than there are columns"),
+}
+
+
+@pytest.mark.parametrize("table", NO_TABLES)
+def test_what_is_no_table(table):
+    rows, problem = NO_TABLES[table]
+
+    assert error_of(rows, {}) == problem
+
+
+NO_FIELD = "map: a job has no field '{0}'; if the service has one, use 'extra_fields.{0}'"
+
+
 @pytest.mark.parametrize(
-    ("rows", "columns", "problem"),
+    ("fields", "problem"),
     [
-        ("a,b", {}, "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not str"),
-        (row(), {}, "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not dict"),
-        (7, {}, "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not int"),
-        ([("PM-1", 7)], {}, "rows: row 1 of the list should be a mapping from column to cell, not tuple"),
-        (
-            [{"reference": "PM-1", "Property": 7}],
-            {},
-            "row 1: there is no column property, only reference, Property",
-        ),
-        ([{**row(), None: ["x"]}], {}, "row 1: has more cells than there are columns"),
-        (
-            [row()],
-            {"customerRef": "reference"},
-            "map: a job has no field 'customerRef'; if the service has one, use 'extra_fields.customerRef'",
+        *(
+            (
+                {name: "notes"},
+                f"map: a job has no field '{name}'; if the service has one, use 'extra_fields.{name}'",
+            )
+            for name in ("customerRef", "extra_fields.")
         ),
         (
-            [row()],
-            {"extra_fields": "reference"},
-            "map: a job has no field 'extra_fields'; if the service has one, use 'extra_fields.extra_fields'",
-        ),
-        (
-            [row()],
-            {"extra.x": "notes"},
-            "map: a job has no field 'extra.x'; if the service has one, use 'extra_fields.extra.x'",
-        ),
-        (
-            [row()],
-            {"extra_fields.": "notes"},
-            "map: a job has no field 'extra_fields.'; "
-            "if the service has one, use 'extra_fields.extra_fields.'",
-        ),
-        (
-            [row()],
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",
         ),
-        (
-            [row()],
-            {"notes": None},
-            "row 1: there is no column None, only reference, property, amount, notes",
-        ),
-        (
-            [row(notes="x")],
-            {"extra_fields.notes": "notes"},
-            "row 1: job.extra_fields: notes belongs beside it, not in it",
-        ),
+        ({"notes": None}, "row 1: there is no column None, only reference, property, amount, notes"),
+        ({"extra_fields.notes": "amount"}, "row 1: job.extra_fields: notes belongs beside it, not in it"),
     ],
 )
-def test_what_is_no_table(rows, columns, problem):
-    with pytest.raises(FsmInputError) as refused:
-        jobs(rows, columns)
-
-    assert str(refused.value) == problem
+def test_what_is_no_map(fields, problem):
+    assert error_of([row()], fields) == problem
 
 
 def test_a_cell_is_not_quoted_in_an_error():

@@ -22,7 +22,7 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
     waits: list[float] = []
     forms: list[int] = []
     raised = None
-    expected, fault = row.outcome(method, phase), row.play()
+    expected, fault = row.outcome(method, phase), row.play
     scripted = None
     if not isinstance(fault, PollFailure):
         scripted = service.fail(method, PATHS[method], fault, **CALLS[phase])

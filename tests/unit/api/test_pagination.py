@@ -38,11 +38,7 @@ def paginator() -> CursorPaginator:
     return CursorPaginator("page[after]", max_pages=4)
 
 
-def test_the_first_page_is_asked_for_without_a_cursor(paginator):
-    assert (paginator.params, paginator.page_number, paginator.finished) == ({}, 1, False)
-
-
-@pytest.mark.parametrize("has_more", [True, "true", "True", "TRUE", 1, "1"])
+@pytest.mark.parametrize("has_more", [True, "true", "TRUE", 1, "1"])
 def test_every_form_of_has_more_goes_on(paginator, has_more):
     paginator.advance(page_with({"hasMore": has_more, "nextCursor": "n"}, 1))
 
@@ -57,9 +53,7 @@ def test_every_form_of_no_more_ends_the_listing(paginator, has_more, cursor):
     assert paginator.finished
 
 
-@pytest.mark.parametrize(
-    "cursor", [0, "0", 12, "007", "b2Zmc2V0PTI=", "a&b=c d", "NULL", "none", "false", "1.50", 10**30]
-)
+@pytest.mark.parametrize("cursor", [0, "007", "a&b=c d", "none", 10**30])
 def test_a_cursor_is_sent_as_it_came(paginator, cursor):
     paginator.advance(more(cursor, 1))
 
@@ -79,7 +73,7 @@ ERRORS = {
     "neither text nor integer": [[more(cursor, 1)] for cursor in (True, [], [1], {"next": 1})],
     "had before": [
         [more(cursor, identifier) for identifier, cursor in enumerate(cursors)]
-        for cursors in (["a", "a"], ["a", "b", "a"], ["a", "b", "c", "b"], [1, 2, 1], [0, 0], [5, "5"])
+        for cursors in (["a", "a"], ["a", "b", "c", "b"], [0, 0], [5, "5"])
     ],
     "same records": [
         *[
@@ -108,10 +102,6 @@ def test_a_page_that_does_not_lead_on_is_an_error(paginator, what, pages):
     assert "parameter 'page[after]'" in text
     assert "cursor_param" in text
     assert (paginator.page_number, paginator.finished) == (len(pages), False)
-
-
-def test_the_cursor_that_a_listing_started_from_is_one_it_had():
-    assert "had before" in refusal(CursorPaginator("after", start="a"), more("a", 1))
 
 
 def test_pages_that_share_some_records_or_are_empty_are_fine(paginator):

@@ -71,18 +71,16 @@ def test_without_a_model_the_records_stay_as_parsed(meta):
 
 UNEXPECTED = [
     ({"jobType": "x"}, ["Job.jobType"]),
-    ({"description": True}, ["Job.description"]),
     ({"hasSLA": "perhaps"}, ["Job.hasSLA"]),
+    ({"hasSLA": 1, "jobType": True}, ["Job.hasSLA", "Job.jobType"]),
+    ({"createdOnDateTime": 5}, ["Job.createdOnDateTime"]),
     ({"createdOnDateTime": "yesterday"}, ["Job.createdOnDateTime"]),
     ({"customerContact": {"contactID": "x", "fullName": "a", "new": 1}}, ["Job.customerContact.contactID"]),
     ({"customerContact": "a"}, ["Job.customerContact"]),
-    ({"skills": [{"id": 1}, {"id": "x", "skill": "s"}]}, ["Job.skills.id"]),
     ({"skills": [{"id": [1], "skill": {"a": 1}}]}, ["Job.skills.id", "Job.skills.skill"]),
     ({"skills": [{"id": 1}, "gas"]}, ["Job.skills"]),
     ({"skills": ["gas", {"id": "x"}]}, ["Job.skills"]),
-    ({"skills": "gas"}, ["Job.skills"]),
     ({"tags": ["a", {}]}, ["Job.tags"]),
-    ({"tags": {"a": 1}}, ["Job.tags"]),
     (
         {"jobType": "x", "closed": {"closedByID": "y"}, "skills": [{"id": "z"}], "tags": 5},
         ["Job.jobType", "Job.closed.closedByID", "Job.skills.id", "Job.tags"],
@@ -101,14 +99,7 @@ def test_a_value_of_an_unexpected_type_stays_as_it_came_and_is_named(fields, nam
         tuple(name.split(".", 1)) for name in named
     )
     assert all(name in caplog.text for name in named)
-
-
-def test_a_kept_value_is_at_its_attribute():
-    raw = {"id": 1, "jobType": "x", "skills": [{"id": 1}, {"id": "y"}], "siteContact": {"siteContactID": "z"}}
-
-    job = parse_record(raw, Job, timezone=UTC)
-
-    assert (job.job_type, job.skills[1].id, job.site_contact.site_contact_id) == ("x", "y", "z")
+    assert not any(value in caplog.text for value in ("yesterday", "perhaps"))
 
 
 def test_a_field_is_warned_of_once_per_process(caplog):
@@ -121,23 +112,6 @@ def test_a_field_is_warned_of_once_per_process(caplog):
         ("Job", "jobType"),
         ("Form", "jobDetails.jobID"),
         ("Job", "stageID"),
-    ]
-
-
-def test_a_warning_quotes_no_value(caplog):
-    parse_record({"id": 1, "jobType": SECRET, "completed": {"completedByID": SECRET}}, Job, timezone=UTC)
-
-    assert len(caplog.records) == 2
-    assert SECRET not in caplog.text
-
-
-def test_one_unexpected_value_leaves_the_other_records_of_its_page_alone():
-    page = parse_forms({"data": [{"id": 1}, {"id": 2, "jobDetails": 5}, {"id": 3, "formName": "c"}]})
-
-    assert [present(form.as_json()) for form in page.data] == [
-        {"id": 1},
-        {"id": 2, "jobDetails": 5},
-        {"id": 3, "formName": "c"},
     ]
 
 
@@ -161,21 +135,13 @@ def test_a_time_without_a_zone_is_in_the_given_one(text, hour, caplog):
     assert not caplog.records
 
 
-def test_the_servers_own_time_is_in_the_given_zone_even_where_all_else_is_as_specified():
-    page = parse_forms({"meta": {"serverTime": "2026-07-01 12:00:00"}, "data": [{"id": 1}]}, timezone=LONDON)
-
-    assert page.meta.server_time == datetime(2026, 7, 1, 11, tzinfo=UTC)
-
-
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
         ({"formName": SECRET}, "page 3, index 1 has no usable 'id'"),
-        ({"id": None, "formName": SECRET}, "page 3, index 1 has no usable 'id'"),
         ({"id": SECRET}, "page 3, index 1 has no usable 'id'"),
         ({"id": {"x": SECRET}, "propertyID": []}, "page 3, index 1 has no usable 'id'"),
         (SECRET, "page 3, index 1 is not an object"),
-        ([SECRET], "page 3, index 1 is not an object"),
         (None, "page 3, index 1 is not an object"),
     ],
 )
@@ -184,11 +150,6 @@ def test_a_record_that_cannot_be_identified_is_an_error_that_says_where(bad, sai
         parse_forms({"data": [{"id": 1}, bad, {"id": 3}]})
 
     assert SECRET not in str(raised.value)
-
-
-def test_the_identifier_of_an_asset_dynamic_field_is_named():
-    with pytest.raises(FsmResponseError, match=r"^page 1, index 0 has no usable 'dynamicFieldID'"):
-        parse_page(b'{"data": [{"id": 1}]}', AssetDynamicField, number=1, timezone=UTC)
 
 
 @pytest.mark.parametrize("raw", [{}, {"id": SECRET}, [SECRET], SECRET, None])
@@ -210,9 +171,7 @@ def test_a_body_that_is_not_json_is_an_error_that_gives_its_length(read, body):
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "body", [[], SECRET, None, {}, {"data": None}, {"data": {"id": SECRET}}, {"data": SECRET}, {"Data": []}]
-)
+@pytest.mark.parametrize("body", [[], None, {}, {"data": None}, {"data": {"id": SECRET}}, {"Data": []}])
 def test_a_body_that_is_no_listing_is_an_error_that_names_its_page(body):
     with pytest.raises(FsmResponseError, match=r"^page 3 is no listing") as raised:
         parse_forms(body)
@@ -241,7 +200,6 @@ HALF = "\ud83d"
 FUNNY = {
     "half an emoji": (rb'"a\ud83d b"', "a\ufffd b"),
     "half an emoji before another": (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
-    "the other half": (rb'"\ude00"', "\ufffd"),
     "a written backslash": (rb'"\\ud83d\ud83d"', "\\ud83d\ufffd"),
     "a raw line break": (b'"a\nb\tc"', "a\nb\tc"),
     "a raw null": (b'"a\0b"', "a\ufffdb"),
@@ -273,7 +231,6 @@ def test_what_is_no_text_is_replaced_and_loses_no_record(written, read, before, 
         rb'{"id": 1, "new\ud83d": 1}',
         rb'{"id": 1, "new": [{"a\ude00": "\ud83d"}]}',
         rb'{"id": 1, "jobDetails": {"jobID": "\ud83d"}, "formName": 5}',
-        rb'{"id": 1, "createdOnDateTime": "\ud83d"}',
     ],
 )
 def test_what_is_no_text_is_replaced_everywhere(record):
@@ -283,18 +240,6 @@ def test_what_is_no_text_is_replaced_everywhere(record):
     assert "\ufffd" in json.dumps(form.as_json(), ensure_ascii=False).encode().decode()
 
 
-def test_a_bom_alone_is_nothing_to_warn_of_twice(caplog):
-    for _ in range(3):
-        assert parse_forms(BOM + b'{"data": [{"id": 1}]}').data[0].id == 1
-    assert len(caplog.records) == 1
-
-
-def test_a_job_with_half_an_emoji_is_that_job():
-    job = parse_record(parse_json(rb'{"id": 5, "notes": "\ud83d"}'), Job, timezone=UTC)
-
-    assert (job.id, job.notes) == (5, "\ufffd")
-
-
 @pytest.mark.parametrize(
     "body", [rb'{"id": "\ud83d', b'{"id": 1\n', b'{"a": "\n" "b"}', BOM, b'"\xff" "\xff"', b"[" * 5_000]
 )
@@ -302,12 +247,6 @@ def test_what_is_funny_and_no_json_is_no_json(body, caplog):
     with pytest.raises(FsmResponseError, match=rf"\({len(body)} bytes\) is not JSON"):
         parse_json(body)
     assert not caplog.records
-
-
-def test_numbers_that_json_does_not_have_are_nulls_in_xcom():
-    (form,) = parse_forms(b'{"data": [{"id": 1, "a": NaN, "b": [Infinity, -Infinity, 1e400]}]}').data
-
-    assert json.loads(json.dumps(form.as_json(), allow_nan=False))["b"] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -320,8 +259,3 @@ def test_numbers_that_json_does_not_have_are_nulls(read, caplog):
 
     assert value in ({"a": None, "b": [None] * 3 + [1.5, 10]}, [{"a": None, "b": [None] * 3 + [1.5, 10]}])
     assert len(caplog.records) == 1
-
-
-def test_the_last_of_two_fields_of_one_name_counts():
-    for body in (b'{"data": [{"id": 1, "id": 2}]}', rb'{"data": [{"id": 1, "formName": "\ud83d", "id": 2}]}'):
-        assert parse_forms(body).data[0].id == 2

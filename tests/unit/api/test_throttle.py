@@ -34,10 +34,6 @@ def test_idle_time_is_not_saved_up_for_a_burst(clock, reserve):
     assert [reserve(2) for _ in range(3)] == [0, 0.5, 1]
 
 
-def test_a_rate_below_one_is_kept(clock, reserve):
-    assert [reserve(0.1) for _ in range(2)] == [0, 10]
-
-
 def test_no_time_is_given_to_two_threads(reserve):
     started = time.monotonic()
     with ThreadPoolExecutor(8) as threads:

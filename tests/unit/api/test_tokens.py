@@ -1,7 +1,6 @@
 """A token that is replaced during many concurrent requests."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -67,39 +66,6 @@ def test_all_that_were_refused_at_once_are_sent_again_after_one_reading(service,
     assert connection.reads == 1
 
 
-def test_a_request_sent_with_the_token_before_the_last_is_sent_again_with_the_last(
-    service, client, connection
-):
-    slow, fast = threading.Event(), threading.Event()
-
-    class Late:
-        async def play(self, exchange):
-            slow.set()
-            await asyncio.to_thread(fast.wait, 10)
-            await exchange.respond(await exchange.handle())
-
-    service.fail("POST", "/properties/7/jobs", Late(), call=1)
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(client.create_job, 7, {})
-        slow.wait(10)
-        client.create_job(8, {})
-        fast.set()
-        assert late.result(10).id
-
-    assert connection.reads == 1
-    assert len(service.jobs) == 2
-
-
-def test_a_token_that_is_refused_is_looked_up_again_by_the_next_request(service, client, connection):
-    connection.token = OLD
-    with pytest.raises(FsmUnauthorisedError):
-        client.create_job(7, {})
-    connection.token = TOKEN
-
-    assert client.create_job(7, {}).id
-    assert connection.reads == 2
-
-
 def test_a_request_is_sent_twice_at_most(service, client, connection):
     service.fail("*", "*", faults.Status(401), every=True)
 
@@ -121,7 +87,7 @@ def test_a_connection_that_cannot_be_read_leaves_the_refusal_as_it_is(service, c
     assert len(service.requests) == 1
 
 
-@pytest.mark.parametrize("token", ["", "a-new-token\n", "a-new-t\u00f6ken", '"a-new-token"'])
+@pytest.mark.parametrize("token", ["", "a-new-token\n"])
 def test_an_invalid_token_is_not_sent(service, client, connection, token, caplog):
     connection.token = token
 
@@ -149,32 +115,6 @@ def test_a_token_for_another_host_is_not_sent_to_this_one(service, client, conne
         assert changed in str(error)
         assert not error.permanent
     assert len(service.requests) == threads
-
-
-def test_a_request_that_begins_while_the_token_is_reloaded_reloads_nothing(service, connection):
-    """It is refused with the old token, and waits for the new one."""
-    reloading, refused_again = threading.Event(), threading.Event()
-
-    def read():
-        reloading.set()
-        refused_again.wait(10)
-        return connection.read()
-
-    class RefusedAgain:
-        async def play(self, exchange):
-            await faults.Status(401).play(exchange)
-            refused_again.set()
-
-    service.fail("POST", "/properties/8/jobs", RefusedAgain(), call=1)
-    settings = Settings.checked({"base_url": service.base_url, "token": OLD, "max_retries": 0})
-    with FsmClient(settings, reload_settings=read) as client, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(client.create_job, 7, {})
-        assert reloading.wait(10)
-        second = pool.submit(client.create_job, 8, {})
-        assert first.result(20).id
-        assert second.result(20).id
-
-    assert connection.reads == 1
 
 
 def test_a_token_that_a_response_repeats_is_not_in_the_result(service, make_client):

@@ -19,24 +19,15 @@ def client(service, make_client):
 
 
 @pytest.mark.parametrize(
-    ("json", "named"),
+    "json",
     [
-        ({"notes": f"all well {HALF}"}, "json"),
-        ({"skills": [{"skill": HALF}]}, "json"),
-        ({f"a{HALF}": 1}, "json"),
-        ([HALF], "json"),
-        ({"a": float("nan")}, "json"),
-        ({"a": float("inf")}, "json"),
-        ({"a": datetime.datetime.now(datetime.UTC)}, "json"),
-        ({"a": {1, 2}}, "json"),
-        ({(1, 2): 3}, "json"),
-        ({"a": 10**5000}, "json"),
-        (SELF, "json"),
+        *({"notes": f"all well {HALF}"}, {f"a{HALF}": 1}, {"a": float("nan")}, {"a": {1, 2}}, {(1, 2): 3}),
+        *({"a": datetime.datetime.now(datetime.UTC)}, {"a": 10**5000}, SELF),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda _: "",
 )
-def test_a_body_that_is_no_json(client, json, named):
-    with pytest.raises(FsmInputError, match=rf"^{named}: ") as raised:
+def test_a_body_that_is_no_json(client, json):
+    with pytest.raises(FsmInputError, match=r"^json: ") as raised:
         client.request("POST", "/jobs", json=json)
     assert HALF not in str(raised.value)
 
@@ -44,12 +35,7 @@ def test_a_body_that_is_no_json(client, json, named):
 HALVES_IN_JOBS = [
     {"notes": HALF},
     {"customerReference": f"a{HALF}"},
-    {"skills": HALF},
-    {"skills": [{"skill": HALF}]},
-    {"skills": {HALF: 1}},
     {"skills": [{"a": {f"b{HALF}": [1]}}]},
-    {"extra_fields": {"site": HALF}},
-    {"extra_fields": {HALF: 1}},
     {"extra_fields": {"site": {HALF: 1}}},
 ]
 
@@ -62,17 +48,12 @@ def test_half_a_character_in_a_job(client, job):
         client.create_job(7, job)
 
 
-@pytest.mark.parametrize("job", HALVES_IN_JOBS, ids=ascii)
-def test_half_a_character_in_many_jobs(job):
-    (field,) = job
+def test_half_a_character_in_many_jobs():
+    jobs = [{"property_id": 7, "job": {}, "key": HALF}, {"property_id": 7, "job": {"notes": HALF}}]
 
-    with pytest.raises(FsmInputError, match=rf"^jobs\[1\]\.job\.{field}: contains half a character"):
-        check_job_requests([{"property_id": 7, "job": one} for one in ({}, job)])
-
-
-def test_half_a_character_in_a_key():
-    with pytest.raises(FsmInputError, match=r"^jobs\[0\]\.key: contains half a character"):
-        check_job_requests([{"property_id": 7, "job": {}, "key": HALF}])
+    for number, name in enumerate(("key", r"job\.notes")):
+        with pytest.raises(FsmInputError, match=rf"^jobs\[{number}\]\.{name}: contains half a character"):
+            check_job_requests([{"property_id": 7, "job": {}}] * number + jobs[number:])
 
 
 def test_half_a_character_in_a_webhook(client):
@@ -90,15 +71,11 @@ def test_a_complete_character_is_sent(service, make_client):
     "headers",
     [
         {"X-Note": "a\r\nX-Other: b"},
-        {"X-Note": "a\nb"},
         {"X-Note": "a\0b"},
         {"X-Note": "€"},
-        {"X-Note": HALF},
         {"X-Note": 5},
-        {"X-Note": None},
         {"X-Nöte": "a"},
         {"X Note": "a"},
-        {"X-Note:": "a"},
         {"": "a"},
         {b"X-Note": "a"},
         {"Content-Length": "3"},
@@ -124,7 +101,7 @@ def test_parameters_that_cannot_be_written(client, params):
         client.request("POST", "/jobs", params)
 
 
-@pytest.mark.parametrize("params", ["a=b", "{'a': 'b'}", "", [1, 2], 5], ids=ascii)
+@pytest.mark.parametrize("params", ["a=b", [1, 2]], ids=ascii)
 @pytest.mark.parametrize(
     "list_records",
     [

@@ -21,7 +21,10 @@ from fsm_provider.api.validation import (
 EIGHT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("value", "read"), [(7, 7), (0, 0), ("7", "7"), (" a/b\n", "a/b")])
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [(0, 0), (" a/b\n", "a/b"), *((text, text) for text in ("7" * 255, "Straße", "None-1", "12.5", "-1"))],
+)
 def test_an_identifier_is_an_integer_or_text(value, read):
     assert parse_identifier("job_id", value) == read
 
@@ -53,16 +56,7 @@ def test_what_is_no_identifier_is_refused_by_name_and_not_quoted(value):
     assert "canary" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "value", ["PO/7-1_a.b:c", "7" * 255, "Straße", "a,b", "None-1", "12.5", "{7}"[1:-1], "-1"]
-)
-def test_an_identifier_is_opaque(value):
-    assert parse_identifier("job_id", value) == value
-
-
-@pytest.mark.parametrize(
-    "value", ["Gas Safety", "[Draft] Gas", "O'Hara (old)", "(old)", "[Draft]", '15" pipe', "a{b}"]
-)
+@pytest.mark.parametrize("value", ["Gas Safety", "O'Hara (old)", "[Draft]", '15" pipe', "a{b}"])
 def test_text_may_hold_what_identifiers_may_not(value):
     assert parse_text("form_category", f" {value} ") == value
 
@@ -79,7 +73,6 @@ def test_a_record_or_nothing_is_no_text(value):
     [
         EIGHT,
         EIGHT.replace(tzinfo=None),
-        "2026-01-31T08:00:00Z",
         "2026-01-31 08:00:00",
         "2026-01-31T10:00:00.000+02:00",
         datetime(2026, 1, 31, 10, tzinfo=timezone(timedelta(hours=2))),
@@ -102,8 +95,6 @@ def test_what_is_no_time_is_refused_by_name(value):
     "value",
     [
         "0001-01-01T00:00:00+01:00",
-        "9999-12-31T23:59:59-23:00",
-        datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
         datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
         pendulum.datetime(9999, 12, 31, 23, tz="America/New_York"),
     ],
@@ -112,11 +103,6 @@ def test_what_is_no_time_is_refused_by_name(value):
 def test_a_time_that_utc_does_not_have_is_refused_by_name(value):
     with pytest.raises(FsmInputError, match=r"^since: .* is not between the years 1 and 9999 in UTC$"):
         parse_time("since", value)
-
-
-@pytest.mark.parametrize("value", [datetime.min, datetime.max, "0001-01-01T00:00:00-01:00"])
-def test_the_first_and_the_last_time_are_times(value):
-    assert parse_time("since", value).astimezone(UTC).year in (1, 9999)
 
 
 @pytest.mark.parametrize(("value", "read"), [(1, 1), ("1", 1), ("20", 20)])
@@ -140,12 +126,9 @@ def test_what_is_no_count_is_refused_by_name(value):
         ('["Gas", "Oil"]', ("Gas", "Oil")),
         (' ["Gas \\u2013 2"]\n', ("Gas \u2013 2",)),
         ('"Gas"', ("Gas",)),
-        ("[Draft] Gas", ("[Draft] Gas",)),
         ("[Draft]", ("[Draft]",)),
         ("Infinity", ("Infinity",)),
-        (["2024"], ("2024",)),
         ("[" * 100_000, ("[" * 100_000,)),
-        ("2024 Gas", ("2024 Gas",)),
         *[(text, (text,)) for text in ("2024", "5", "1.50", "-0", "1e400", "true", "9" * 5000)],
     ],
 )
@@ -156,19 +139,8 @@ def test_one_name_is_as_good_as_several_or_a_json_list_of_them(value, read):
 @pytest.mark.parametrize(
     "value",
     [
-        *["", " ", ["Gas", ""], [1], ["Gas", None], None, 5, {"Gas": 1}],
-        *[
-            "None",
-            "null",
-            '{"Gas": 1}',
-            "{}",
-            "[]",
-            "[1]",
-            '["Gas", ""]',
-            '["Gas", null]',
-            '[["Gas"]]',
-        ],
-        *[["None"], ["null"], ['["Gas"]'], "['Gas', 'Oil']", "[None]", *RENDERED],
+        *["", " ", ["Gas", ""], [1], None, 5, {"Gas": 1}, "None", "null", "[]", "[1]", '["Gas", null]'],
+        *[["None"], ['["Gas"]'], "['Gas', 'Oil']", "[None]", *RENDERED],
     ],
 )
 def test_what_holds_no_name_is_refused(value):

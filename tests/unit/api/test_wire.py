@@ -16,13 +16,12 @@ from fsm_provider.api import (
     FsmConnectionError,
     FsmError,
     FsmInputError,
-    FsmRedirectError,
     FsmResponseError,
     FsmUncertainWriteError,
     Settings,
     adapter,
 )
-from tests.unit.api.raw import RawServer, http, reset
+from tests.unit.api.raw import RawServer, http
 from tests.unit.conftest import TOKEN
 
 EMPTY_PAGE = {"pagination": {"hasMore": False}, "data": []}
@@ -33,7 +32,6 @@ INTERIM = {
     "199": b"HTTP/1.1 199 Whatever\r\n\r\n",
     "several": b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n",
 }
-UNANSWERED = {f"{name}, then the end": interim for name, interim in INTERIM.items()}
 NO_RESPONSE_TO_A_WRITE = {
     **{str(status): http(status, b"", "Location: /elsewhere") for status in (300, 301, 302, 303, 304, 307)},
     "303 with a job": http(303, {"id": 77, "propertyID": 7}, "Location: /jobs/77"),
@@ -100,21 +98,13 @@ def test_each_job_has_its_own_id_behind_interim_responses(serve, connect, interi
     assert [client.create_job(7, {}).id for _ in range(3)] == [101, 102, 103]
 
 
-@pytest.mark.parametrize("interim", UNANSWERED.values(), ids=UNANSWERED)
-def test_an_interim_response_alone_is_none(serve, connect, interim):
-    def respond(connection, request, number):
-        connection.sendall(interim)
-        end(connection)
-
-    server = serve(respond)
-
-    with pytest.raises(FsmUncertainWriteError):
-        connect(server).create_job(7, {})
-    assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize("odd", NO_RESPONSE_TO_A_WRITE.values(), ids=NO_RESPONSE_TO_A_WRITE)
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    ("method", "odd"),
+    [
+        *(pytest.param("POST", odd, id=f"POST-{name}") for name, odd in NO_RESPONSE_TO_A_WRITE.items()),
+        *(pytest.param(method, http(499), id=f"{method}-499") for method in ("PUT", "PATCH", "DELETE")),
+    ],
+)
 def test_a_write_without_a_real_response_is_uncertain_and_its_connection_dropped(serve, connect, odd, method):
     server = serve(lambda connection, request, number: connection.sendall(odd if number == 1 else job(5)))
     client = connect(server)
@@ -126,34 +116,6 @@ def test_a_write_without_a_real_response_is_uncertain_and_its_connection_dropped
     assert server.requests[1].connection == 2
 
 
-@pytest.mark.parametrize("empty", [b"HTTP/1.1 204 No Content\r\n\r\n", http(205), http(201), http(201, [])])
-def test_a_success_that_shows_no_job_is_uncertain(serve, connect, empty):
-    server = serve(lambda connection, request, number: connection.sendall(empty if number == 1 else job(5)))
-    client = connect(server)
-
-    with pytest.raises(FsmUncertainWriteError):
-        client.create_job(7, {})
-    assert len(server.requests) == 1
-    assert client.create_job(7, {}).id == 5
-    assert server.requests[1].connection == 2
-
-
-@pytest.mark.parametrize("status", [301, 303, 308])
-def test_a_read_that_is_redirected_is_an_error(serve, connect, status):
-    client = connect(serve(lambda connection, *_: connection.sendall(http(status, b"", "Location: /b"))))
-
-    with pytest.raises(FsmRedirectError):
-        list(client.list_forms())
-
-
-@pytest.mark.parametrize("status", [101, 408, 499])
-def test_a_read_without_a_real_response_is_an_error(serve, connect, status):
-    client = connect(serve(lambda connection, *_: connection.sendall(http(status))))
-
-    with pytest.raises(FsmApiError, match=str(status)):
-        list(client.list_forms())
-
-
 JUNK = {
     "another job": job(66),
     "a part of one": job(66)[:30],
@@ -163,10 +125,14 @@ JUNK = {
 }
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
-@pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
-@pytest.mark.parametrize("first", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("tls", "junk", "pause", "first"),
+    [
+        *((False, junk, 0, "POST") for junk in JUNK.values()),
+        *((tls, JUNK["another job"], 0.05, "POST") for tls in (False, True)),
+        *((tls, JUNK["408"], 0.05, "GET") for tls in (False, True)),
+    ],
+)
 def test_a_connection_that_brings_more_than_was_asked_is_dropped(
     serve, connect, tls_context, certificate, tls, junk, pause, first
 ):
@@ -207,7 +173,7 @@ FRAMINGS = {
 }
 
 
-@pytest.mark.parametrize("odd", FRAMINGS.values(), ids=FRAMINGS)
+@pytest.mark.parametrize("odd", [*FRAMINGS.values(), *INTERIM.values()], ids=[*FRAMINGS, *INTERIM])
 def test_a_response_of_another_length_than_it_says_is_none(serve, connect, odd):
     def respond(connection, request, number):
         connection.sendall(odd if number == 1 else job(2))
@@ -254,7 +220,7 @@ def test_a_response_is_read_however_it_is_split(serve, connect, complete):
     assert {client.create_job(7, {}).id for _ in range(len(complete) - 1)} == {9}
 
 
-@pytest.mark.parametrize("status", [201, 400, 401, 409, 429])
+@pytest.mark.parametrize("status", [201, 400, 429])
 def test_a_response_whose_head_was_cut_off_is_none(serve, connect, status):
     """Cut off behind its head, a refusal is one: its status was read."""
     complete = http(status, {"message": "no"}, "Retry-After: 0")
@@ -276,27 +242,6 @@ def test_a_response_whose_head_was_cut_off_is_none(serve, connect, status):
             client.create_job(7, {})
         assert getattr(caught.value, "status", 201) == status
     assert len(server.requests) == len(complete)
-
-
-def test_a_read_whose_refusal_was_cut_off_in_its_head_is_repeated(serve, connect):
-    def respond(connection, request, number):
-        connection.sendall(http(404, b"")[:-2] if number == 1 else http(200, EMPTY_PAGE))
-        if number == 1:
-            end(connection)
-
-    server = serve(respond)
-
-    assert list(connect(server).list_forms()) == []
-    assert len(server.requests) == 2
-
-
-def test_a_reset_instead_of_the_rest_is_uncertain(serve, connect):
-    def respond(connection, request, number):
-        connection.sendall(job(1)[:-4])
-        reset(connection)
-
-    with pytest.raises(FsmUncertainWriteError):
-        connect(serve(respond)).create_job(7, {})
 
 
 @pytest.fixture
@@ -333,34 +278,6 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
         idle_clock.now += 0.9
 
     assert {request.connection for request in server.requests} == {1}
-
-
-def test_reads_share_a_connection_however_far_apart(serve, connect, idle_clock):
-    server = serve(lambda connection, *_: connection.sendall(http(200, EMPTY_PAGE)))
-    client = connect(server)
-
-    for _ in range(3):
-        list(client.list_forms())
-        idle_clock.now += 60
-
-    assert {request.connection for request in server.requests} == {1}
-
-
-def test_a_408_to_an_idle_connection_is_not_a_response(serve, connect):
-    def respond(connection, request, number):
-        connection.sendall(job(number))
-        time.sleep(0.02)
-        connection.sendall(http(408, b"", "Connection: close"))
-        end(connection)
-
-    server = serve(respond)
-    client = connect(server)
-    made = []
-    for _ in range(3):
-        made.append(client.create_job(7, {}).id)
-        time.sleep(0.06)
-
-    assert made == [1, 2, 3]
 
 
 REFUSED_TUNNELS = {
@@ -451,21 +368,16 @@ def test_a_proxy_that_is_none_sends_nothing(serve, connect, monkeypatch, proxy):
 
 NOT_OURS = {
     "another property": {"id": 5, "propertyID": 8},
-    "another property, as text": {"id": 5, "propertyID": "8"},
     "a property that is no number": {"id": 5, "propertyID": "ABC"},
     "id 0": {"id": 0, "propertyID": 7},
-    "a negative id": {"id": -5, "propertyID": 7},
     "id true": {"id": True, "propertyID": 7},
     "no id": {"propertyID": 7},
-    "id null": {"id": None, "propertyID": 7},
 }
 OURS = [
     {"id": 5},
-    {"id": 5, "propertyID": None},
     {"id": 5, "propertyID": ""},
     {"id": "5", "propertyID": "7"},
     {"id": 5, "propertyID": "007"},
-    {"id": 5, "propertyID": 7.0},
 ]
 
 
@@ -487,15 +399,14 @@ def test_a_response_that_is_not_of_our_job_is_uncertain(serve, connect, body):
 
 
 @pytest.mark.parametrize("body", OURS, ids=str)
-@pytest.mark.parametrize("property_id", [7, "7"])
-def test_a_response_that_says_the_same_in_other_words_is_ours(serve, connect, body, property_id, caplog):
+def test_a_response_that_says_the_same_in_other_words_is_ours(serve, connect, body, caplog):
     server = serve(lambda connection, *_: connection.sendall(http(201, body)))
 
-    assert connect(server).create_job(property_id, {"customerReference": "PO-1"}).id == 5
+    assert connect(server).create_job("7", {"customerReference": "PO-1"}).id == 5
     assert "PO-1" not in caplog.text
 
 
-@pytest.mark.parametrize("echoed", ["po-1", "PO-2", ""])
+@pytest.mark.parametrize("echoed", ["PO-2", ""])
 def test_another_reference_alone_is_a_warning(serve, connect, echoed, caplog):
     client = connect(serve(lambda connection, *_: connection.sendall(job(5, customerReference=echoed))))
 
@@ -503,7 +414,7 @@ def test_another_reference_alone_is_a_warning(serve, connect, echoed, caplog):
     assert f"job 5 has the customerReference {echoed!r}, but 'PO-1' was sent" in caplog.text
 
 
-@pytest.mark.parametrize("number", [0, -1, "0"])
+@pytest.mark.parametrize("number", [0, -1])
 def test_a_registration_without_a_usable_id_is_uncertain(serve, connect, number):
     body = {"id": number, "eventTypes": ["jobs.created"], "signingSecret": "hush-hush"}
     client = connect(serve(lambda connection, *_: connection.sendall(http(200, body))))
@@ -533,7 +444,7 @@ def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, s
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 160 * 2**10
 
 
-@pytest.mark.parametrize("charset", ["latin-1", "ISO-8859-15", '"utf-16"', "UTF-8", "us-ascii"])
+@pytest.mark.parametrize("charset", ["latin-1", '"utf-16"', "UTF-8", "us-ascii"])
 def test_json_is_read_in_its_declared_charset(serve, connect, charset):
     body = json.dumps({"name": "Zoë"}, ensure_ascii=False)
     sent = body.encode("utf-8" if charset == "us-ascii" else charset.strip('"'))

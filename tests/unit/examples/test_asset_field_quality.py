@@ -57,9 +57,6 @@ class TestSimilar:
         assert similar(*texts[:2]) == []
         assert similar(*texts) == [["abcdefghij", "abcdefghijklm", "abcdefghijkl"]]
 
-    def test_what_counts_as_like_is_given(self):
-        assert similar("Gas", "Gaz", likeness=0.6) == [["Gas", "Gaz"]]
-
 
 class TestFindings:
     FIELDS = (
@@ -85,33 +82,8 @@ class TestFindings:
     def test_fields_and_values_are_counted(self, findings):
         assert quality.count_by_kind(findings) == {"similar_names": 3, "unused": 2, "similar_values": 5}
 
-    def test_fields_of_one_name_have_a_bar_each_the_worst_first(self, findings):
-        chart = quality.chart_for(list(self.FIELDS), findings)
-
-        assert chart.bars == [
-            ("Make", (3, 1)),
-            ("(field 4 has no name)", (2, 0)),
-            ("Make", (0, 1)),
-            ("make", (0, 0)),
-        ]
-        assert chart.title == "Values by field"
-
-    def test_a_chart_of_many_says_which_it_shows(self):
-        fields = [field(number, f"Field {number}") for number in range(quality.BARS + 1)]
-
-        chart = quality.chart_for(fields, [])
-
-        assert len(chart.bars) == quality.BARS
-        assert chart.title == "Values by field, the 15 with most to look at"
-
-    def test_no_field_at_all_is_a_page_too(self):
-        assert "Nothing was found." in quality.page_for([], [], [], "As of today.").render()
-
 
 class TestChanges:
-    def test_what_stayed_is_no_change(self):
-        assert quality.changes_between(list(TestFindings.FIELDS), list(TestFindings.FIELDS)) == []
-
     def test_changes_are_matched_by_identifier(self):
         before = [field(1, "Maker", ["Baxi", "Ideal"]), field(2, "Fuel"), field(3, "Phase", ["1"], [])]
         after = [

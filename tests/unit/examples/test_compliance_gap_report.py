@@ -24,10 +24,6 @@ def months_from(day, months):
 
 
 class TestIntervals:
-    def test_months_end_where_they_end(self):
-        assert months_from(date(2024, 2, 29), (12, -12, 1)) == ["2025-02-28", "2023-02-28", "2024-03-29"]
-        assert months_from(date(2026, 1, 31), (1, -1, -13)) == ["2026-02-28", "2025-12-31", "2024-12-31"]
-
     def test_a_range_has_its_day_in_each_month(self):
         assert gaps.report_days(DAY, DAY) == [DAY]
         assert gaps.report_days(DAY, date(2026, 2, 1)) == []
@@ -88,12 +84,6 @@ class TestGaps:
 
         assert (row["gap"], row["due"], row["formID"]) == (gap, due, 1)
 
-    def test_a_record_that_is_valid_for_longer_is_no_gap(self):
-        rows = gaps.judge_all([{"propertyID": "7"}], {"7": completed(1, "2025-05-01T00:00:00Z")}, DAY)
-
-        assert [row["gap"] for row in rows] == ["valid"]
-        assert gaps.gaps_for(rows) == []
-
     def test_a_property_without_a_record_is_missing_and_the_report_says_what_is_never_listed(self):
         rows = gaps.gaps_for(gaps.judge_all(gaps.parse_portfolio(PORTFOLIO.read_text()), {}, DAY))
 
@@ -115,49 +105,3 @@ class TestGaps:
     def test_a_portfolio_names_its_mistake(self, text, message):
         with pytest.raises(ValueError, match=f"^{message}$"):
             gaps.parse_portfolio(text)
-
-
-class TestPage:
-    CREATED = ("2025-02-01", "2025-03-20", "2025-04-28", "2025-05-02", "2026-02-28")
-
-    @pytest.fixture
-    def page(self):
-        portfolio = [{"propertyID": str(number), "address": None} for number in range(6)]
-        forms = {
-            str(number): completed(number, f"{day}T12:00:00Z") for number, day in enumerate(self.CREATED)
-        }
-        return gaps.page_for(gaps.judge_all(portfolio, forms, DAY), DAY, [gaps.LEGACY])
-
-    def test_each_month_has_a_bar(self, page):
-        bars = dict(page.chart.bars)
-
-        assert list(bars)[:3] == ["Missing", "Overdue", "March 2026"]
-        assert list(bars)[-1] == "March 2027"
-        assert {label: numbers for label, numbers in bars.items() if any(numbers)} == {
-            "Missing": [1, 0, 0, 0],
-            "Overdue": [0, 1, 0, 0],
-            "March 2026": [0, 0, 1, 0],
-            "April 2026": [0, 0, 1, 0],
-            "May 2026": [0, 0, 0, 1],
-            "February 2027": [0, 0, 0, 1],
-        }
-
-    def test_the_numbers_are_those_of_the_bars(self, page):
-        by_kind = [sum(column) for column in zip(*(numbers for _, numbers in page.chart.bars), strict=True)]
-
-        assert [headline.number for headline in page.headlines] == by_kind == [1, 1, 2, 2]
-        assert page.title == "Gas-safety records, 1 March 2026"
-        assert page.about == "4 of 6 properties need a record now or within 60 days."
-
-    def test_the_longest_overdue_is_first_and_the_missing_last(self, page):
-        (table,) = page.tables
-
-        assert [row[:3] for row in table.rows] == [
-            ["overdue", "2026-02-01", "0"],
-            ["due within 60 days", "2026-03-20", "1"],
-            ["due within 60 days", "2026-04-28", "2"],
-            ["missing", None, "5"],
-        ]
-
-    def test_it_can_be_rendered(self, page):
-        assert "never lists legacy forms" in page.render()

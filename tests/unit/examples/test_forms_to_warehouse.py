@@ -84,8 +84,3 @@ def test_a_load_that_fails_leaves_the_rows_of_the_one_before(warehouse):
         warehouse.load(FIRST, {1: 6}, unknown=["x"])
 
     assert warehouse.rows("form_versions") == before
-
-
-def test_a_window_without_forms_is_loaded(warehouse):
-    assert warehouse.load(FIRST, {}) == 0
-    assert warehouse.load(SECOND, {1: 6}) == 1

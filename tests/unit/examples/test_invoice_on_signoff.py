@@ -54,9 +54,6 @@ class TestDecide:
             }
         ]
 
-    def test_the_form_that_made_the_draft_makes_no_other(self):
-        assert invoices.decide([form(1)], {"77": 1}, created(_77="120.00")) == ([], [])
-
     def test_another_form_on_the_job_makes_none_and_is_held(self):
         drafts, held = invoices.decide([form(2)], {"77": 1}, created(_77="120.00"))
 
@@ -76,20 +73,6 @@ class TestDecide:
 
         assert drafts == []
         assert reasons(held) == {1: f"job {said} is not in the due list"}
-
-    @pytest.mark.parametrize("amount", [None, "0", "0.00"])
-    def test_a_job_without_an_amount_is_held(self, amount):
-        drafts, held = invoices.decide([form(1)], {}, created(_77=amount))
-
-        assert drafts == []
-        assert reasons(held) == {1: "job 77 has no amount in the due list"}
-
-    def test_an_amount_keeps_its_digits(self):
-        amounts = ["0.10", "1000000.005"]
-
-        drafts = [invoices.decide([form(1)], {}, created(_77=amount))[0][0] for amount in amounts]
-
-        assert [draft["amount"] for draft in drafts] == amounts
 
     def test_a_draft_that_may_have_been_written_is_held_and_not_written_again(self):
         drafts, held = invoices.decide([form(1), form(2)], {}, created(_77="120.00"), {"77"})
@@ -117,14 +100,6 @@ class TestHandOver:
 
         assert invoices.read_record(storage / "records" / NAME) == DRAFT
         assert invoices.names_in(storage / "begun") == set()
-
-    def test_a_draft_of_a_version_without_records_is_recorded(self, storage):
-        with AtomicFiles(storage, None) as files:
-            files.store(NAME, [invoices.bytes_for(DRAFT)])
-
-            assert invoices.record_drafts(files) == ({NAME}, set())
-
-        assert invoices.read_record(storage / "records" / NAME) == DRAFT
 
     @pytest.mark.parametrize("taken", [False, True])
     @pytest.mark.parametrize("writes", range(4))
@@ -176,29 +151,6 @@ class TestJobsIn:
     def test_what_is_no_amount_is_refused(self, amount):
         with pytest.raises(FsmInputError, match="row 1: quotedAmount"):
             invoices.jobs_in(f"reference,propertyID,due,quotedAmount\nA,7,2026-01-05,{amount}\n")
-
-
-class TestDraftInvoices:
-    def test_a_form_without_a_job_has_nothing_to_do_with_a_row_that_has_none(self, tmp_path):
-        draft = invoices.invoice_on_signoff().get_task("draft_invoices").python_callable
-        params = {"form_name": "Job Sign-off", "invoices": str(tmp_path)}
-        jobs = [{"key": "A", "job": {"customerReference": "A", "quotedAmount": "9.00"}}]
-
-        result = draft([form(1, None)], {"jobs": jobs, "agreed": jobs}, [{"key": "A", "jobID": None}], params)
-
-        assert (result["drafted"], result["held"]) == ([], 1)
-
-    @pytest.mark.parametrize(("agreed", "amount"), [("", "9.00"), ("45.50", "45.50")])
-    def test_an_amount_that_was_agreed_counts_and_the_job_is_the_same(self, tmp_path, agreed, amount):
-        draft = invoices.invoice_on_signoff().get_task("draft_invoices").python_callable
-        text = f"reference,propertyID,due,quotedAmount,agreedAmount\nA,7,2026-01-05,9.00,{agreed}\n"
-        due_list = {"jobs": invoices.jobs_in(text), "agreed": invoices.jobs_in(text, "agreedAmount")}
-        params = {"form_name": "Job Sign-off", "invoices": str(tmp_path)}
-
-        result = draft([form(1)], due_list, [{"key": "A", "jobID": 77}], params)
-
-        assert [one["amount"] for one in result["drafted"]] == [amount]
-        assert due_list["jobs"] == planned.due_jobs(text, date.max)
 
 
 def test_a_file_is_named_by_its_job_and_form_whatever_they_are():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import ObjectStoragePath
-from report_page import Chart, report_url
+from report_page import report_url
 
 from tests.reports import PAGE
 
@@ -27,11 +27,6 @@ def test_a_page_asks_for_nothing_and_says_what_it_is():
     assert "default-src 'none'" in html
 
 
-def test_a_table_without_rows_says_so():
-    assert "<p>Nothing has changed.</p>" in PAGE.render()
-    assert PAGE.render().count("<table") == 1
-
-
 def test_each_bar_says_its_numbers():
     numbers = re.findall(r'class="numbers">(.*?)</span>', PAGE.render())
 
@@ -42,19 +37,6 @@ def test_each_bar_says_its_numbers():
         "7 others",
     ]
     assert "<strong>1,234</strong> good" in PAGE.render()
-
-
-def test_a_chart_of_nothing_has_no_bar():
-    chart = Chart(title="Values", series={"similar": "bad"}, bars=[("Make", (0,))])
-
-    assert list(chart.segments()) == [("Make", [])]
-
-
-def test_a_bar_with_a_number_too_few_is_refused():
-    chart = Chart(title="Values", series={"similar": "bad", "others": "plain"}, bars=[("Make", (1,))])
-
-    with pytest.raises(ValueError, match="shorter"):
-        list(chart.segments())
 
 
 def test_it_is_stored_as_a_page(storage):

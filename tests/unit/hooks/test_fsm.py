@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, Connection
 
-from fsm_provider.api import FsmInputError, FsmUnauthorisedError
+from fsm_provider.api import FsmInputError
 from fsm_provider.hooks.fsm import FsmHook, settings_from
 from fsm_provider.provider_info import get_provider_info
 from tests.unit.conftest import TOKEN
@@ -18,21 +18,6 @@ def connection(**fields):
     extra = given.pop("extra", None)
     text = extra if extra is None or isinstance(extra, str) else json.dumps(extra)
     return Connection(conn_id="fsm_default", conn_type="fsm", extra=text, **given)
-
-
-@pytest.mark.parametrize(
-    ("fields", "base_url"),
-    [
-        ({}, "https://api.example.com/v1"),
-        ({"host": "https://api.example.com/v1/"}, "https://api.example.com/v1"),
-        ({"host": "api.example.com"}, "https://api.example.com"),
-        ({"host": "api.example.com/v1", "port": 8443}, "https://api.example.com:8443/v1"),
-        ({"host": "127.0.0.1", "schema": "http", "port": 80}, "http://127.0.0.1:80"),
-        ({"host": "http://api.example.com", "extra": {"allow_http": True}}, "http://api.example.com"),
-    ],
-)
-def test_the_host_gives_the_base_url(fields, base_url):
-    assert settings_from(connection(**fields)).base_url == base_url
 
 
 def test_the_uri_form_gives_the_same_as_the_json_form(monkeypatch):
@@ -66,22 +51,16 @@ def test_an_emptied_api_version_sends_none(empty):
     ("fields", "names"),
     [
         ({"host": None}, ["host"]),
-        ({"host": "ftp://api.example.com"}, ["host"]),
-        ({"host": "https://u:p@api.example.com"}, ["host"]),
         ({"host": "http://api.example.com"}, ["host", "allow_http"]),
         ({"password": None}, ["password"]),
         ({"password": "two words"}, ["password"]),
-        ({"password": "line\nbreak"}, ["password"]),
         ({"extra": "not json"}, ["extra"]),
         ({"extra": "[1]"}, ["extra"]),
-        (
-            {"extra": {"page_size": 0, "timeout": -1, "max_retries": "many"}},
-            ["page_size", "timeout", "max_r"],
-        ),
-        ({"extra": {"event_types_style": "semicolon"}}, ["event_types_style"]),
-        ({"extra": {"server_timezone": "Mars/Olympus"}}, ["server_timezone"]),
-        ({"extra": {"page_size": 5}}, ["page_size", "page_size_param"]),
-        ({"extra": {"cursor_parm": "next"}}, ["cursor_parm", "cursor_param"]),
+        ({"extra": {"server_timezone": "\ud800"}}, ["extra"]),
+        ({"extra": {"page_size": 0, "timeout": -1}}, ["page_size", "timeout"]),
+        ({"extra": '{"timeout": NaN}'}, ["timeout"]),
+        ({"host": "api.example.com", "port": 70_000}, ["host"]),
+        ({"host": "api.example.com", "schema": "ftp"}, ["host"]),
     ],
 )
 def test_each_bad_field_is_named(fields, names):
@@ -106,11 +85,11 @@ def hook_for(monkeypatch, **fields):
         ({"host": "https://api.example.com/v1"}, "https://api.example.com/v1"),
         ({"host": "HTTPS://API.example.com:443/v1/"}, "https://api.example.com/v1"),
         ({"host": "api.example.com/v1", "port": 443}, "https://api.example.com/v1"),
+        ({"host": "127.0.0.1", "schema": "http", "port": 80}, "http://127.0.0.1"),
         ({"host": "http://localhost:443"}, "http://localhost:443"),
         ({"host": "https://api.example.com", "login": " north "}, "https://api.example.com (account north)"),
         ({"host": "https://[::1]:443/v1"}, "https://[::1]/v1"),
         ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
-        ({"host": "https://[::1]:8443"}, "https://[::1]:8443"),
         ({"host": "https://[::1:8443]"}, "https://[::1:8443]"),
     ],
 )
@@ -118,18 +97,7 @@ def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields
     assert hook_for(monkeypatch, **fields).settings.service == service
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "https://[::1/v1",
-        "https:///v1",
-        "https://",
-        "::1",
-        "https://api.example.com:x",
-        "https://a:99999",
-        "ftp://a",
-    ],
-)
+@pytest.mark.parametrize("host", ["https://[::1/v1", "https://", "::1", "https://a:99999", "ftp://a"])
 def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
     with pytest.raises(FsmInputError) as refused:
         _ = hook_for(monkeypatch, host=host).settings.service
@@ -137,22 +105,6 @@ def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
     assert str(refused.value) == (
         "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1"
     )
-
-
-def test_nothing_is_read_before_it_is_used():
-    FsmHook("there_is_no_such_connection")
-
-
-def test_a_token_changed_in_the_connection_is_used_after_a_401(service, connect):
-    connect(service)
-    hook = FsmHook()
-    assert list(hook.list_forms()) == []
-    service.settings.token = "rotated"
-    connect(service)
-
-    assert list(hook.list_forms()) == []
-
-    assert [request.status for request in service.requests] == [200, 401, 200]
 
 
 def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_one(service, connect):
@@ -166,22 +118,6 @@ def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_on
 
     assert [request.status for request in service.requests] == [401, 201]
     assert len(service.jobs) == 1
-
-
-def test_an_unchanged_token_is_not_retried(service, connect):
-    connect(service)
-    service.settings.token = "rotated"
-
-    with pytest.raises(FsmUnauthorisedError):
-        list(FsmHook().list_forms())
-    assert len(service.requests) == 1
-
-
-def test_the_client_is_the_hooks_connection(connect, service):
-    connect(service)
-    hook = FsmHook()
-
-    assert hook.get_conn() is hook.client
 
 
 @pytest.mark.parametrize(
@@ -230,15 +166,6 @@ def test_a_field_of_the_connection_is_no_setting_of_its_extra(service, connect, 
         _ = FsmHook().client
 
 
-def test_a_bad_setting_fails_the_test_by_its_own_name_alone(service, connect):
-    connect(service, timeout=0)
-
-    passed, message = FsmHook().test_connection()
-
-    assert not passed
-    assert message.startswith("timeout: ")
-
-
 def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     widgets = ModuleType("flask_appbuilder.fieldwidgets")
     widgets.BS3TextFieldWidget = object
@@ -263,11 +190,6 @@ def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}')
     with pytest.raises(FsmInputError, match="connection 'fsm_default': is of type 'http', not 'fsm'"):
         FsmHook().client  # noqa: B018
-
-
-def test_a_connection_without_a_type_is_taken(monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"host": "https://api.example.com", "password": "x"}')
-    assert FsmHook().client.settings.base_url == "https://api.example.com"
 
 
 def test_a_host_without_a_scheme_is_https(service, monkeypatch):

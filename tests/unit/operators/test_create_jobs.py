@@ -262,10 +262,10 @@ def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, co
 
     for cleared, others in ((0, "created"), (1, "existing")):
         outcomes, error = attempt(create(jobs), cleared=cleared)
-        assert "(propertyID '2', customerReference 'PM-2'): uncertain: " in logged()
+        assert "(propertyID 2, customerReference 'PM-2'): uncertain: " in logged()
         assert statuses(outcomes) == [others, "uncertain", others]
         assert "key '" in outcomes[1]["error"]
-        assert "propertyID '2', customerReference 'PM-2'" in outcomes[1]["error"]
+        assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
         assert isinstance(error, AirflowFailException)
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
@@ -347,7 +347,7 @@ def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, log
     attempt(create([request(1), request(2)], max_concurrency=1))
 
     text = logged()
-    says = "POST /properties/1/jobs (propertyID '1', customerReference 'PM-1'): created, id "
+    says = "POST /properties/1/jobs (propertyID 1, customerReference 'PM-1'): created, id "
     assert f"{says}{service.jobs[0]['id']}" in text
     assert "2 jobs: 2 created" in text
 

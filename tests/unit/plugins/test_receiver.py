@@ -3,15 +3,13 @@
 import json
 import logging
 import re
-import threading
 import time
 from datetime import UTC, datetime
 
 import pytest
-import requests
 
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import receiver as module
-from tests.capabilities import METRICS
 from tests.unit.plugins import signing
 from tests.unit.plugins.conftest import TOKEN, raw
 
@@ -47,7 +45,7 @@ class TestAccepted:
         ]
 
     @pytest.mark.parametrize(
-        "body", ["[" * 255 + "]" * 255, '{"id": 18446744073709551616}', '{"a":' * 300 + "1" + "}" * 300]
+        "body", ["[" * 255 + "]" * 255, '{"id": 18446744073709551616}', "[" * 5000, '"text"', '{"id": 1e999}']
     )
     def test_airflow_shows_an_event_whatever_its_body(self, receiver, body):
         from airflow.api_fastapi.core_api.datamodels.assets import AssetEventResponse
@@ -60,10 +58,6 @@ class TestAccepted:
         times = {"timestamp": datetime.now(UTC), "created_dagruns": [], "source_map_index": -1}
         shown = AssetEventResponse(id=1, asset_id=1, extra=event, **times)
         assert json.loads(shown.model_dump_json())["extra"] == event
-
-    @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[1, 2]", b'"text"', b"[" * 5000, b'{"id": 1e999}'])
-    def test_a_body_of_any_format_is_accepted(self, receiver, body):
-        assert receiver.post(body).status_code == 200
 
     @pytest.mark.parametrize(
         ("payload", "found"),
@@ -85,12 +79,6 @@ class TestAccepted:
         body = b"x" * module.MAX_BODY
 
         assert receiver.post(iter([body]) if chunked else body).status_code == 200
-
-    def test_the_name_of_the_asset_does_not_matter(self, unknown_receiver, asset):
-        asset(name="jobs of the service")
-        unknown_receiver.configure()
-
-        assert unknown_receiver.post(BODY).status_code == 200
 
 
 class TestRepeated:
@@ -117,48 +105,25 @@ class TestRepeated:
 
         assert len(receiver.events) == count
 
-    def test_concurrent_repeats_are_one_event(self, receiver):
-        responses, start = [], threading.Barrier(8)
-
-        def send():
-            start.wait()
-            responses.append(post_without_session(receiver, BODY))
-
-        threads = [threading.Thread(target=send) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert set(responses) <= {200, 503}
-        assert 200 in responses
-        assert len(receiver.events) == 1
-
-
-def post_without_session(receiver, body):
-    """Post; threads cannot share the session."""
-    return requests.post(receiver.url(), data=body, timeout=40).status_code
-
 
 class TestRefused:
     def test_nothing_is_accepted_before_configuration(self, unknown_receiver, asset):
         asset()
 
-        for url in (unknown_receiver.url(), unknown_receiver.url(token="")):
-            response = unknown_receiver.post(BODY, url=url)
-            assert (response.status_code, response.json()) == (404, REFUSED)
+        response = unknown_receiver.post(BODY)
+
+        assert (response.status_code, response.json()) == (404, REFUSED)
 
     @pytest.mark.parametrize(
         ("route", "token"),
         [
             ("fsm_default/jobs", TOKEN[:-1]),
-            ("fsm_default/jobs", TOKEN + "x"),
             ("fsm_default/jobs", ""),
             ("fsm_default/jobs", "%FF%00"),
             ("fsm_default/assets", TOKEN),
             ("fsm_default", TOKEN),
             ("other/jobs", TOKEN),
-            ("..%2Fx/jobs", TOKEN),
+            ("other/jobs", ""),
             ("fsm_default/jobs/x", TOKEN),
         ],
     )
@@ -167,14 +132,7 @@ class TestRefused:
 
         assert (response.status_code, response.json()) == (404, REFUSED)
 
-    @pytest.mark.parametrize("tokens", [[], [""], ["short-token"]])
-    def test_an_invalid_token_is_never_accepted(self, receiver, tokens):
-        receiver.configure(tokens=tokens)
-
-        for token in [*tokens, TOKEN, ""]:
-            assert receiver.post(BODY, url=receiver.url(token)).status_code == 404
-
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
     def test_another_method_is_not_allowed(self, receiver, method):
         response = receiver.session.request(method, receiver.url(), data=BODY, timeout=10)
 
@@ -185,8 +143,6 @@ class TestRefused:
         ("headers", "status"),
         [
             ({}, 401),
-            ({"x-signature": "0" * 64}, 401),
-            (signing.hexadecimal("another", BODY), 401),
             (signing.hexadecimal(SECRET, BODY + b" "), 401),
             ({**signing.hexadecimal(SECRET, BODY), "Content-Encoding": "gzip"}, 415),
         ],
@@ -232,7 +188,6 @@ class TestRefused:
         ("method", "route", "status"),
         [
             ("POST", "a%1b[31m%E2%80%A8FAKE%85%0bLINE/jobs", 404),
-            ("POST", "FAKE" * 1000 + "/jobs", 404),
             ("GET", "FAKE/jobs", 405),
         ],
     )
@@ -304,23 +259,11 @@ class TestChanges:
 
 class TestLogsAndMetrics:
     @pytest.fixture
-    def counted(self):
-        """Airflow's own metrics, as a list."""
-        METRICS.require()
-        import airflow.sdk.serde  # noqa: F401 - it would initialise them later
-        from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-        from airflow.sdk.observability import stats
-
+    def counted(self, monkeypatch):
+        """What is given to Airflow's metrics, as a list."""
         counts = []
-
-        class Recording(NoStatsLogger):
-            @classmethod
-            def incr(cls, stat, count=1, rate=1, *, tags=None):
-                counts.append((stat, tags))
-
-        stats.initialize(factory=Recording, export_legacy_names=False)
-        yield counts
-        stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+        monkeypatch.setattr(AirflowMetrics, "incr", lambda self, name: counts.append((name, self.tags)))
+        return counts
 
     def test_deliveries_and_refusals_are_counted(self, receiver, counted):
         receiver.configure(**HMAC, secrets=SECRET)
@@ -331,11 +274,11 @@ class TestLogsAndMetrics:
         receiver.post(BODY, url=receiver.url("guess"))
 
         of_jobs = {"connection": "fsm_default", "object": "jobs"}
-        assert [one for one in counted if one[0].startswith("fsm.")] == [
-            ("fsm.webhooks.accepted", of_jobs),
-            ("fsm.webhooks.repeated", of_jobs),
-            ("fsm.webhooks.refused", {**of_jobs, "reason": "headers"}),
-            ("fsm.webhooks.refused", {"connection": "-", "object": "-", "reason": "path"}),
+        assert counted == [
+            ("webhooks.accepted", of_jobs),
+            ("webhooks.repeated", of_jobs),
+            ("webhooks.refused", {**of_jobs, "reason": "headers"}),
+            ("webhooks.refused", {"connection": "-", "object": "-", "reason": "path"}),
         ]
 
     def test_no_log_holds_token_secret_or_body(self, receiver, caplog):

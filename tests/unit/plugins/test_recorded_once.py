@@ -37,15 +37,6 @@ def test_a_delivery_in_several_threads_at_once_is_accepted_once():
         assert found == ["accepted"] + ["repeated"] * 7
 
 
-def test_assets_have_deliveries_of_their_own(asset):
-    other = uri_for_records("fsm_default", "assets")
-    asset(other)
-
-    for outcome in ("accepted", "repeated"):
-        for number in range(3):
-            assert [record(number), record(number, other)] == [outcome] * 2
-
-
 def test_an_event_of_somebody_else_is_no_delivery_whatever_it_holds():
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session

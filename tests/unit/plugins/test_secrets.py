@@ -25,9 +25,8 @@ def ours(caplog):
 
 
 NO_SECRETS = [
-    *("", "null", "None", "NONE", '""', "false", "0", "{}", "[]", "short", "fifteen letters", '"short"'),
-    *(" " * 20, " None              ", "[" * 50_000),
-    *([None], ["null"], [False], [0], [{}], ["short"], ["  None             "], [["nested in a list"]]),
+    *("", "null", "false", "0", "{}", "[]", "short", "fifteen letters", " None              ", "[" * 50_000),
+    *([None], ["null"], [False], [{}], ["short"], ["  None             "], [["nested in a list"]]),
 ]
 
 
@@ -58,20 +57,7 @@ class TestVariable:
 
         assert receiver.post(BODY, headers=signing.standard(secret, BODY)).status_code == status
 
-    @pytest.mark.parametrize("text", [f" {SECRET}\n", json.dumps([SECRET], indent=1)])
-    def test_a_secret_may_be_text_or_in_a_list(self, receiver, text):
-        receiver.configure(**SCHEME, secrets=text)
-
-        assert post(receiver, SECRET) == 200
-
-    @pytest.mark.parametrize("tokens", [[None, TOKEN], ["", TOKEN], [0, "short", TOKEN]])
-    def test_a_valid_token_among_invalid_ones_is_accepted(self, receiver, caplog, tokens):
-        receiver.configure(tokens=tokens)
-
-        assert receiver.post(BODY).status_code == 200
-        assert "each should be a path token of fsm_default/jobs" in caplog.text
-
-    @pytest.mark.parametrize("tokens", ["null", "None", '""', "0", [None], ["short"]])
+    @pytest.mark.parametrize("tokens", ["null", [], [None], [""], ["short"]])
     def test_without_a_valid_token_no_path_is_found(self, receiver, caplog, tokens):
         receiver.set("fsm_webhook_secret_tokens_fsm_default_jobs", tokens)
         receiver.clock.now += 100

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fsm_provider.api import FsmInputError
-from fsm_provider.plugins.webhooks.settings import ReceiverSettings, WebhookEndpoint, receiver_url
+from fsm_provider.plugins.webhooks.settings import ReceiverSettings, receiver_url
 
 
 def endpoint(**fields):
@@ -27,14 +27,11 @@ def signed(**fields):
         ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: is missing"),
         (endpoint(signature="sha256"), "endpoints.fsm_default/jobs.signature: Input should be 'standard-"),
         (endpoint(signature="hmac"), "header: is needed for the signature 'hmac'"),
-        ({"endpoints": {"a b/jobs": {"signature": "none"}}}, "endpoints: 'a b/jobs' is not <connection>"),
         ({"endpoints": {"a/b/jobs": {"signature": "none"}}}, "endpoints: 'a/b/jobs' is not <connection>"),
         (endpoint(**{"x\ny": 1}), "'x\\ny': is not a setting"),
         (endpoint(header="x"), "header: is needed for the signature 'hmac', and for no other"),
-        (signed(encoding="base32"), "encoding: Input should be 'hex' or 'base64'"),
         (signed(header="x y"), "header: String should match"),
         (signed(prefix="v1, "), "prefix: String should match"),
-        (signed(timestamp_prefix="t="), "prefix: should precede the signature"),
         (signed(timestamp_prefix="t=", prefix="t="), "prefix: should precede the signature"),
         (signed(tolerance=43201), "tolerance: Input should be less than or equal to 43200"),
     ],
@@ -61,19 +58,10 @@ def test_every_bad_field_is_named_and_no_value_quoted():
     assert "a-secret" not in str(caught.value)
 
 
-def test_invalid_json_is_an_error():
-    with pytest.raises(FsmInputError, match="Variable fsm_webhooks: Invalid JSON"):
-        ReceiverSettings.parse("{")
-
-
 def test_a_loopback_may_be_http():
     assert (
         ReceiverSettings.parse('{"base_url": "http://127.0.0.1:8080/"}').base_url == "http://127.0.0.1:8080"
     )
-
-
-def test_header_names_become_lower_case():
-    assert WebhookEndpoint(signature="hmac", header="X-Signature").header == "x-signature"
 
 
 def test_a_url_holds_connection_and_object():

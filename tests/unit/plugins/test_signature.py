@@ -89,28 +89,17 @@ def test_an_invalid_signed_time_is_refused(text):
     assert check(ALL, standard(timestamp=text)) == "timestamp"
 
 
-@pytest.mark.parametrize("header", ["v1={}", "t=,v1={}", "{}", "t=1790000000,{}", "t=1790000000"])
-def test_time_and_signature_have_to_be_there(header):
-    digest = hmac.new(SECRET.encode(), b"1790000000." + BODY, hashlib.sha256).hexdigest()
-
-    assert not is_accepted(TIMED, {"x-signature": header.format(digest)})
-
-
-def test_any_of_several_secrets_and_signatures_fits():
+def test_any_of_several_secrets_and_signatures_fits_and_one_has_to():
     headers = signing.hexadecimal("old", BODY)
     assert is_accepted(PLAIN, headers, secrets=["new", "old"])
     assert check(PLAIN, headers, secrets=["new"]) == "signature"
+    assert check(PLAIN, signing.hexadecimal("", BODY), secrets=[]) == "signature"
+    assert check(ALL, standard(key=b""), secrets=[]) == "signature"
+    assert check(TIMED, {"x-signature": f"t={NOW}"}) == "signature"
+    assert check(TIMED, {"x-signature": "t=,v1=00"}) == check(TIMED, {"x-signature": "v1=00"}) == "headers"
 
     headers = standard(listed="v1a,AAAA v2,-- v1,AAAA v1,{} v1,")
     assert is_accepted(ALL, headers, secrets=["not base64!", signing.standard_secret(), STANDARD])
-
-
-@pytest.mark.parametrize("scheme", [PLAIN, ALL])
-@pytest.mark.parametrize("secrets", [[], ["another"]])
-def test_without_its_secret_no_delivery_is_accepted(scheme, secrets):
-    headers = {**signing.hexadecimal("", BODY), **standard(key=b"")}
-
-    assert check(scheme, headers, secrets=secrets) == "signature"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +107,6 @@ def test_without_its_secret_no_delivery_is_accepted(scheme, secrets):
     [
         [],
         [("x-signature", "")],
-        [("x-signature", "zz")],
         [("x-signature", "é" * 64)],
         [("x-signature", "0" * 64)],
         [("x-signature", " ".join(["0" * 64] * 1000))],
@@ -166,7 +154,7 @@ class _Stopped(datetime):
 keys = st.binary(min_size=16, max_size=64)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     key=keys,
     mark=st.sampled_from(["", "whsec_"]),
@@ -188,7 +176,7 @@ def test_what_the_library_of_standard_webhooks_signs_is_accepted(key, mark, padd
     assert is_accepted(ALL, headers, body.encode(), secrets=[secret])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     changed=st.fixed_dictionaries(
         {},
@@ -213,24 +201,6 @@ def test_what_the_library_of_standard_webhooks_refuses_is_refused(changed, body)
             return True
 
     assert not is_accepted(ALL, headers, body) or is_accepted_by_library()
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    header=st.text(max_size=80),
-    timestamp=st.text(max_size=30),
-    identifier=st.text(max_size=30),
-    body=st.binary(max_size=60),
-    scheme=st.sampled_from([PLAIN, PREFIXED, TIMED, ALL]),
-)
-def test_arbitrary_input_is_refused_without_any_other_error(header, timestamp, identifier, body, scheme):
-    headers = {
-        **dict.fromkeys(["x-signature", "x-hub-signature-256", "webhook-signature"], header),
-        "webhook-timestamp": timestamp,
-        "webhook-id": identifier,
-    }
-
-    assert not is_accepted(scheme, headers, body, secrets=[SECRET, STANDARD])
 
 
 # The first delivery has identifier "1", body BODY and time NOW. Which schemes see these as its repeats?

@@ -22,7 +22,7 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
     monkeypatch.setattr(assets, "_kept", {})
     connect(service, max_retries=0)
     with supervised() as supervisor:
-        running = Triggerers(request.param)
+        running = Triggerers(request.param, service)
         running.supervisor = supervisor
         yield running
 

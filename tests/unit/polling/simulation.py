@@ -6,39 +6,27 @@ import json
 import random
 from collections import Counter, defaultdict
 from contextvars import ContextVar
-from functools import partial
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
-from fsm_provider.api.errors import (
-    FsmBadRequestError,
-    FsmError,
-    FsmForbiddenError,
-    FsmRateLimitedError,
-    FsmServerError,
-)
+from fsm_provider.api import errors
 from fsm_provider.polling import feed, watcher
 from fsm_provider.polling.feed import joined
 from fsm_provider.polling.polls import Form, Listing, Query, Source
-from fsm_provider.polling.tracker import (
-    WATERMARK,
-    Watch,
-    first_floor,
-    is_wanted,
-    reconcile_every,
-)
+from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, is_wanted, reconcile_every
 from fsm_provider.polling.waits import Criteria, Deferral, Wait
-from fsm_provider.polling.watcher import CONFIGURATION, AssetEvents
+from fsm_provider.polling.watcher import AssetEvents
 
 HOUR, DAY = 3600.0, 86_400.0
 BASE = 1_000 * DAY
 NAMES = ["Gas", "Boiler", "Service", "Risk"]
 ONE, TWO = "https://one", "https://two"
 ERRORS = {
-    "400": FsmBadRequestError,
-    "403": FsmForbiddenError,
-    "429": FsmRateLimitedError,
-    "500": FsmServerError,
+    "400": errors.FsmBadRequestError,
+    "403": errors.FsmForbiddenError,
+    "429": errors.FsmRateLimitedError,
+    "500": errors.FsmServerError,
 }
 process = ContextVar("process", default=None)
 """The triggerer that a task belongs to."""
@@ -168,11 +156,8 @@ class Store:
             stored = [json.loads(row) for one, row in self.rows.items() if one.startswith(prefix)]
             for event in self.events:
                 if event.is_acked and event.recorded_at == float("inf"):
-                    known = [
-                        any(form.version in dict(row.get(str(form.id), [])) for row in stored)
-                        for form in event.forms
-                    ]
-                    if all(known):
+                    keys = [(str(form.id), form.version) for form in event.forms]
+                    if all(any(version in dict(row.get(one, [])) for row in stored) for one, version in keys):
                         event.recorded_at = asyncio.get_running_loop().time()
             self.max_in_save = max(self.max_in_save, self.in_save)
         await asyncio.sleep(0.001)
@@ -218,14 +203,16 @@ class Asset:
         row = self.store.rows.get(watcher.prefix_for(url) + key)
         return json.loads(row) if row else None
 
+    def watching(self):
+        return AssetEvents(self.watch["asset_name"], self.store)
+
     async def announce(self):
-        store = partial(self.store.aset, CONFIGURATION, self.watch)
-        await watcher.until_done(self.watch["asset_name"], store)
+        await self.watching().configure(self.watch)
 
     async def run(self):
         announcing = asyncio.create_task(self.announce())
         while True:
-            running = AssetEvents(self.watch["asset_name"], self.store)
+            running = self.watching()
             async with contextlib.aclosing(running.events()) as events:
                 async for given in events:
                     self.emitting.set()
@@ -254,14 +241,14 @@ class Triggerer:
 
     def start(self, query, criteria, deferral, ends, done):
         async def run():
-            loop, woken = asyncio.get_running_loop(), asyncio.Event()
-            wait = Wait(query, criteria, woken, lambda _: None, 1e9, dict(deferral.known or ()))
+            loop = asyncio.get_running_loop()
+            wait = Wait(query, criteria, 1e9, dict(deferral.known or ()))
             source = Source("fsm", deferral.service, "{}", "{}", self.world.service.interval)
             began = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
-                    with joined(source, wait, None if deferral.known is None else deferral.polled_at):
-                        await woken.wait()
+                    with joined(source, wait, deferral.covered_since):
+                        await wait.woken
                     await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
             if not done.done():
                 done.set_result(None)
@@ -296,7 +283,7 @@ class World:
             await asyncio.sleep(rng.uniform(1, 6))  # a worker starts
             try:
                 listing = await self.service.list_forms(query)
-            except FsmError:
+            except errors.FsmError:
                 await asyncio.sleep(self.service.interval)
                 continue
             found = {form.id: form.name for form in listing.forms if criteria.counts(form.name)}
@@ -402,10 +389,7 @@ async def drawn_day(seed, patch, mode=None):
     service = Service(rng, page=rng.choice([5, 20, 100]))
     service.is_live = mode in ("live", "totals") or rng.random() < 0.3
     ids = []
-    kinds = {
-        "nulls": mode == "nulls" or rng.random() < 0.1,
-        "strict": mode == "strict",
-    }
+    kinds = {"nulls": mode == "nulls" or rng.random() < 0.1, "strict": mode == "strict"}
     special = draw_forms(rng, service.log, -6 * DAY, -HOUR, 80, ids, **kinds)
     special |= draw_forms(rng, service.log, -HOUR, LENGTH - 4 * HOUR, 160, ids, **kinds)
     prepare(rng, mode, service, ids)
@@ -449,8 +433,6 @@ async def drawn_day(seed, patch, mode=None):
 
 
 def iso(seconds):
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -462,9 +444,8 @@ def prepare(rng, mode, service, ids):
     service.wrong_totals = mode == "totals"
     service.clock_error = rng.choice([-30, 30, 300]) * HOUR if mode == "clock" else rng.uniform(-60, 60)
     if mode == "refused":
-        service.refuses = [
-            (BASE + 2 * HOUR, BASE + rng.uniform(3, 14) * HOUR, rng.choice(["403", "400", "500"]))
-        ]
+        ends = BASE + rng.uniform(3, 14) * HOUR
+        service.refuses = [(BASE + 2 * HOUR, ends, rng.choice(["403", "400", "500"]))]
     if mode == "all-refused":
         service.refuses = [(BASE - DAY, BASE + DAY, rng.choice(["403", "500"]))]
     if mode == "blips":

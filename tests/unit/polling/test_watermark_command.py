@@ -62,15 +62,16 @@ def run(capsys):
 
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
+    from airflow.models.asset import AssetModel
     from airflow.utils.session import create_session
 
-    from fsm_provider.polling.watermark_command import active_assets, store_of
+    from fsm_provider.polling.watermark_command import store_of
 
     async def use(store):
         return await store.aget(key) if value is None else await store.aset(key, value)
 
     with create_session() as session:
-        (model,) = active_assets("records", session)
+        model = session.query(AssetModel).one()
         return asyncio.run(use(store_of(model, "fsm_default", session)))
 
 

@@ -15,7 +15,8 @@ class Watching:
     :ivar events: the forms in each event, as they come.
     """
 
-    def __init__(self, settings, stored_at_once, name, trigger_id):
+    def __init__(self, polls, settings, stored_at_once, name, trigger_id):
+        self.polls = polls
         self.events, self.stored, self.trigger_id = [], asyncio.Event(), trigger_id
         self.stored_at_once = stored_at_once
         asset = completed_forms(name, **{"poll_interval": 1, **settings})
@@ -33,6 +34,11 @@ class Watching:
         trigger = completed_forms(NAME, **{"poll_interval": 1, **settings}).watchers[1].trigger
         self.tasks[1].cancel()
         self.tasks.append(asyncio.create_task(anext(trigger.run())))
+
+    async def polled(self, times=3):
+        """Wait until the service has been asked so often more."""
+        seen = self.polls()
+        await self.until(lambda: self.polls() >= seen + times)
 
     async def until(self, predicate, seconds=2000.0):
         async with asyncio.timeout(seconds):
@@ -114,16 +120,22 @@ class Triggerers:
     :ivar kind: ``acknowledged`` or ``restarted``.
     """
 
-    def __init__(self, kind):
-        self.kind = kind
+    def __init__(self, kind, service):
+        self.kind, self.service = kind, service
+
+    def polls(self):
+        """Count what the service has answered."""
+        return len([request for request in self.service.requests if request.status == 200])
 
     @asynccontextmanager
-    async def watching(self, stored_at_once=True, name=NAME, trigger_id=1, **settings):
-        running = KINDS[self.kind](settings, stored_at_once, name, trigger_id)
+    async def watching(self, stored_at_once=True, name=NAME, trigger_id=1, polls=3, **settings):
+        """Watch an asset: it has begun, and polled so often."""
+        running = KINDS[self.kind](self.polls, settings, stored_at_once, name, trigger_id)
         try:
+            await running.polled(polls)
             yield running
         finally:
             await running.kill()
 
     def store(self):
-        return assets._store_for(NAME, "fsm_default")
+        return assets._asset_events(NAME, "fsm_default")._store

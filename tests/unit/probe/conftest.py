@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from fsm_provider.probe import MAX_REQUESTS, main
+from fsm_provider.cli import main
+from fsm_provider.probe import MAX_REQUESTS
 from fsm_provider.testing import FakeFieldService
 from tests.unit.conftest import TOKEN
 
@@ -20,7 +21,7 @@ class Probed:
     """The command's output for a service, and its exit code."""
 
     def __init__(self, service, capsys):
-        self.code = main([])
+        self.code = main(["probe"])
         captured = capsys.readouterr()
         self.output, self.error = captured.out, captured.err
         self.requests = service.requests

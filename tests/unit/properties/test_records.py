@@ -10,21 +10,19 @@ from typing import Any, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from fsm_provider.api.forms import FormFilter, for_xcom
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.parsing import parse_record
-from tests.unit.properties.strategies import any_records, kind_for, kinds_for, texts, valid_records
+from tests.unit.properties.strategies import any_records, kind_for, kinds_for, valid_records
 
 MODELS = [Form, Job, AssetDynamicField, Webhook]
 models = pytest.mark.parametrize("model", MODELS)
 zones: st.SearchStrategy[tzinfo] = st.sampled_from(
     [UTC, *map(ZoneInfo, ("Europe/London", "Asia/Kathmandu", "America/St_Johns"))]
 )
-SECRET = "canary-secret-"
 
 
 def through_json(value: Any) -> Any:
@@ -32,7 +30,7 @@ def through_json(value: Any) -> Any:
 
 
 @models
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_record_is_equal_after_json(model: type[Record], data: st.DataObject) -> None:
     record = model.model_validate(data.draw(valid_records(model)))
@@ -45,52 +43,13 @@ def test_any_record_is_equal_after_json(model: type[Record], data: st.DataObject
     assert again.as_json() == record.as_json()
 
 
-@given(raw=valid_records(Webhook), secret=texts)
-@settings(max_examples=150)
-def test_any_secret_is_in_no_json_and_no_repr(raw: dict[str, Any], secret: str) -> None:
-    webhook = Webhook.model_validate({**raw, "signingSecret": SECRET + secret})
-
-    assert webhook.signing_secret is not None
-    assert webhook.signing_secret.get_secret_value() == SECRET + secret
-    assert "signingSecret" not in webhook.as_json()
-    assert SECRET not in f"{webhook!r} {webhook} {json.dumps(webhook.as_json())}"
-
-
 @models
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(data=st.data(), zone=zones)
 def test_any_value_that_came_stands_where_it_was(
     model: type[Record], data: st.DataObject, zone: tzinfo
 ) -> None:
     assert_nothing_is_lost(model, data.draw(any_records(model)), zone)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"jobType": True},
-        {"hasSLA": "yes"},
-        {"hasSLA": 1},
-        {"createdOnDateTime": 5},
-        {"createdOnDateTime": "20260131"},
-    ],
-    ids=str,
-)
-def test_a_value_that_is_read_as_another_stands_all_the_same(raw: dict[str, Any]) -> None:
-    assert_nothing_is_lost(Job, {"id": 1, **raw}, UTC)
-
-
-@settings(max_examples=150)
-@given(raw=any_records(Form), zone=zones)
-@example(raw={"id": 1, "jobDetails": {"jobID": {"a": 1}}, "createdOnDateTime": "yesterday"}, zone=UTC)
-def test_any_form_can_be_filtered_and_referred_to(raw: dict[str, Any], zone: tzinfo) -> None:
-    form = parse_record(raw, Form, timezone=zone)
-    wanted = FormFilter(property_id=7, job_id=7, created_since="2026-01-01", created_by_id="7")
-
-    assert isinstance(wanted.matches(form), bool)
-    for xcom in ("references", "ids", "full"):
-        [value] = through_json(for_xcom([form], xcom))
-        assert value == form.id or value["id"] == form.id
 
 
 def assert_nothing_is_lost(model: type[Record], raw: dict[str, Any], zone: tzinfo) -> None:

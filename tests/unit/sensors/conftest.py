@@ -33,7 +33,7 @@ MODES = {
 SHORT = 0.25
 """Of a second of poke_interval, where a test really waits for it."""
 LOGGER = logging.getLogger("tests.wait")
-"""What the sensor and its trigger log to."""
+"""What the sensor logs to."""
 
 
 class Run:
@@ -84,7 +84,6 @@ async def outcome_from(deferral):
     _, kwargs = deferral.trigger.serialize()
     trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
     trigger.trigger_id = 1
-    trigger._log = LOGGER
     events = trigger.run()
     try:
         async with asyncio.timeout(deferral.timeout.total_seconds()):

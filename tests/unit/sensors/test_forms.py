@@ -37,10 +37,6 @@ def delete(service, identifier):
         service._state.changed.notify_all()
 
 
-def go_down(service):
-    service.settings.token = "rotated"
-
-
 def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
     form = service.add_form(job_id=11, property_id=2, form_name="Sign-off")
 
@@ -56,6 +52,8 @@ def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
     }
     assert len(service.requests) == 1
     assert run.deferrals == []
+    (full,) = run(job_id=11, xcom="full")
+    assert full["formPDFURL"] == form["formPDFURL"]
 
 
 @pytest.mark.parametrize(
@@ -95,15 +93,6 @@ def test_a_form_that_is_completed_later_ends_the_wait(service, run, soon, argume
     assert run(xcom="ids", **arguments) == found
 
 
-def test_a_deferred_sensor_polls_once_an_interval_at_most(service, deferred_run, soon):
-    soon(service.add_form, job_id=11, id=900)
-
-    deferred_run(job_id=11, poke_interval=20)
-
-    assert len([one for one in service.requests if "jobID" in dict(one.query)]) == 2
-    assert len(service.requests) <= 4
-
-
 def test_a_form_on_two_pages_counts_once(service, run):
     service.seed_forms(15, first_created=START)
     service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
@@ -111,14 +100,6 @@ def test_a_form_on_two_pages_counts_once(service, run):
     ids = run(xcom="ids", minimum_forms=15)
 
     assert sorted(ids) == [form["id"] for form in service.forms]
-
-
-def test_full_records_on_request(service, run, soon):
-    soon(service.add_form, job_id=11, id=900)
-
-    (full,) = run(job_id=11, xcom="full")
-
-    assert full["formPDFURL"] == service.forms[0]["formPDFURL"]
 
 
 @pytest.mark.parametrize("xcom", ["references", "ids", "full"])
@@ -259,11 +240,8 @@ def test_a_form_that_came_since_the_triggers_last_poll_is_returned_at_the_timeou
     assert (form if xcom == "ids" else form["id"]) == 900
 
 
-@pytest.mark.parametrize(
-    "fault", [faults.Status(503), faults.Reset(), faults.Body(b"<html>")], ids=["503", "reset", "no JSON"]
-)
-def test_a_timeout_after_a_poll_that_fails_names_the_failure(service, fault):
-    service.fail("GET", "/forms", fault, every=True)
+def test_a_timeout_after_a_poll_that_fails_names_the_failure(service):
+    service.fail("GET", "/forms", faults.Reset(), every=True)
 
     task_instance = TaskInstance()
     with pytest.raises(AirflowSensorTimeout, match="no poll has succeeded; the last poll failed: "):
@@ -278,36 +256,24 @@ def test_a_timeout_after_a_poll_that_fails_names_the_failure(service, fault):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "end"),
+    ("fault", "arguments", "end"),
     [
-        ({}, AirflowFailException),
-        ({"soft_fail": True}, AirflowSkipException),
-        ({"never_fail": True}, AirflowSkipException),
+        (faults.Status(401), {}, AirflowFailException),
+        (faults.Status(401), {"soft_fail": True}, AirflowSkipException),
+        (faults.Status(401), {"never_fail": True}, AirflowSkipException),
+        (faults.Status(503), {}, FsmServerError),
+        (faults.Status(503), {"soft_fail": True}, FsmServerError),
+        (faults.Status(503), {"never_fail": True}, AirflowSkipException),
     ],
 )
-def test_a_permanent_error_fails_the_task_without_a_retry(service, run, soon, arguments, end):
-    soon(go_down, service)
+def test_a_permanent_error_fails_the_task_one_not_tolerated_is_left_to_airflows_retries(
+    service, run, soon, fault, arguments, end
+):
+    soon(service.fail, "GET", "/forms", fault, every=True)
 
     with pytest.raises(end) as ended:
-        run(job_id=11, **arguments)
-    assert end is AirflowSkipException or "GET /forms returned HTTP 401" in str(ended.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "end"),
-    [
-        ({}, FsmServerError),
-        ({"soft_fail": True}, FsmServerError),
-        ({"never_fail": True}, AirflowSkipException),
-    ],
-)
-def test_a_transient_error_that_is_not_tolerated_is_left_to_airflows_retries(
-    service, run, soon, arguments, end
-):
-    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
-
-    with pytest.raises(end):
         run(job_id=11, failure_tolerance=0, **arguments)
+    assert end is AirflowSkipException or "GET /forms returned HTTP " in str(ended.value)
 
 
 @pytest.mark.parametrize("mode", ["poke", "deferred"])
@@ -483,10 +449,7 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         ({"poke_interval": 0.5}, "poke_interval"),
         ({"failure_tolerance": -1}, "failure_tolerance"),
         ({"since": "yesterday"}, "since"),
-        ({"since": "0001-01-01T00:00:00+01:00"}, "since"),
         ({"minimum_forms": 0}, "minimum_forms"),
-        ({"minimum_forms": True}, "minimum_forms"),
-        ({"form_names": ["Sign-off", ""]}, "form_names"),
         ({"form_names": []}, "form_names"),
         ({"job_id": ""}, "job_id"),
         ({"job": 11, "job_id": 11}, "job"),
@@ -528,8 +491,6 @@ def refused(service, sensor, field, context=None):
         ({"since": "{{ found }}"}, None),
         ({"form_names": "{{ found }}"}, ["Gas", "Oil"]),
         ({"form_names": "{{ found | tojson }}"}, []),
-        ({"form_names": "{{ found | tojson }}"}, {"Gas": 1}),
-        ({"form_names": "{{ found | tojson }}"}, None),
         ({"form_names": ["Gas", "{{ found }}"]}, None),
         ({"job_id": "{{ found | tojson }}"}, [12]),
         ({"job": "{{ found | tojson }}"}, RECORD),

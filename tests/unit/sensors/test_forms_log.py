@@ -2,10 +2,8 @@
 
 import json
 import re
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException
@@ -13,13 +11,14 @@ from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSki
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import faults
 from tests.capabilities import TASK_SDK
+from tests.http_server import serving
 from tests.unit.sensors.conftest import START, TIMED_OUT, Run
 from tests.unit.state_store import TaskInstance
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
-TARGET = f"Gas Safety Record, of job 11, created since {START.isoformat()}"
-MISSING = "0 of 1 forms: Gas Safety Record is missing"
-OTHERS = f"{MISSING}; 3 other forms since then: Photo (2), Boiler Service"
+SINCE = f"created since {START.isoformat()}"
+GAS = {"job_id": 11, "form_names": "Gas"}
+MANY = [f"{number:03}" for number in range(300)]
 
 
 @pytest.fixture(autouse=True)
@@ -27,31 +26,28 @@ def connected(service, connect):
     connect(service, max_retries=0)
 
 
-@pytest.fixture
-def others(service):
-    for name in ("Photo", "Boiler Service", "Photo"):
-        service.add_form(job_id=11, form_name=name)
-    service.add_form(job_id=12, form_name="Elsewhere")
+def times_out(run, **arguments):
+    """The message of the timeout of a sensor that has polled."""
+    with pytest.raises(AirflowSensorTimeout) as ended:
+        run(**{"timeout": 1, **arguments})
+    return str(ended.value)
 
 
-def record(service):
-    service.add_form(job_id=11, form_name="Gas Safety Record", id=900)
+def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run, soon, logged):
+    soon(service.add_form, polls=3, job_id=11, form_name="Gas", id=900)
 
+    assert run(**GAS, timeout=300, xcom="ids") == [900]
 
-def test_it_begins_with_one_line_of_what_it_waits_for(service, run, soon, logged):
-    soon(record, service, polls=3)
-
-    run(job_id=11, form_names="Gas Safety Record", timeout=300)
-
-    lines = logged("Waiting for ")
-    assert len(lines) == 1
-    assert re.fullmatch(rf"Waiting for {re.escape(TARGET)}; polling every [\d.]+ s until {TIME}", lines[0])
+    (line,) = logged("Waiting for ")
+    target = re.escape(f"Waiting for Gas, of job 11, {SINCE}")
+    assert re.fullmatch(rf"{target}; polling every [\d.]+ s until {TIME}", line)
+    assert set(logged("0 of ")) == {"0 of 1 forms: Gas is missing"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "target"),
     [
-        ({"minimum_forms": 2}, f"2 forms, created since {START.isoformat()}"),
+        ({"minimum_forms": 2}, f"2 forms, {SINCE}"),
         (
             {"property_id": 7, "since": "2026-03-01", "form_names": ["Gas", "Oil"]},
             "Gas, Oil, of property 7, created since 2026-03-01T00:00:00+00:00",
@@ -63,130 +59,77 @@ def test_it_begins_with_one_line_of_what_it_waits_for(service, run, soon, logged
     ],
 )
 def test_what_it_waits_for(run, logged, arguments, target):
-    with pytest.raises(AirflowSensorTimeout, match=re.escape(f": waited for {target}; ")):
-        run(timeout=1, **arguments)
+    text = times_out(run, **arguments)
 
+    assert re.match(rf"Sensor has timed out after 0:00:\d\d: waited for {re.escape(target)}; 0 of ", text)
     assert {line.partition("; polling")[0] for line in logged("Waiting for ")} == {f"Waiting for {target}"}
 
 
 def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
     since = datetime.now(UTC) + timedelta(days=1)
 
-    with pytest.raises(AirflowSensorTimeout):
-        run(job_id=11, since=since, timeout=1)
+    times_out(run, job_id=11, since=since)
 
     warnings = logged("since: ")
     assert set(warnings) == {f"since: {since.isoformat()} is in the future; no form counts before"}
     assert len(warnings) == 1 or run.mode == "reschedule"  # each of its polls has a process of its own
 
 
-def test_each_poll_says_what_is_missing_and_what_there_is(service, run, soon, logged, others):
-    soon(record, service, polls=3)
-
-    assert run(job_id=11, form_names="Gas Safety Record", xcom="ids") == [900]
-
-    assert set(logged("0 of ")) == {OTHERS}
-
-
 @pytest.mark.parametrize(
-    ("wanted", "there", "text"),
+    ("arguments", "there", "text"),
     [
         (
-            "Gas",
+            GAS,
+            ["Photo", "Boiler Service", "Photo"],
+            "0 of 1 forms: Gas is missing; 3 other forms since then: Photo (2), Boiler Service",
+        ),
+        (
+            GAS,
             ["Gas\nSafety", "Gas\x1b[31m", 5, ["x"], None],
+            "0 of 1 forms: Gas is missing; 5 other forms since then: "
             r"'Gas\nSafety', 'Gas\x1b[31m', (no name), 5, ['x']",
         ),
-        ("Gas Record", ["Gas\xa0Record", "gas record"], r"'Gas\xa0Record', gas record"),
+        (
+            {"job_id": 11, "form_names": ["Gas", "Gas Record"]},
+            ["Gas", "Gas\xa0Record", "gas record"],
+            "1 of 2 forms: Gas Record is missing; there is Gas; 2 other forms since then: "
+            r"'Gas\xa0Record', gas record",
+        ),
+        ({"form_names": MANY}, [], "0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing"),
+        ({"form_names": "Gas"}, ["Photo"], "0 of 1 forms: Gas is missing"),  # of the entire account
     ],
 )
-def test_names_are_shown_as_they_are_where_one_would_not_see_the_difference(
-    service, run, logged, wanted, there, text
-):
+def test_a_poll_says_what_is_missing_and_what_there_is(service, run, logged, arguments, there, text):
+    """Names are shown as they are where one would not see the difference."""
+    service.add_form(job_id=12, form_name="Elsewhere")
     for name in there:
         service.add_form(job_id=11, formName=name)
 
-    with pytest.raises(AirflowSensorTimeout):
-        run(job_id=11, form_names=wanted, timeout=1)
-
-    assert {line.partition("since then: ")[2] for line in logged("0 of ")} == {text}
+    assert times_out(run, **arguments).endswith(f"; {text}")
+    assert set(logged(text[:5])) == {text}
 
 
-def test_a_poll_does_not_list_hundreds_of_names(service, run, soon, logged):
-    soon(record, service, polls=2)
-
-    with pytest.raises(AirflowSensorTimeout):
-        run(timeout=1, form_names=[f"{number:03}" for number in range(300)])
-
-    assert set(logged("0 of ")) == {"0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing"}
-
-
-def test_the_forms_of_the_entire_account_are_not_named(service, run, soon, logged, others):
-    soon(record, service, polls=2)
-
-    run(form_names="Gas Safety Record")
-
-    assert not [line for line in logged("") if "other form" in line]
-
-
-@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
-def test_a_timeout_says_all_of_it(service, run, others, soft_fail, end):
-    with pytest.raises(end) as ended:
-        run(job_id=11, form_names="Gas Safety Record", timeout=1, soft_fail=soft_fail)
-
-    assert re.fullmatch(
-        rf"Sensor has timed out after 0:00:\d\d: waited for {re.escape(TARGET)}; {re.escape(OTHERS)}",
-        str(ended.value),
-    )
-
-
+@pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("mode", ["poke", "deferred"])
-def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon):
-    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
+def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon, is_last):
+    soon(service.fail, "GET", "/forms", faults.Status(503), every=is_last)
 
-    with pytest.raises(AirflowSensorTimeout) as ended:
-        Run(mode)(job_id=11, timeout=1.5)
+    text = times_out(Run(mode), job_id=11, timeout=1.5)
 
-    assert str(ended.value).endswith("; the last poll failed: GET /forms returned HTTP 503")
-    assert service.settings.token not in str(ended.value)
-
-
-@pytest.mark.parametrize("mode", ["poke", "deferred"])
-def test_a_poll_that_succeeds_ends_the_failure_that_a_timeout_tells(service, mode, soon):
-    soon(service.fail, "GET", "/forms", faults.Status(503))
-
-    with pytest.raises(AirflowSensorTimeout) as ended:
-        Run(mode)(job_id=11, timeout=1.5)
-
-    assert "failed" not in str(ended.value)
+    assert text.endswith("; the last poll failed: GET /forms returned HTTP 503") is is_last
+    assert ("failed" in text) is is_last
 
 
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
     sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail)
-    wait = f"waited for a form, of job 11, created since {START.isoformat()}; 0 of 1 forms; no triggerer has"
+    wait = f"waited for a form, of job 11, {SINCE}; 0 of 1 forms; no triggerer has"
 
     with pytest.raises(end, match=re.escape(wait)):
         sensor.resume_execution(*TIMED_OUT, {"data_interval_start": START, "ti": TaskInstance()})
 
 
 HEALTH = {"metadatabase": {"status": "healthy"}, "triggerer": {"status": "healthy"}}
-
-
-@contextmanager
-def api_server(body):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/prefix/api/v2/monitor/health" else 404)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/prefix"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @TASK_SDK.needed
@@ -202,9 +145,16 @@ def api_server(body):
 def test_a_deferral_without_a_triggerer_is_said_where_airflow_knows(
     service, deferred_run, soon, logged, monkeypatch, body, is_said, setting
 ):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/prefix/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
     soon(service.add_form, job_id=11)
 
-    with api_server(body) as url:
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        url = f"http://127.0.0.1:{server.server_port}/prefix"
         monkeypatch.setenv(setting, url if setting.endswith("BASE_URL") else f"{url}/execution/")
         deferred_run(job_id=11)
 

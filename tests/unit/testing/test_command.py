@@ -1,6 +1,7 @@
 """``python -m fsm_provider fake``: what exists, what fails, and what is refused."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from fsm_provider.testing.__main__ import main, parse_arguments
 class Fake:
     """A client of a fake that runs as a command."""
 
-    def __init__(self, first_lines):
-        serving, export = first_lines
-        self.url = serving.split()[4].rstrip(",")
-        self.connection = json.loads(export.partition("=")[2].strip().strip("'"))
+    def __init__(self, process):
+        self.output = process.stdout
+        self.url = process.stdout.readline().split()[4].rstrip(",")
+        _, export = shlex.split(process.stdout.readline())
+        self.connection = json.loads(export.removeprefix("AIRFLOW_CONN_FSM_DEFAULT="))
 
     def __call__(self, method, path, **headers):
-        headers["Authorization"] = "Bearer fake-token"
+        headers["Authorization"] = f"Bearer {self.connection['password']}"
         body = {} if method == "POST" else None
         return requests.request(method, self.url + path, headers=headers, json=body, timeout=5)
 
@@ -32,56 +34,63 @@ def fake(*arguments):
     command = [sys.executable, "-m", "fsm_provider", "fake", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Fake([process.stdout.readline() for _ in range(2)])
+            yield Fake(process)
         finally:
             process.send_signal(signal.SIGTERM)
     assert process.returncode == 0
 
 
-def test_only_the_properties_that_are_named_exist():
-    with fake("--property", "7", "--property", "8") as call:
-        statuses = [call("POST", f"/properties/{number}/jobs").status_code for number in (7, 8, 9)]
+def test_it_serves_and_says_what_happens_until_it_is_interrupted():
+    with fake("--form-after=0", "--form-name=Sign-off", "--cursor-param=after", "--token=it's") as call:
+        status = call("POST", "/properties/1/jobs").status_code
+        lines = {call.output.readline().split(maxsplit=1)[1] for _ in range(2)}
 
-    assert statuses == [201, 201, 404]
+    assert status == 201
+    assert call.connection == {
+        "conn_type": "fsm",
+        "host": call.url,
+        "password": "it's",
+        "extra": {"cursor_param": "after"},
+    }
+    assert lines == {
+        "POST /properties/1/jobs 201\n",
+        "form 5001 completed against job 1001: Sign-off\n",
+    }
 
 
 def test_the_forms_that_are_named_are_there_without_a_job():
-    with fake("--form", "7:Warning Notice", "--form", "8:Notes: final") as call:
+    with fake(
+        "--form", "7:Warning Notice", "--form", "8:Notes: final", "--property=7", "--property=8"
+    ) as call:
         forms = call("GET", "/forms").json()["data"]
+        statuses = [call("POST", f"/properties/{number}/jobs").status_code for number in (7, 8, 9)]
 
-    assert [(form["propertyID"], form["formName"]) for form in forms] == [
-        ("7", "Warning Notice"),
-        ("8", "Notes: final"),
-    ]
+    found = [(form["propertyID"], form["formName"]) for form in forms]
+    assert found == [("7", "Warning Notice"), ("8", "Notes: final")]
     assert len({form["jobDetails"]["jobID"] for form in forms}) == 2
+    assert statuses == [201, 201, 404]
 
 
-def test_what_is_to_fail_fails_as_often_as_is_said():
-    jobs, faults = "/properties/7/jobs", ("POST /properties/*/jobs 502 2", "get /forms 429:30")
-    with fake(*(f"--fail={fault}" for fault in faults), "--fail", "GET /forms/* 503 always") as call:
-        statuses = [call("POST", jobs).status_code for _ in range(3)]
+def test_what_is_to_fail_fails_as_it_is_said_and_as_often():
+    faults = (
+        *("POST /properties/*/jobs 502 2", "get /forms 429:30", "GET /forms/* 503 always"),
+        *("POST /properties/8/jobs reset-before", "POST /properties/9/jobs reset-after"),
+        "GET /assetDynamicFieldValues delay:0.4",
+    )
+    with fake(*(f"--fail={fault}" for fault in faults)) as call:
+        for reset in (8, 9):
+            with pytest.raises(requests.ConnectionError):
+                call("POST", f"/properties/{reset}/jobs")
+        jobs = [call("POST", "/properties/9/jobs") for _ in range(3)]
         limited, listed = call("GET", "/forms"), call("GET", "/forms")
         pdfs = [call("GET", "/forms/1/pdf").status_code for _ in range(3)]
+        delayed = call("GET", "/assetDynamicFieldValues").elapsed.total_seconds()
 
-    assert statuses == [502, 502, 201]
+    assert [response.status_code for response in jobs] == [201, 201, 201]
+    assert jobs[0].json()["id"] == 1002, "the first was stored before its connection was reset"
     assert (limited.status_code, limited.headers["Retry-After"], listed.status_code) == (429, "30", 200)
     assert pdfs == [503] * 3
-
-
-@pytest.mark.parametrize(("fault", "next_job"), [("reset-before", 1001), ("reset-after", 1002)])
-def test_a_reset_comes_before_or_after_the_job_is_stored(fault, next_job):
-    with fake("--fail", f"POST * {fault}") as call:
-        with pytest.raises(requests.ConnectionError):
-            call("POST", "/properties/7/jobs")
-        job = call("POST", "/properties/7/jobs").json()
-
-    assert job["id"] == next_job
-
-
-def test_a_delay_delays():
-    with fake("--fail", "GET /forms delay:0.4") as call:
-        assert call("GET", "/forms").elapsed.total_seconds() >= 0.4
-        assert call("GET", "/forms").elapsed.total_seconds() < 0.4
+    assert delayed >= 0.4
 
 
 def test_a_write_takes_effect_once_for_each_key():
@@ -92,57 +101,34 @@ def test_a_write_takes_effect_once_for_each_key():
         assert call.connection["extra"] == {"idempotency_header": "Idempotency-Key"}
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *[("--port", value) for value in ("x", "-1", "65536")],
-        *[("--page-size", value) for value in ("0", "many")],
-        *[("--form-after", value) for value in ("-1", "nan", "inf", "soon")],
-        *[("--property", value) for value in ("-1", "seven", "")],
-        *[("--form", value) for value in ("7", "7:", "seven:Record", ":Record")],
-        *[("--idempotency-header", value) for value in ("", "a b", "a:b", "\u00e9")],
-        ("--dialect", "xml"),
-        *[
-            ("--fail", value)
-            for value in (
-                *("", "502", "POST /x", "POST x 502", "P0ST /x 502", "POST /x 502 1 1"),
-                *("GRAB /x 502", "POST /x 429:"),
-                *("POST /x 199", "POST /x 600", "POST /x teapot", "POST /x 429:soon", "POST /x 502:-1"),
-                *(
-                    "POST /x delay",
-                    "POST /x delay:nan",
-                    "POST /x reset",
-                    "POST /x 502 0",
-                    "POST /x 502 never",
-                ),
-            )
-        ],
-    ],
-)
-def test_a_bad_value_is_refused_with_the_name_of_its_option(capsys, option, value):
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments([f"{option}={value}"], "fake")
-
-    assert ended.value.code == 2
-    assert f"error: argument {option}" in capsys.readouterr().err
+FAULTS = [
+    *("", "502", "POST /x", "POST x 502", "POST /x 502 1 1", "GRAB /x 502", "POST /x 429:", "POST /x 199"),
+    *("POST /x 600", "POST /x teapot", "POST /x 429:soon", "POST /x 502:-1", "POST /x delay:nan"),
+    *("POST /x reset", "POST /x 502 0", "POST /x 502 never"),
+]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        *[([f"--port={value}"], "argument --port") for value in ("x", "-1", "65536")],
+        (["--page-size=0"], "argument --page-size"),
+        *[([f"--form-after={value}"], "argument --form-after") for value in ("-1", "nan", "inf")],
+        (["--property=seven"], "argument --property"),
+        *[([f"--form={value}"], "argument --form") for value in ("7:", "seven:Record")],
+        *[([f"--idempotency-header={value}"], "argument --idempotency-header") for value in ("", "a b")],
+        (["--dialect=xml"], "argument --dialect"),
+        *[([f"--fail={value}"], "argument --fail") for value in FAULTS],
         (["--form-name", "A"], "--form-name needs --form-after"),
-        (
-            ["--property", "7", "--form", "8:A"],
-            "argument --form: 8:A: --property does not name this property",
-        ),
+        (["--property=7", "--form=8:A"], "argument --form: 8:A: --property does not name this property"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(capsys, arguments, message):
+def test_a_bad_value_is_refused_with_the_name_of_its_option(capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
         parse_arguments(arguments, "fake")
 
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    assert f"error: {message}" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_named(capsys, monkeypatch):

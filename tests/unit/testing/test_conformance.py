@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -34,7 +33,7 @@ from fsm_provider.api.forms import FORM_FILTERS
 from fsm_provider.testing import FakeFieldService, faults, openapi
 
 SEED = int(os.environ.get("FSM_CONFORMANCE_SEED") or random.SystemRandom().getrandbits(32))
-MAX_EXAMPLES = 100
+MAX_EXAMPLES = 50
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -45,22 +44,11 @@ CHECKS = [
     unsupported_method,
     ignored_auth,
 ]
+USE = {"fieldKey": "k", "fieldDescription": "Make"}
 USAGES = [
-    {"scope": "standard", "fieldKey": "k", "fieldDescription": "Make"},
-    {
-        "scope": "assetType",
-        "fieldKey": "k",
-        "fieldDescription": "Make",
-        "assetTypeID": 4,
-        "assetTypeDescription": "Boiler",
-    },
-    {
-        "scope": "assetGroup",
-        "fieldKey": "k",
-        "fieldDescription": "Make",
-        "assetGroupID": 5,
-        "assetGroupDescription": "Heating",
-    },
+    {**USE, "scope": "standard"},
+    {**USE, "scope": "assetType", "assetTypeID": 4, "assetTypeDescription": "Boiler"},
+    {**USE, "scope": "assetGroup", "assetGroupID": 5, "assetGroupDescription": "Heating"},
 ]
 OPERATIONS = [
     ("/assetDynamicFieldValues", "GET"),
@@ -126,22 +114,13 @@ def test_the_fake_conforms_whatever_it_is_asked(case: Any, fuzzed: FakeFieldServ
 @pytest.mark.parametrize(
     ("check", "fault", "failure"),
     [
-        (not_a_server_error, faults.Status(500, {}), "Server error"),
-        (status_code_conformance, faults.Status(422, {}), "Undocumented status code"),
-        (content_type_conformance, faults.WrongContentType(), "Undocumented Content-Type"),
         (response_schema_conformance, faults.Body({"meta": {}}), "Response violates schema"),
-        (
-            response_schema_conformance,
-            faults.Rewrite(lambda page: {**page, "pagination": {**page["pagination"], "hasMore": True}}),
-            "Response violates schema",
-        ),
         (ignored_auth, faults.Status(200, {}), "without authentication"),
     ],
 )
 def test_a_check_notices_a_service_that_does_not_conform(
     seeded: FakeFieldService, check: Any, fault: Any, failure: str
 ) -> None:
-    send(API["/forms"]["GET"].Case(), seeded, [check])
     seeded.fail("*", "*", fault, every=True)
 
     with pytest.raises(FailureGroup) as raised:
@@ -175,11 +154,6 @@ def test_a_number_too_long_to_be_read_is_no_server_error(call):
     assert (job.status_code, job.json()["customerContact"]["contactID"]) == (201, 0)
 
 
-@pytest.mark.parametrize("skills", ["Gas", 7, [None], ["Gas"], [{"id": "1", "skill": "Gas"}], [{"id": 1}]])
-def test_skills_of_another_form_do_not_reach_the_job(call, skills):
-    assert call("POST", "/properties/7/jobs", json={"skills": skills}).json()["skills"] == []
-
-
 @pytest.mark.parametrize(
     ("dialect", "assets", "forms"),
     [
@@ -209,49 +183,10 @@ def test_every_page_is_in_the_dialect(serve, dialect, assets, forms):
             validator.validate(page)
 
 
-def test_the_two_dialects_exclude_each_other():
-    typed = {"hasMore": True, "nextCursor": 1, "prevCursor": None}
-    string = {"hasMore": "true", "nextCursor": "1", "prevCursor": ""}
-
-    assert Draft202012Validator(SCHEMAS["TypedPagination"]).is_valid(typed)
-    assert Draft202012Validator(SCHEMAS["StringPagination"]).is_valid(string)
-    assert not Draft202012Validator(SCHEMAS["TypedPagination"]).is_valid(string)
-    assert not Draft202012Validator(SCHEMAS["StringPagination"]).is_valid(typed)
-
-
 def test_the_document_is_one_of_openapi_3_1():
     API.validate()
     for schema in SCHEMAS.values():
         Draft202012Validator.check_schema(schema)
-
-    broken = openapi.document()
-    del broken["paths"]["/forms"]["get"]["responses"]["200"]["description"]
-    with pytest.raises(jsonschema_rs.ValidationError):
-        loaded(broken).validate()
-
-
-def test_the_document_can_be_changed_without_changing_the_next():
-    openapi.document()["paths"].clear()
-
-    assert openapi.document() == DOCUMENT
-
-
-def test_every_reference_leads_somewhere_and_every_schema_is_used():
-    assert set(references(DOCUMENT)) == {
-        f"#/components/{kind}/{name}"
-        for kind in ("schemas", "responses")
-        for name in DOCUMENT["components"][kind]
-    }
-
-
-def references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if "$ref" in value:
-            yield value["$ref"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for element in value:
-            yield from references(element)
 
 
 def operation(path: str, method: str) -> dict[str, Any]:

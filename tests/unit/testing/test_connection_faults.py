@@ -7,42 +7,23 @@ import threading
 import time
 
 import pytest
-import requests
 
 from fsm_provider.testing import faults
 from tests.unit.testing.wire import JOBS, SHORT, RawConnection, see, statuses
 
 
-def test_a_reset_comes_before_handling_and_without_a_byte(service):
-    service.fail(*JOBS, faults.Reset())
+@pytest.mark.parametrize(("fault", "jobs"), [(faults.Reset(), 0), (faults.Reset(after_handling=True), 1)])
+def test_a_reset_comes_without_a_byte_after_handling_or_before(service, fault, jobs):
+    service.fail(*JOBS, fault)
 
     seen = see(service)
 
     assert (seen.data, seen.end) == (b"", "reset")
-    assert service.jobs == []
+    assert len(service.jobs) == jobs
     assert statuses(service) == [None]
 
 
-def test_a_reset_after_handling_leaves_the_job_stored(service):
-    service.fail(*JOBS, faults.Reset(after_handling=True))
-
-    seen = see(service)
-
-    assert (seen.data, seen.end) == (b"", "reset")
-    assert len(service.jobs) == 1
-    assert statuses(service) == [None]
-
-
-def test_a_reset_may_hit_a_kept_alive_connection(call, service):
-    call("GET", "/forms")
-    service.fail("GET", "/forms", faults.Reset())
-
-    with pytest.raises(requests.ConnectionError, match="reset by peer"):
-        call("GET", "/forms")
-    assert call("GET", "/forms").status_code == 200
-
-
-@pytest.mark.parametrize(("at", "left_out"), [(None, None), (0, None), (10, None), (-1, 1)])
+@pytest.mark.parametrize(("at", "left_out"), [(None, None), (10, None), (-1, 1)])
 def test_a_truncated_response_promises_more_than_it_sends(service, at, left_out):
     service.fail(*JOBS, faults.Truncated(at))
 
@@ -76,7 +57,7 @@ def test_a_stall_is_silent_after_handling_or_without(service, after_handling):
     assert statuses(service) == [None]
 
 
-@pytest.mark.parametrize("at", [None, 0, 20])
+@pytest.mark.parametrize("at", [None, 20])
 def test_a_stall_may_begin_within_the_body(service, at):
     service.fail(*JOBS, faults.Stall(headers_first=True, at=at))
 
@@ -96,11 +77,6 @@ def test_a_stall_may_end_by_itself(service):
 
     assert (seen.data, seen.end) == (b"", "closed")
     assert SHORT <= seen.seconds < 10
-
-
-def test_a_stall_with_headers_but_without_handling_makes_no_sense():
-    with pytest.raises(ValueError, match="headers_first"):
-        faults.Stall(headers_first=True, after_handling=False)
 
 
 @pytest.mark.parametrize(
@@ -126,17 +102,8 @@ def test_whatever_takes_long_ends_when_the_service_stops(service, fault):
         assert connection.see().end in ("closed", "complete")
 
 
-def test_a_stalled_connection_does_not_hold_up_others(call, service):
-    service.fail(*JOBS, faults.Stall())
-    with RawConnection(service) as connection:
-        connection.send("POST", "/properties/1/jobs")
-        service.wait_for(lambda: service.requests, timeout=5)
-
-        assert call("POST", "/properties/2/jobs", json={}).status_code == 201
-
-
 def test_a_delay_comes_between_handling_and_the_complete_response(service):
-    service.fail(*JOBS, faults.Delay(2))
+    service.fail(*JOBS, faults.Delay(0.5))
     with RawConnection(service) as connection:
         connection.send("POST", "/properties/1/jobs")
         service.wait_for(lambda: service.jobs, timeout=5)
@@ -160,9 +127,7 @@ def test_a_trickle_outlasts_every_single_read(call, service):
 
 
 @pytest.mark.parametrize("after_handling", [True, False])
-@pytest.mark.parametrize(
-    "data", [b"220 mail\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"HTTP/1.1 abc\r\n\r\n", b""]
-)
+@pytest.mark.parametrize("data", [b"220 mail\r\n", b""])
 def test_a_malformed_response_is_these_bytes_and_no_more(service, data, after_handling):
     service.fail(*JOBS, faults.MalformedResponse(data, after_handling=after_handling))
 

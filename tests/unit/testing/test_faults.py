@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
-import requests
 
 from fsm_provider.testing import faults
 from tests.unit.testing.wire import JOBS, see, statuses
@@ -16,12 +15,10 @@ from tests.unit.testing.wire import JOBS, see, statuses
 @pytest.mark.parametrize(
     ("body", "content_type", "sent", "sent_as"),
     [
-        (b"", None, b"", None),
         (b"\xff\x00", None, b"\xff\x00", None),
         ("später", None, "später".encode(), "text/plain; charset=utf-8"),
         ("<html>", "text/html", b"<html>", "text/html"),
         ({"error": "é"}, None, '{"error": "é"}'.encode(), "application/json"),
-        ([], "application/problem+json", b"[]", "application/problem+json"),
         (None, None, b"null", "application/json"),
     ],
 )
@@ -44,12 +41,8 @@ def test_a_status_is_sent_instead_of_handling(service, body, content_type, sent,
     [
         (30, "30"),
         (0.5, "0.5"),
-        (0, "0"),
-        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "Fri, 02 Jan 2026 03:04:05 GMT"),
         (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))), "Fri, 02 Jan 2026 01:00:00 GMT"),
-        (-1, "-1"),
         ("soon", "soon"),
-        ("99999999999999999999", "99999999999999999999"),
     ],
 )
 def test_a_status_may_say_when_to_come_back(service, retry_after, sent):
@@ -58,21 +51,10 @@ def test_a_status_may_say_when_to_come_back(service, retry_after, sent):
     assert see(service).header("retry-after") == sent
 
 
-@pytest.mark.parametrize("status", [204, 304])
-def test_a_status_without_a_body_has_no_length_either(call, service, status):
-    service.fail("*", "*", faults.Status(status))
-
-    response = call("GET", "/forms")
-
-    assert (response.status_code, response.headers.get("content-length")) == (status, None)
-    assert call("GET", "/forms").status_code == 200
-
-
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
         ({"status": 600}, "status"),
-        ({"status": 100}, "status"),
         ({"status": 204, "body": "x"}, "204"),
         ({"status": 429, "retry_after": datetime(2026, 1, 1)}, "time zone"),
     ],
@@ -82,7 +64,7 @@ def test_a_status_that_cannot_be_sent_is_refused_at_once(wrong, named):
         faults.Status(**wrong)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 308])
 def test_a_redirect_leads_to_itself_or_elsewhere(call, service, status):
     service.fail(*JOBS, faults.Redirect(status=status))
     service.fail(*JOBS, faults.Redirect("http://other.test/x", status=status), call=2)
@@ -96,23 +78,12 @@ def test_a_redirect_leads_to_itself_or_elsewhere(call, service, status):
     assert service.jobs == []
 
 
-def test_a_redirect_to_itself_has_no_end(call, service):
-    service.fail("GET", "/forms", faults.Redirect(), every=True)
-
-    with pytest.raises(requests.TooManyRedirects):
-        call("GET", "/forms")
-
-
 @pytest.mark.parametrize(
     ("body", "sent"),
     [
-        ("", b""),
         ('{"id": 1', b'{"id": 1'),
-        ("<html>", b"<html>"),
         (b"\xff", b"\xff"),
         ([{"id": 1}], b'[{"id": 1}]'),
-        (None, b"null"),
-        ({}, b"{}"),
     ],
 )
 def test_a_body_replaces_that_of_a_job_which_is_stored(service, body, sent):
@@ -125,14 +96,6 @@ def test_a_body_replaces_that_of_a_job_which_is_stored(service, body, sent):
     assert seen.header("content-type") == "application/json"
     assert len(service.jobs) == 1
     assert statuses(service) == [201]
-
-
-def test_a_body_may_have_another_type_and_headers(call, service):
-    service.fail("GET", "/forms", faults.Body("plain", "text/html", headers={"Content-Encoding": "gzip"}))
-
-    with pytest.raises(requests.exceptions.ContentDecodingError):
-        call("GET", "/forms")
-    assert statuses(service) == [200]
 
 
 def test_the_right_body_under_a_wrong_type_or_none(call, service):
@@ -166,20 +129,6 @@ def test_a_correct_response_can_be_rewritten(call, service):
     assert int(response.headers["content-length"]) == len(response.content)
 
 
-def test_a_response_that_is_no_success_is_not_rewritten(call, service):
-    service.fail("GET", "/forms", faults.Rewrite(lambda page: page["data"]))
-
-    assert call("GET", "/forms", params={"cursor": "unknown"}).status_code == 409
-
-
-def test_a_function_may_be_called_before_a_request_is_handled(call, service):
-    service.seed_forms(1)
-    service.fail("GET", "/forms", faults.Before(service.add_form))
-
-    assert len(call("GET", "/forms").json()["data"]) == 2
-    assert len(call("GET", "/forms").json()["data"]) == 2
-
-
 def test_a_function_may_send_requests_itself_and_be_followed_by_a_fault(call, service):
     def meanwhile():
         assert see(service).status == 201
@@ -188,20 +137,6 @@ def test_a_function_may_send_requests_itself_and_be_followed_by_a_fault(call, se
 
     assert call("GET", "/forms").status_code == 503
     assert len(service.jobs) == 1
-
-
-class Teapot:
-    async def play(self, exchange):
-        right = await exchange.handle()
-        await exchange.respond(faults.Response(418, right.body))
-
-
-def test_a_fault_may_be_ones_own(call, service):
-    service.fail(*JOBS, Teapot())
-
-    response = call("POST", "/properties/1/jobs", json={})
-
-    assert (response.status_code, [response.json()]) == (418, service.jobs)
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,6 @@ def test_a_url_expires_and_the_next_listing_has_another(call, form):
     assert first in refused.json()["detail"]
 
 
-def test_a_url_with_another_signature_is_refused(call, form):
-    with FakeFileHost(call.service):
-        url = listed_url(call)
-        assert requests.get(f"{url[:-1]}x", timeout=5).status_code == 403
-
-
 def test_the_other_host_records_the_headers_it_was_sent(call, form):
     with FakeFileHost(call.service) as files:
         call.session.get(listed_url(call), timeout=5)

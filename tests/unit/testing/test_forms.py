@@ -1,50 +1,16 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-FORM_FIELDS = {
-    "id": int,
-    "createdOnDateTime": str,
-    "lastUpdatedOnDateTime": str,
-    "createdByType": str,
-    "createdByID": str,
-    "createdByUser": str,
-    "propertyID": str,
-    "jobDetails": dict,
-    "formName": str,
-    "formPDFURL": str,
-    "links": dict,
-}
 
 
 def listed(call, **params):
     response = call("GET", "/forms", params=params)
     assert response.status_code == 200, response.text
     return [form["id"] for form in response.json()["data"]]
-
-
-def test_a_form_has_every_field_of_the_specification_in_its_type(call):
-    form = call.service.add_form(job_id=9, property_id=7, category="gas", form_name_id="3")
-
-    assert {name: type(value) for name, value in form.items()} == FORM_FIELDS
-    details = form["jobDetails"]
-    assert details.pop("jobID") == 9
-    assert set(details) == {
-        "jobDescription",
-        "jobAddressLine1",
-        "jobAddressLine2",
-        "jobAddressLine3",
-        "jobTown",
-        "jobProvince",
-        "jobPostcode",
-    }
-    assert {type(value) for value in details.values()} == {str}
-    assert set(form["links"]) == {"property", "job"}
-    assert all(link.startswith(call.service.base_url) for link in form["links"].values())
 
 
 def test_a_listed_form_is_the_seeded_one(call):
@@ -92,12 +58,6 @@ def test_a_form_matches_the_time_in_its_own_record(call):
     assert listed(call, **{"createdOnDateTime[gte]": "2026-03-01T12:00:00.123500Z"}) == []
 
 
-def test_a_time_in_another_zone_is_written_in_utc(call):
-    form = call.service.add_form(created=NOON.astimezone(timezone(timedelta(hours=2))))
-
-    assert form["createdOnDateTime"] == "2026-03-01T12:00:00.000Z"
-
-
 def test_filters_are_applied_together(call):
     call.service.add_form(property_id=7)
     call.service.add_form(form_name_id="3")
@@ -114,14 +74,6 @@ def test_a_time_that_cannot_be_read_is_refused_by_name(call, name):
     assert name in response.json()["detail"]
 
 
-def test_total_records_counts_what_matches_on_all_pages(serve):
-    call = serve(page_size=2)
-    call.service.seed_forms(5, property_ids=(1, 2))
-
-    assert call("GET", "/forms").json()["meta"]["totalRecords"] == "5"
-    assert call("GET", "/forms", params={"propertyID": 1}).json()["meta"]["totalRecords"] == "3"
-
-
 def test_a_naive_time_is_refused(call):
     with pytest.raises(ValueError, match="no time zone"):
         call.service.add_form(created=datetime(2026, 3, 1))
@@ -135,14 +87,6 @@ def test_seeded_forms_are_distinct_and_in_order_of_time(call):
     assert [form["propertyID"] for form in forms] == ["1", "2", "1", "2"]
     assert [form["formName"] for form in forms] == ["A", "B", "C", "A"]
     assert [f["createdOnDateTime"][17:19] for f in forms] == ["00", "01", "02", "03"]
-
-
-def test_a_record_may_break_the_specification_without_breaking_the_filters(call):
-    form = call.service.add_form(created=NOON, createdOnDateTime=17, propertyID=None)
-
-    listing = call("GET", "/forms", params={"createdOnDateTime[gte]": "2026-03-01T12:00:00Z"})
-    assert listing.json()["data"] == [form]
-    assert form["createdOnDateTime"] == 17
 
 
 def test_an_updated_form_keeps_its_place_and_its_creation(call):

@@ -32,12 +32,8 @@ def cursors(pages):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"hasMore": "maybe"},
         {"hasMore": 1, "nextCursor": None},
-        {"hasMore": None},
-        {"hasMore": [True]},
-        {"nextCursor": {"a": 1}},
-        {"unknown": 3},
+        {"nextCursor": {"a": 1}, "unknown": 3},
     ],
 )
 @pytest.mark.parametrize("path", LISTINGS)
@@ -96,31 +92,11 @@ def test_cursors_may_repeat_in_a_cycle(listing):
     assert ids(pages) == [[5001, 5002], [5003, 5004], [5005, 5006], [5003, 5004], [5005, 5006], [5003, 5004]]
 
 
-def test_a_cycle_begins_again_with_each_listing(listing):
-    listing.service.fail("GET", "/forms", faults.RepeatedCursor(), every=True)
-    first, second = (list(islice(listing.pages("/forms"), 3)) for _ in range(2))
-
-    assert ids(first) == ids(second)
-    assert set(cursors(first)).isdisjoint(cursors(second))
-
-
 def test_pages_may_overlap(listing):
     listing.service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
 
     for _ in range(2):
         assert ids(listing.pages("/forms")) == [[5001, 5002], [5002, 5003, 5004], [5004, 5005, 5006]]
-
-
-def test_a_form_may_be_updated_during_a_listing(listing):
-    service = listing.service
-    service.fail("GET", "/forms", faults.Before(lambda: service.update_form(5001, formName="New")), call=2)
-    pages = listing.pages("/forms")
-    before = next(pages)
-    after = list(pages)
-
-    assert before["data"][0]["formName"] != "New"
-    assert ids([before, *after]) == [[5001, 5002], [5003, 5004], [5005, 5006]]
-    assert service.forms[0]["formName"] == "New"
 
 
 @pytest.mark.parametrize("path", LISTINGS)
@@ -149,22 +125,3 @@ def test_cursors_may_count_from_zero(listing, path, expected):
     for _ in range(2):
         assert cursors(listing.pages(path)) == expected
     assert [len(page["data"]) for page in listing.pages(path)] == [2, 2, 2]
-
-
-def test_cursors_that_count_do_not_mix_up_filters(listing):
-    listing.service.settings.cursors_from_zero = True
-    everything = listing.pages("/forms")
-    of_a_property = listing.pages("/forms", propertyID="1")
-
-    pairs = list(zip(everything, of_a_property, strict=True))
-
-    assert all(page["data"] == filtered["data"] for page, filtered in pairs)
-    assert listing("GET", "/forms", params={"cursor": "0", "jobID": "1"}).status_code == 409
-
-
-@pytest.mark.parametrize(
-    ("fault", "named"), [(faults.RepeatedCursor, "cycle"), (faults.RepeatedRecords, "count")]
-)
-def test_nothing_can_be_repeated_less_than_once(fault, named):
-    with pytest.raises(ValueError, match=named):
-        fault(0)

@@ -57,11 +57,3 @@ def test_what_is_no_browser_gets_no_page(call, headers):
 
     assert visit(job["links"]["self"], headers).status_code == with_token.status_code == 404
     assert visit(f"{call.service.base_url}/jobs", headers).status_code == 404
-
-
-def test_a_job_that_does_not_exist_has_no_page(call):
-    assert [visit(f"{call.service.base_url}/jobs/{job}").status_code for job in ("1", "x")] == [404, 404]
-
-
-def test_the_operations_need_the_token_of_a_browser_too(call):
-    assert visit(f"{call.service.base_url}/forms").status_code == 401

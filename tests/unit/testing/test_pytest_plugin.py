@@ -50,23 +50,6 @@ def test_a_marker_names_the_connection_and_gives_the_parameters(fake_field_servi
     assert "AIRFLOW_CONN_FSM_DEFAULT" not in os.environ
 
 
-def test_it_loads_neither_airflow_nor_a_server_before_a_fixture_is_asked_for(run_pytest):
-    code, output = run_pytest(
-        test=(
-            "def test_it(pytestconfig):\n"
-            "    import sys\n"
-            "    assert pytestconfig.pluginmanager.has_plugin('fsm_provider')\n"
-            "    assert 'fsm_provider.testing.pytest_plugin' in sys.modules\n"
-            "    heavy = {'airflow', 'fastapi', 'starlette', 'uvicorn', 'pydantic', 'requests'}\n"
-            "    assert not heavy & set(sys.modules)\n"
-        ),
-        # Those of other packages do what they like.
-        settings="addopts = -p no:hypothesispytest -p no:schemathesis -p no:anyio",
-    )
-
-    assert code == 0, output
-
-
 def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s():
     """Whoever has the package installed pays for this in each run of pytest."""
     loaded = (
@@ -83,17 +66,6 @@ def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s
     assert len(added.split()) <= 8
 
 
-def test_pytest_shows_what_the_fixtures_are_for(run_pytest):
-    _, fixtures = run_pytest("--fixtures")
-    _, markers = run_pytest("--markers")
-
-    assert "Serve the field-service API for one test" in fixtures
-    assert "AIRFLOW_CONN_FSM_DEFAULT" in fixtures
-    assert "Return the DAGs of the folder ``fsm_dags_folder``" in fixtures
-    assert "Run a DAG that ``completed_forms`` starts" in fixtures
-    assert "@pytest.mark.fake_field_service(" in markers
-
-
 def test_without_a_folder_of_dags_the_environment_is_left_alone(run_pytest, monkeypatch):
     for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
         monkeypatch.delenv(name)
@@ -104,54 +76,44 @@ import os
 def test_it():
     (airflow,) = [variable for variable in os.environ.items() if variable[0].startswith("AIRFLOW")]
     assert airflow == ("AIRFLOW_HOME", "/home/of/the/project")
+
+def test_dags(fsm_dags):
+    pass
 """
 
     code, output = run_pytest(test=test)
 
-    assert code == 0, output
+    assert "fsm_dags_folder is not set: name the folder of your DAG files" in output
+    assert "1 passed, 1 error" in output, output
+    assert code == 1
 
 
-def test_with_one_airflow_has_a_home_that_is_removed(run_pytest):
-    test = "import os\ndef test_it(): print('home', os.environ['AIRFLOW_HOME'])\n"
+def test_a_folder_that_is_not_there_is_named(run_pytest):
+    code, output = run_pytest(settings="fsm_dags_folder = dag")
 
-    _, output = run_pytest("-s", settings="fsm_dags_folder = .", test=test)
-
-    (home,) = [line.split()[1] for line in output.splitlines() if line.startswith("home")]
-    assert home != os.environ["AIRFLOW_HOME"]
-    assert not Path(home).exists()
+    assert "fsm_dags_folder: there is no folder" in output
+    assert code == 4
 
 
-def test_with_one_neither_a_configuration_nor_a_database_of_the_user_is_used(run_pytest, monkeypatch):
+def test_with_one_airflow_has_a_home_of_its_own_that_is_removed(run_pytest, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONFIG", "/home/of/the/user/airflow.cfg")
-    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://of-the-user/airflow")
-    monkeypatch.setenv(
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", "postgresql+asyncpg://of-the-user/airflow"
-    )
+    for name in ("SQL_ALCHEMY_CONN", "SQL_ALCHEMY_CONN_ASYNC"):
+        monkeypatch.setenv(f"AIRFLOW__DATABASE__{name}", "postgresql://of-the-user/airflow")
     test = """
 import os
 
 def test_it():
     found = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW")}
+    print("home", found["AIRFLOW_HOME"])
     assert "AIRFLOW_CONFIG" not in found
     databases = [value for name, value in found.items() if "SQL_ALCHEMY_CONN" in name]
     assert sorted(url.partition(":")[0] for url in databases) == ["sqlite", "sqlite+aiosqlite"]
     assert all(found["AIRFLOW_HOME"] in url for url in databases)
 """
 
-    code, output = run_pytest(settings="fsm_dags_folder = .", test=test)
+    code, output = run_pytest("-s", settings="fsm_dags_folder = .", test=test)
 
     assert code == 0, output
-
-
-@pytest.mark.parametrize(
-    ("settings", "code", "says"),
-    [
-        ("", 1, "fsm_dags_folder is not set: name the folder of your DAG files"),
-        ("fsm_dags_folder = dag", 4, "fsm_dags_folder: there is no folder"),
-    ],
-)
-def test_a_missing_folder_is_named(run_pytest, settings, code, says):
-    ended, output = run_pytest(settings=settings, test="def test_it(fsm_dags): pass\n")
-
-    assert says in output
-    assert ended == code
+    (home,) = [line.split()[1] for line in output.splitlines() if line.startswith("home")]
+    assert home != os.environ["AIRFLOW_HOME"]
+    assert not Path(home).exists()

@@ -14,7 +14,7 @@ ENDPOINTS = [
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
-@pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic fake-token", "fake-token", "Bearer "])
+@pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic fake-token"])
 def test_without_the_token_every_endpoint_returns_401(call, method, path, authorization):
     response = call(method, path, headers={"Authorization": authorization})
 
@@ -32,12 +32,6 @@ def test_a_forbidden_token_returns_403(serve, method, path):
     assert response.json() == {"detail": "Forbidden"}
 
 
-def test_a_refused_request_changes_nothing(call):
-    call("POST", "/properties/1/jobs", json={}, headers={"Authorization": "Bearer wrong"})
-
-    assert call.service.jobs == []
-
-
 def test_the_token_can_change_while_it_runs(call):
     call.service.settings.token = "rotated"
 
@@ -52,19 +46,6 @@ def test_an_unknown_path_returns_404_in_json(call, path):
 
     assert response.status_code == 404
     assert response.json() == {"detail": "Not Found"}
-
-
-def test_a_path_outside_the_base_path_is_unknown(serve):
-    call = serve(base_path="/api")
-    outside = call.service.base_url.removesuffix("/api") + "/forms"
-
-    assert call("GET", "/forms").status_code == 200
-    assert call.session.get(outside, timeout=5).status_code == 404
-
-
-def test_another_method_returns_405(call):
-    assert call("DELETE", "/forms").status_code == 405
-    assert call("GET", "/settings/webhooks").status_code == 405
 
 
 def test_a_request_is_recorded_as_it_was_sent(call):
@@ -94,25 +75,6 @@ def test_a_recorded_request_says_whether_the_token_was_right_but_not_what_it_was
 
     assert call.service.requests[0].headers["authorization"] == recorded
     assert sent not in repr(call.service.requests)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/nothing", 404), ("DELETE", "/forms", 405), ("GET", "/forms?cursor=x", 409)],
-)
-def test_a_refused_request_is_recorded_with_its_status(call, method, path, status):
-    call(method, path)
-
-    assert [request.status for request in call.service.requests] == [status]
-
-
-def test_connections_can_be_counted(call):
-    call("GET", "/forms")
-    call("GET", "/forms")
-    requests.get(f"{call.service.base_url}/forms", headers={"Authorization": "Bearer x"}, timeout=5).close()
-
-    first, second, third = [request.connection for request in call.service.requests]
-    assert first == second != third
 
 
 def test_requests_can_be_selected_and_forgotten(call):

@@ -21,12 +21,6 @@ def test_a_registration_has_the_fields_of_the_specification(call):
     }
 
 
-def test_each_registration_has_its_own_secret(call):
-    secrets = {register(call, [("eventTypes", "jobs.created")]).json()["signingSecret"] for _ in range(2)}
-
-    assert len(secrets) == 2
-
-
 REPEATED = [("eventTypes", "jobs.created"), ("eventTypes", "jobs.updated")]
 BRACKETS = [("eventTypes[]", "jobs.created"), ("eventTypes[]", "jobs.updated")]
 COMMA = [("eventTypes", "jobs.created,jobs.updated")]
@@ -40,41 +34,28 @@ BOTH = ["jobs.created", "jobs.updated"]
         ("all", REPEATED, BOTH),
         ("brackets", BRACKETS, BOTH),
         ("comma", COMMA, BOTH),
+        *(("last", sent, None) for sent in (BRACKETS, COMMA, [])),
+        *(("all", sent, None) for sent in (BRACKETS, COMMA)),
+        ("brackets", REPEATED, None),
+        ("comma", BRACKETS, None),
     ],
 )
-def test_several_event_types_are_read_in_the_style(serve, style, sent, read):
+def test_several_event_types_are_read_in_the_style_or_are_a_conflict(serve, style, sent, read):
     call = serve(event_types_style=style)
 
-    assert register(call, sent).json()["eventTypes"] == read
+    response = register(call, sent)
 
-
-@pytest.mark.parametrize(
-    ("style", "sent"),
-    [
-        ("last", BRACKETS),
-        ("last", COMMA),
-        ("all", BRACKETS),
-        ("all", COMMA),
-        ("brackets", REPEATED),
-        ("comma", BRACKETS),
-        ("last", []),
-    ],
-)
-def test_event_types_that_the_style_cannot_read_are_a_conflict(serve, style, sent):
-    call = serve(event_types_style=style)
-
-    assert register(call, sent).status_code == 409
-    assert call.service.webhooks == []
+    assert response.status_code == (200 if read else 409)
+    assert response.json().get("eventTypes") == read
+    assert len(call.service.webhooks) == (1 if read else 0)
 
 
 @pytest.mark.parametrize(
     ("params", "event_type", "named"),
     [
         ({"object": "forms"}, "forms.completed", "object"),
-        ({"object": ""}, "jobs.created", "object"),
         ({"object": "assets"}, "jobs.created", "jobs.created"),
         ({}, "jobs", "'jobs'"),
-        ({}, "jobsXcreated", "jobsXcreated"),
         ({"targetURL": ""}, "jobs.created", "targetURL"),
     ],
 )
@@ -84,12 +65,3 @@ def test_what_cannot_be_registered_is_a_conflict_that_names_it(call, params, eve
     assert response.status_code == 409
     assert named in response.json()["detail"]
     assert call.service.webhooks == []
-
-
-@pytest.mark.parametrize(
-    "object_", ["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
-)
-def test_each_of_the_six_objects_can_be_registered(call, object_):
-    event_types = [("eventTypes", f"{object_}.created")]
-
-    assert register(call, event_types, object=object_).json()["object"] == object_

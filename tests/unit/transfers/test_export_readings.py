@@ -87,13 +87,6 @@ def test_a_total_that_counts_something_else_is_logged_once(service, storage, cap
     assert f"30 distinct records were read, the service counted {total}" in warning
 
 
-def test_a_listing_without_totals_is_read_once(service, storage):
-    service.fail("GET", "/forms", faults.Rewrite(lambda body: {**body, "meta": {}}), every=True)
-
-    assert export(storage)["rows"] == 30
-    assert readings(service) == 1
-
-
 def test_asset_fields_are_read_again_where_their_listing_has_totals(service, storage):
     service.add_asset_dynamic_field("Make")
     rewrite = faults.Rewrite(lambda body: {**body, "meta": {"totalRecords": 2}})

@@ -61,23 +61,6 @@ def dataset(service, connect, tmp_path):
     return Dataset(tmp_path / "forms")
 
 
-def test_the_view_has_the_latest_version_of_each_form(service, dataset):
-    changed, other = (service.add_form(updated=DAY, property_id=7) for _ in range(2))
-    dataset.export(DAY)
-    assert dataset.latest("id", "propertyID") == [(changed["id"], "7"), (other["id"], "7")]
-
-    service.update_form(changed["id"], updated=DAY + timedelta(days=1), formName="new", propertyID="8")
-    new = service.add_form(updated=DAY + timedelta(days=1), property_id=9)
-    for _ in range(2):
-        dataset.export(DAY + timedelta(days=1))
-
-    assert dataset.latest("id", "formName", "propertyID", "window_start") == [
-        (changed["id"], "new", "8", date(2026, 11, 23)),
-        (other["id"], "Gas Safety Record", "7", date(2026, 11, 23)),
-        (new["id"], "Gas Safety Record", "9", date(2026, 11, 23)),
-    ]
-
-
 def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, dataset):
     form, silent = (service.add_form(updated=DAY)["id"] for _ in range(2))
     untimed, timed_once = (

@@ -250,9 +250,10 @@ def test_the_time_that_counts_is_that_of_the_first_request(service, connect, sto
     assert len(keys(service)) == 2
 
 
-def test_further_headers_go_with_it(service, connect, store, attempt):
+def test_further_headers_go_with_it(service, connect, store):
     connect(service)
-    attempt(headers={"X-Trace": "t-1", HEADER.lower(): "mine"})
+    given = {"method": "POST", "path": PATH, "headers": {"X-Trace": "t-1", HEADER.lower(): "mine"}}
+    FsmRequestOperator(task_id="task", json={}, **given).execute(context_for(store))
     [sent] = service.requests_to("POST", PATH)
     assert sent.headers["x-trace"] == "t-1"
     assert sent.headers[HEADER.lower()] != "mine"
@@ -268,13 +269,8 @@ def test_further_headers_go_with_it(service, connect, store, attempt):
     ],
 )
 def test_headers_that_cannot_be_sent_are_refused_when_the_dag_is_parsed(headers, says):
-    for make in (
-        lambda **rest: FsmCreateJobOperator(task_id="t", property_id=7, job={}, **rest),
-        lambda **rest: FsmCreateJobsOperator(task_id="t", jobs=[], **rest),
-        lambda **rest: FsmRequestOperator(task_id="t", path="/x", **rest),
-    ):
-        with pytest.raises(FsmInputError, match=says):
-            make(headers=headers)
+    with pytest.raises(FsmInputError, match=says):
+        FsmRequestOperator(task_id="t", path="/x", headers=headers)
 
 
 def test_a_registration_is_repeated_and_its_secret_stored(service, connect, store):

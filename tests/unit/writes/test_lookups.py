@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from tests.unit.state_store import context_for
@@ -161,8 +160,3 @@ def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, 
     outcomes = operator.execute(context_for(store))
 
     assert Counter(one["outcome"] for one in outcomes) == {"existing": 20, "created": 4}
-
-
-def test_something_else_than_a_function_is_refused():
-    with pytest.raises(FsmInputError, match="find_existing: should be a function, not 'find'"):
-        FsmCreateJobOperator(task_id="task", property_id=7, job={}, find_existing="find")

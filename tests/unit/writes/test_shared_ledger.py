@@ -17,12 +17,13 @@ import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.retry import TimeLimit
+from fsm_provider.cli import main
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
-from fsm_provider.writes.command import main
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
@@ -307,7 +308,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
         with pytest.raises(AirflowFailException, match=UNCERTAIN) as caught:
             job(once_per=once_per).execute(run_of(run_id))
         assert "(sent by task task of run first of DAG dag)" in str(caught.value)
-        assert "key 'PO-1', propertyID '7', customerReference 'PO-1'" in str(caught.value)
+        assert "key 'PO-1', propertyID 7, customerReference 'PO-1'" in str(caught.value)
         (sent_at,) = re.findall("attempted at ([^ ,]+)", str(caught.value))
         assert before <= datetime.fromisoformat(sent_at) <= datetime.now(UTC)
     context = run_of("first")
@@ -320,7 +321,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
 
     (line,) = re.findall("python -m fsm_provider ledger (.*)", uncertain["error"])
     typed = line.replace("--job-id N", f"--job-id {service.jobs[0]['id']}")
-    assert main(shlex.split(typed)) == 0
+    assert main(["ledger", *shlex.split(typed)]) == 0
     assert job(once_per=once_per).execute(run_of("first"))["id"] == service.jobs[0]["id"]
     assert len(service.jobs) == 2
 
@@ -373,6 +374,27 @@ class Slow(FsmCreateJobOperator):
         return made
 
 
+class Defective(FsmCreateJobsOperator):
+    def send_write(self, write, *given):
+        made = super().send_write(write, *given)
+        if write.row.key == "PO-1":
+            raise TypeError("a defect")
+        return made
+
+
+def test_a_defect_is_raised_once_all_that_was_sent_is_recorded(service, database):
+    requests = [{"property_id": 7, "job": {}, "key": f"PO-{number}"} for number in range(1, 5)]
+    operator = Defective(task_id="task", jobs=requests, once_per="key", max_concurrency=4)
+
+    with pytest.raises(TypeError, match="a defect"):
+        operator.execute(run_of("first"))
+
+    states = {row.key: row.state for row in database.rows()}
+    assert states["PO-1"] == "uncertain"
+    assert sum(state != "free" for state in states.values()) == len(service.jobs)
+    assert "sending" not in states.values()
+
+
 @THREADS.needed
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("meanwhile", ["nothing", "not created", "made", "created", "sending"])
@@ -384,9 +406,9 @@ def test_a_late_success_is_recorded_or_noted(service, database, monkeypatch, mea
         wait_for(lambda: database.rows()[0].lease_until < time.time() * 1000)
         monkeypatch.setattr(runner, "MIN_LEASE", 60)
         if meanwhile == "not created":
-            assert main(["settle", "PO-1", "--not-created", *why]) == 0
+            assert main(["ledger", "settle", "PO-1", "--not-created", *why]) == 0
         elif meanwhile == "made":
-            assert main(["settle", "PO-1", "--job-id", "4711", *why]) == 0
+            assert main(["ledger", "settle", "PO-1", "--job-id", "4711", *why]) == 0
         elif meanwhile == "created":
             job(if_uncertain="create").execute(run_of("second"))
         elif meanwhile == "sending":
@@ -419,6 +441,7 @@ def in_process(environment, run_id, keys, ended):
     os.environ.update(environment)
     logging.disable()
     runner.MIN_LEASE, runner.LEASE_TIMEOUTS = LEASE, 0
+    runner.TimeLimit = lambda *_, **__: TimeLimit(30.0)
     ended.put([one["outcome"] for one in jobs(*keys).execute(run_of(run_id))])
 
 
