@@ -26,7 +26,7 @@ class Extent:
     """How much work the cases do.
 
     :param sizes: pages of the listings, ascending.
-    :param jobs: how many are created, and how many PDFs are stored.
+    :param jobs: how many are created.
     :param rows: of a large ledger.
     :param waits: how many triggers wait at once, ascending.
     :param wait_seconds: how long the waiting is measured.

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -175,38 +174,6 @@ def list_by_dlt(base_url: str) -> Iterator[dict[str, Any]]:
         yield from page
 
 
-def list_by_limit(base_url: str) -> Iterator[Any]:
-    """List with ``http.client`` and msgspec, with no retry, no check and no set-up of TLS."""
-    from http.client import HTTPConnection
-    from urllib.parse import urlsplit
-
-    decoder = _msgspec_decoder()
-    parts = urlsplit(base_url)
-    connection = HTTPConnection(parts.netloc)
-    query = ""
-    while True:
-        connection.request("GET", f"{parts.path}/forms{query}", headers=AUTHORISATION)
-        decoded = decoder.decode(connection.getresponse().read())
-        yield from decoded.data
-        if decoded.pagination.hasMore != "true":
-            break
-        query = f"?cursor={decoded.pagination.nextCursor}"
-    connection.close()
-
-
-@cache
-def _msgspec_decoder() -> Any:
-    """Make structs of the same fields as the models."""
-    import msgspec
-
-    def struct(model: type[BaseModel], **nested: Any) -> Any:
-        fields = {name: field.annotation for name, field in model.model_fields.items()} | nested
-        return msgspec.defstruct(model.__name__, list(fields.items()))
-
-    form = struct(Form, jobDetails=struct(JobDetails), links=struct(FormLinks))
-    return msgspec.json.Decoder(struct(Page, pagination=struct(Pagination), data=list[form]))  # type: ignore[valid-type]
-
-
 LISTINGS: dict[str, Callable[[str], Iterable[Any]]] = {
     OURS: list_by_ours,
     REFERENCE: list_by_session,
@@ -214,7 +181,6 @@ LISTINGS: dict[str, Callable[[str], Iterable[Any]]] = {
     "HttpOperator, untyped": list_by_operator,
     "HttpOperator, typed": list_by_typed_operator,
     DLT: list_by_dlt,
-    "http.client and msgspec, typed (the limit)": list_by_limit,
 }
 CREATIONS: dict[str, Callable[[str, Payloads], Iterable[int]]] = {
     OURS: create_by_ours,

@@ -1,4 +1,4 @@
-"""CPU and memory of exporting a listing as files, against dlt and a script of requests and pandas."""
+"""CPU of exporting a listing as files, against dlt and a script of requests and pandas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
 from tests.benchmarks.clients import connect, hide_simplejson, list_by_session
-from tests.benchmarks.memory import peak_mib, reset_peak, resident_mib
 from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
 from tests.benchmarks.server import TOKEN, Service
 
@@ -42,26 +41,25 @@ def tasks(extent: Extent, port: int) -> Tasks:
 def _exporters(pages: int, shuffled: bool) -> list[str]:
     if pages <= _MOST_OF_OTHERS:
         return [_OURS, _DLT, _SCRIPT]
-    return [_OURS] if shuffled else [_OURS, _SCRIPT]
+    return [] if shuffled else [_OURS, _SCRIPT]
 
 
 def _key(exporter: str, pages: int, format: str, shuffled: bool) -> str:
     return f"{exporter}, {pages} pages{' in no order' if shuffled else ''} to {format}"
 
 
-def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
-    """Export so many pages; give CPU seconds, and the peak above what was resident after importing."""
+def measure(port: int, run: tuple[str, int, str, bool]) -> float:
+    """Export so many pages, and give the CPU seconds, those of importing apart."""
     exporter, pages, format, shuffled = run
     export, service = _EXPORTERS[exporter](), Service(port)
     base_url = service.url(0, pages, kind="shuffled" if shuffled else "pages")
     with TemporaryDirectory(prefix="fsm-bench-") as folder:
         gc.collect()
-        floor, before = resident_mib(), sum(os.times()[:4])
-        reset_peak()
+        before = sum(os.times()[:4])
         export(base_url, Path(folder), format)
-        measured = {"cpu": sum(os.times()[:4]) - before, "mib": peak_mib() - floor}
+        cpu = sum(os.times()[:4]) - before
         _check(Path(folder), format, pages)
-    return measured
+    return cpu
 
 
 def _check(folder: Path, format: str, pages: int) -> None:
@@ -145,7 +143,6 @@ def _pandas() -> Export:
 
 
 _EXPORTERS = {_OURS: _ours, _DLT: _dlt, _SCRIPT: _pandas}
-"""Importing what an export needs is apart from exporting, since memory is measured from there."""
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
@@ -159,20 +156,19 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
 
 
 def _rows_of(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
-    forms = pages * FORMS_PER_PAGE
-    section = f"{forms:,} forms{' in no order' if shuffled else ''} to {format}"
+    section = f"{pages * FORMS_PER_PAGE:,} forms{' in no order' if shuffled else ''} to {format}"
 
-    def values(exporter: str, name: str) -> list[float]:
-        return [one[_key(exporter, pages, format, shuffled)][name] for one in rounds]
+    def cpu(exporter: str) -> list[float]:
+        return [one[_key(exporter, pages, format, shuffled)] for one in rounds]
 
-    found = []
-    for exporter in _exporters(pages, shuffled):
-        cpu = values(exporter, "cpu")
-        found += [
-            Row(section, f"{exporter}, CPU a form", "us", [one / forms * 1e6 for one in cpu]),
-            Row(section, f"{exporter}, peak memory above imports", "MiB", values(exporter, "mib")),
-        ]
-        if exporter != _OURS:
-            ratios = [ours / other for ours, other in zip(values(_OURS, "cpu"), cpu, strict=True)]
-            found.append(Row(section, f"{_OURS} / {exporter}, CPU", "x", ratios, _GOALS[exporter]))
-    return found
+    return [
+        Row(
+            section,
+            f"{_OURS} / {other}, CPU",
+            "x",
+            [ours / theirs for ours, theirs in zip(cpu(_OURS), cpu(other), strict=True)],
+            goal,
+        )
+        for other, goal in _GOALS.items()
+        if other in _exporters(pages, shuffled)
+    ]

@@ -41,5 +41,4 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     return [
         Row(section, what, "ms", slowest, Goal(at_most=10)),
         Row(section, _HOOK, "ms", [measured[_HOOK] for measured in rounds], Goal(at_most=50)),
-        *(Row(section, module, "ms", [measured[module] for measured in rounds]) for module in _IN_DAG_FILES),
     ]

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from tests.benchmarks import pages
 from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
@@ -21,7 +20,7 @@ def tasks(extent: Extent, port: int) -> Tasks:
     return {client: {"port": port, "client": client, "sizes": extent.sizes} for client in LISTINGS}
 
 
-def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, Any]:
+def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, float]:
     """List so many pages each, in a process that has imported ``airflow.sdk``, as a task's has.
 
     A small size is measured over several listings of other pages. What a process does only once (building
@@ -36,15 +35,10 @@ def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, Any]:
     for size in sizes:
         gc.collect()
         starts = range(0, min(max(_PAGES_MEASURED, size), max(sizes)) - size + 1, size)
-        before = service.counts()["connections"]
         start = time.process_time()
         for first in starts:
             list_pages(service, client, first, first + size)
-        cpu = time.process_time() - start
-        measured[str(size)] = {
-            "cpu": cpu / len(starts),
-            "connections": (service.counts()["connections"] - before) / len(starts),
-        }
+        measured[str(size)] = (time.process_time() - start) / len(starts)
     return measured
 
 
@@ -63,22 +57,11 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
 
 
 def _rows_of(size: int, rounds: Sequence[Round]) -> list[Row]:
-    section = f"listing, {size:,} pages"
-
-    def values(client: str, name: str) -> list[float]:
-        return [measured[client][str(size)][name] for measured in rounds]
-
     def ratios(over: str, under: str) -> list[float]:
-        return [one / other for one, other in zip(values(over, "cpu"), values(under, "cpu"), strict=True)]
+        return [measured[over][str(size)] / measured[under][str(size)] for measured in rounds]
 
-    def per_form(client: str) -> list[float]:
-        return [cpu / (size * pages.FORMS_PER_PAGE) * 1e6 for cpu in values(client, "cpu")]
-
-    others = [client for client in LISTINGS if client not in (OURS, REFERENCE)]
+    section = f"listing, {size:,} pages"
     return [
         Row(section, f"{OURS} / {REFERENCE}", "x", ratios(OURS, REFERENCE), Goal(never_above=1.0)),
         *(Row(section, f"{peer} / {OURS}", "x", ratios(peer, OURS), Goal(at_least=1.3)) for peer in _PEERS),
-        *(Row(section, f"{client} / {REFERENCE}", "x", ratios(client, REFERENCE)) for client in others),
-        *(Row(section, f"{client}, CPU a form", "us", per_form(client)) for client in LISTINGS),
-        *(Row(section, f"{client}, connections", "", values(client, "connections")) for client in LISTINGS),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,45 +13,22 @@ from tests.benchmarks.server import Service
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {
-        f"{OURS}, {size:,} pages, {way}": {"port": port, "pages": size, "way": way}
-        for size in extent.sizes
-        for way in ("RSS", "tracemalloc")
-    }
+    return {f"{OURS}, {size:,} pages": {"port": port, "pages": size} for size in extent.sizes}
 
 
-def measure(port: int, pages: int, way: str) -> float:
-    """Give the peak above the start, which is after a first page, in MiB."""
+def measure(port: int, pages: int) -> float:
+    """Give the peak of what is resident above the start, which is after a first page, in MiB."""
     hide_simplejson()
     service = Service(port)
     list_pages(service, OURS, 0, 1)
     gc.collect()
-    if way == "tracemalloc":
-        tracemalloc.start()
-        list_pages(service, OURS, 0, pages)
-        return tracemalloc.get_traced_memory()[1] / 2**20
-    reset_peak()
-    start = resident_mib()
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
+    start = _resident_mib("VmRSS")
     list_pages(service, OURS, 0, pages)
-    return peak_mib() - start
+    return _resident_mib("VmHWM") - start
 
 
-def resident_mib() -> float:
-    """Give what is resident now, in MiB."""
-    return _status("VmRSS")
-
-
-def reset_peak() -> None:
-    """Set the peak back to what is resident now."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_mib() -> float:
-    """Give the most that was resident since the peak was set back, in MiB."""
-    return _status("VmHWM")
-
-
-def _status(name: str) -> float:
+def _resident_mib(name: str) -> float:
     status = Path("/proc/self/status").read_text()
     return int(status.partition(f"{name}:")[2].split()[0]) / 1024
 

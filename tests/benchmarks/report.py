@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -16,14 +15,12 @@ from typing import Any
 
 Report = dict[str, Any]
 
-_ROOT = Path(__file__).parents[2]
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PACKAGES = (
     "airflow-provider-fsm",
     "apache-airflow",
     "apache-airflow-providers-http",
     "dlt",
-    "msgspec",
     "pandas",
     "pyarrow",
     "pydantic",
@@ -31,19 +28,10 @@ _PACKAGES = (
 )
 
 
-def fingerprint() -> str:
-    """Give a digest of what is measured: a run in which it changes measures two things as one."""
-    digest = hashlib.sha256()
-    for folder in ("fsm_provider", "tests/benchmarks"):
-        for file in sorted((_ROOT / folder).rglob("*.py")):
-            digest.update(str(file.relative_to(_ROOT)).encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def describe_run(rounds: int, seed: int) -> str:
     """Describe a run, so that it can be repeated."""
     command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
-    return f"{datetime.now(UTC):%F}, `{command}`: {rounds} rounds, seed {seed}, source {fingerprint()}"
+    return f"{datetime.now(UTC):%F}, `{command}`: {rounds} rounds, seed {seed}"
 
 
 def surroundings() -> Report:

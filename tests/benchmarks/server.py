@@ -1,8 +1,8 @@
 """A service in a process of its own that does next to nothing but send bytes rendered beforehand.
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``, and
-``/shuffled/0/<stop>/0/forms`` the same forms in no order; ``.../forms/<id>/pdf`` is a PDF;
-``.../properties/<id>/jobs`` takes jobs; ``/counts`` returns what came, without counting itself.
+``/shuffled/0/<stop>/0/forms`` the same forms in no order; ``.../properties/<id>/jobs`` takes jobs;
+``/requests`` returns how many came, without counting itself.
 ``/growing/<start in ms>/<every ms>/0/forms`` lists, in one page, what is completed by now: form n at
 start + n x every, n from 1; with ``jobID``, nothing.
 """
@@ -10,7 +10,6 @@ start + n x every, n from 1; with ``jobID``, nothing.
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import socket
 import socketserver
@@ -27,7 +26,6 @@ from tests.benchmarks import pages
 TOKEN = "a-token-of-the-usual-length-0123456789"
 AUTHORISATION = {"Authorization": f"Bearer {TOKEN}"}
 _CURSOR = re.compile(rb"[?&]cursor=(\d+)")
-_PDF = b"%PDF-1.4\n".ljust(20_000) + b"\n%%EOF\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -41,13 +39,13 @@ class Service:
         """Give the base URL of a listing."""
         return f"http://127.0.0.1:{self.port}/{kind}/{first}/{stop}/{latency_ms}"
 
-    def counts(self) -> dict[str, int]:
-        """Return how many connections and requests have come so far."""
+    def requests(self) -> int:
+        """Return how many requests have come so far."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request("GET", "/counts")
-        counts: dict[str, int] = json.loads(connection.getresponse().read())
+        connection.request("GET", "/requests")
+        count = int(connection.getresponse().read())
         connection.close()
-        return counts
+        return count
 
 
 @contextmanager
@@ -72,7 +70,6 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _Connection)
         self.forms = [form for page in range(page_count) for form in pages.forms_of_page(page)]
         self.jobs = [pages.job(property_id) for property_id in range(job_count)]
-        self.connections = 0
         self.requests = 0
 
 
@@ -82,17 +79,13 @@ class _Connection(socketserver.BaseRequestHandler):
     def setup(self) -> None:
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
-        self._is_first = True
 
     def handle(self) -> None:
         while target := self._next_target():
-            if target == b"/counts":
-                counts = {"connections": self.server.connections, "requests": self.server.requests}
-                self._respond(200, json.dumps(counts).encode())
+            if target == b"/requests":
+                self._respond(200, str(self.server.requests).encode())
             else:
                 self.server.requests += 1
-                self.server.connections += self._is_first
-                self._is_first = False
                 self._serve(target)
 
     def _next_target(self) -> bytes | None:
@@ -123,8 +116,6 @@ class _Connection(socketserver.BaseRequestHandler):
         if kind == "growing":
             forms = [] if b"jobID=" in target else pages.forms_by_now(int(first), int(stop))
             self._respond(200, pages.response(0, 1, forms))
-        elif rest[-1] == "pdf":
-            self._respond(200, _PDF)
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)

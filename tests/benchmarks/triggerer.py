@@ -15,15 +15,13 @@ from typing import Any
 import structlog
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models import Connection
-from airflow.providers.http.triggers.http import HttpEventTrigger
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from fsm_provider.hooks.fsm import settings_from
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks.case import BenchmarkError
-from tests.benchmarks.server import AUTHORISATION
-from tests.benchmarks.waiting import HTTP, INTERVAL, NOTHING
+from tests.benchmarks.waiting import INTERVAL, NOTHING
 
 _PROBE_SECONDS = 0.005
 
@@ -83,29 +81,14 @@ async def running() -> AsyncIterator[Runner]:
         await asyncio.gather(loop, return_exceptions=True)
 
 
-async def start(runner: Runner, trigger: str, jobs: range) -> None:
-    """Start the waits at once; those that poll by themselves, spread over an interval."""
-    began = time.monotonic()
-    for done, job in enumerate(jobs):
-        runner.add(job, _trigger(trigger, job))
-        due = began + INTERVAL * done / len(jobs)
-        if trigger == HTTP and due > time.monotonic():
-            await asyncio.sleep(due - time.monotonic())
+def start(runner: Runner, trigger: str, jobs: range) -> None:
+    """Start the waits, all at once."""
+    for job in jobs:
+        runner.add(job, _Nothing() if trigger == NOTHING else _wait_for(job))
 
 
-def _trigger(trigger: str, job: int) -> BaseTrigger:
+def _wait_for(job: int) -> BaseTrigger:
     """Make a trigger that waits for the form of a job, as a sensor that has just found nothing."""
-    if trigger == NOTHING:
-        return _Nothing()
-    if trigger == HTTP:
-        return HttpEventTrigger(
-            response_check_path="tests.benchmarks.checks.has_form",
-            http_conn_id="bench",
-            endpoint="forms",
-            headers=AUTHORISATION,
-            data={"jobID": str(job)},
-            poll_interval=INTERVAL,
-        )
     now = time.time()
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     service = settings_from(Connection.get_connection_from_secrets("bench")).service

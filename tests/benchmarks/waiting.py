@@ -14,25 +14,22 @@ from tests.benchmarks.clients import connect
 from tests.benchmarks.pages import FORMS_PER_PAGE
 from tests.benchmarks.server import Service
 
-OURS, HTTP, NOTHING = "FsmFormTrigger", "HttpEventTrigger", "a trigger that does nothing"
+OURS, NOTHING = "FsmFormTrigger", "a trigger that does nothing"
 _FIRST_JOB = 10_000_000
 _FORM_EVERY_MS = 10_000
 """8,640 forms a day."""
 INTERVAL = 1.0
-_MOST_OF_OTHERS = 1000
-"""Waits that each send requests of their own: more of them would measure the service."""
 _WARM_UP_SECONDS = 4.0
 _STAND_STILL, _RESTART = "stand-still", "restart"
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
     found: Tasks = {}
-    for waits in extent.waits:
-        for trigger in _triggers(waits):
+    for trigger in (OURS, NOTHING):
+        for waits in extent.waits:
             common = {"port": port, "trigger": trigger, "waits": waits}
             found[f"{trigger} {waits}"] = common | {"seconds": extent.wait_seconds}
-            if waits == extent.waits[-1] and trigger != HTTP:
-                found[f"{trigger} KiB"] = common | {"seconds": None}
+        found[f"{trigger} KiB"] = common | {"seconds": None}
     for case in (_STAND_STILL, _RESTART):
         found[case] = {"port": port, "trigger": case, "waits": extent.waits[0], "forms": _forms(extent)}
     return found
@@ -41,10 +38,6 @@ def tasks(extent: Extent, port: int) -> Tasks:
 def _forms(extent: Extent) -> int:
     """20,000, of two hundred pages."""
     return FORMS_PER_PAGE * extent.sizes[-2]
-
-
-def _triggers(waits: int) -> list[str]:
-    return [OURS, HTTP, NOTHING] if waits <= _MOST_OF_OTHERS else [OURS, NOTHING]
 
 
 def measure(port: int, trigger: str, waits: int, seconds: float | None = None, forms: int = 0) -> Any:
@@ -57,10 +50,7 @@ def measure(port: int, trigger: str, waits: int, seconds: float | None = None, f
         if trigger == _RESTART:
             return asyncio.run(waiting_forms.restart(forms))
         return asyncio.run(waiting_forms.stand_still(waits, forms))
-    connect(
-        "fsm" if trigger == OURS else "http",
-        service.url(int(time.time() * 1000), _FORM_EVERY_MS, kind="growing"),
-    )
+    connect("fsm", service.url(int(time.time() * 1000), _FORM_EVERY_MS, kind="growing"))
     if seconds is None:
         return asyncio.run(_kib(trigger, waits))
     return asyncio.run(_costs(service, trigger, waits, seconds))
@@ -70,13 +60,13 @@ async def _costs(service: Service, trigger: str, waits: int, seconds: float) -> 
     from tests.benchmarks import triggerer
 
     async with triggerer.running() as runner:
-        came, began = service.counts()["requests"], time.perf_counter()
-        await triggerer.start(runner, trigger, range(_FIRST_JOB, _FIRST_JOB + waits))
+        came, began = service.requests(), time.perf_counter()
+        triggerer.start(runner, trigger, range(_FIRST_JOB, _FIRST_JOB + waits))
         await asyncio.sleep(_WARM_UP_SECONDS)
-        rested, began_rest, cpu = service.counts()["requests"], time.perf_counter(), time.process_time()
+        rested, began_rest, cpu = service.requests(), time.perf_counter(), time.process_time()
         await asyncio.sleep(seconds)
         cpu, took = time.process_time() - cpu, time.perf_counter() - began_rest
-        requests = service.counts()["requests"] - rested
+        requests = service.requests() - rested
         lags = await triggerer.lags(seconds / 2)
         runner.check(waits)
     return {
@@ -93,11 +83,11 @@ async def _kib(trigger: str, waits: int) -> float:
 
     tracemalloc.start()
     async with triggerer.running() as runner:
-        await triggerer.start(runner, trigger, range(_FIRST_JOB - 1, _FIRST_JOB))
+        triggerer.start(runner, trigger, range(_FIRST_JOB - 1, _FIRST_JOB))
         await asyncio.sleep(_WARM_UP_SECONDS)
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        await triggerer.start(runner, trigger, range(_FIRST_JOB, _FIRST_JOB + waits))
+        triggerer.start(runner, trigger, range(_FIRST_JOB, _FIRST_JOB + waits))
         await asyncio.sleep(_WARM_UP_SECONDS)
         gc.collect()
         after = tracemalloc.get_traced_memory()[0]
@@ -109,19 +99,14 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     found = []
     for waits in extent.waits:
         section = f"{waits:,} waits in the triggerer, each polls once a second"
-        for trigger in _triggers(waits):
-            measured = [one[f"{trigger} {waits}"] for one in rounds]
-            held = trigger == OURS
-            for name, what, unit, goal in (
-                ("requests", "requests a second", "", Goal(at_most=1) if held else None),
-                ("core", "CPU", "% core", None),
-                ("lag", "delay of the loop, p99", "ms", Goal(at_most=10) if held else None),
-            ):
-                values = [one[name] for one in measured]
-                found.append(Row(section, f"{trigger}, {what}", unit, values, goal))
-        coming = [one[f"{OURS} {waits}"]["coming"] for one in rounds]
-        what = f"{OURS}, all come at once: requests more than its polls"
-        found.append(Row(section, what, "", coming, Goal(at_most=3)))
+        measured = [one[f"{OURS} {waits}"] for one in rounds]
+        for name, what, unit, most in (
+            ("requests", "requests a second", "", 1),
+            ("lag", "delay of the loop, p99", "ms", 10),
+            ("coming", "all come at once: requests more than its polls", "", 3),
+        ):
+            values = [one[name] for one in measured]
+            found.append(Row(section, f"{OURS}, {what}", unit, values, Goal(at_most=most)))
         above = [one[f"{OURS} {waits}"]["core"] - one[f"{NOTHING} {waits}"]["core"] for one in rounds]
         found.append(Row(section, f"{OURS}, CPU above {NOTHING}", "% core", above, Goal(at_most=5)))
     section = f"memory of each of {extent.waits[-1]:,} waits, tracemalloc"

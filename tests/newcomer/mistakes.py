@@ -179,12 +179,6 @@ FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerR
         breaks_import=True,
     ),
     Mistake(
-        "unknown_argument",
-        ("form_name: is not an argument of FsmFormSensor: did you mean form_names?",),
-        tasks="""FsmFormSensor(task_id="wait", form_name="Gas Safety Record")""",
-        breaks_import=True,
-    ),
-    Mistake(
         "no_interval",
         ("poke_interval: 0 s is less than 1 s",),
         tasks="""FsmFormSensor(task_id="wait", poke_interval=0)""",
@@ -234,19 +228,6 @@ FsmCreateJobOperator(
         further={"relative_ledger": {"conn_type": "sqlite", "host": "fsm_ledger.db"}},
     ),
     Mistake(
-        "once_per_key_without_database",
-        ("state_conn_id: is missing", "airflow connections add fsm_ledger"),
-        tasks="""
-FsmCreateJobsOperator(
-    task_id="create_jobs",
-    fsm_conn_id="once_per_key_without_database",
-    jobs=[{"property_id": 7, "job": {"notes": "1"}, "key": "1"}],
-    once_per="key",
-)
-""",
-        connection={},
-    ),
-    Mistake(
         "property_that_is_none",
         ("property_id: is the text 'None': the template that it comes from found nothing",),
         tasks="""
@@ -261,17 +242,6 @@ FsmCreateJobOperator(
         tasks="""FsmCreateJobOperator(task_id="create_job", property_id=8, job={"notes": "3"})""",
     ),
     Mistake(
-        "jobs_that_are_none",
-        ("jobs: is None: the template or task output that it comes from is empty",),
-        tasks="""
-@task
-def read_rows():
-    rows = [{"property_id": 7, "job": {"notes": "4"}}]  # and no return
-
-FsmCreateJobsOperator(task_id="create_jobs", jobs=read_rows())
-""",
-    ),
-    Mistake(
         "jobs_without_tojson",
         ("jobs: is text, but no JSON: end its template with | tojson",),
         tasks="""
@@ -282,13 +252,6 @@ def read_rows():
 read_rows() >> FsmCreateJobsOperator(
     task_id="create_jobs", jobs="{{ ti.xcom_pull(task_ids='read_rows') }}"
 )
-""",
-    ),
-    Mistake(
-        "equal_jobs",
-        ("jobs[1]: is equal to jobs[0]: leave one out, or give both keys",),
-        tasks="""
-FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "job": {"notes": "6"}}] * 2)
 """,
     ),
     Mistake(

@@ -22,7 +22,7 @@ NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
 NOT_DRY = {} if IS_AIRFLOW_3 else {"dry_run": False}
 BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 DATABASE_ATTEMPTS = 20
 PATIENCE = 600.0
 """Seconds after which what a test waits for is taken for never: longer than the slowest machine needs."""
@@ -101,13 +101,14 @@ class AirflowApi:
 
     def wait_for_dag(self, dag_id: str) -> None:
         """Return once the DAG is parsed; raise as soon as any file fails to import."""
-        deadline = time.monotonic() + PATIENCE
-        while not self._has_dag(dag_id):
-            if errors := self.import_errors():
+
+        def is_parsed() -> bool:
+            has_dag = self._has_dag(dag_id)
+            if not has_dag and (errors := self.import_errors()):
                 raise LocalAirflowError("\n".join(f"{file}:\n{errors[file]}" for file in errors))
-            if time.monotonic() > deadline:
-                raise LocalAirflowError(f"no DAG {dag_id} after {PATIENCE:.0f} s")
-            time.sleep(POLL_SECONDS)
+            return has_dag
+
+        wait_until(is_parsed, f"{dag_id} is parsed")
 
     def _has_dag(self, dag_id: str) -> bool:
         similar = self.api("GET", "/dags", params={"dag_id_pattern": dag_id, "limit": 100})
@@ -180,16 +181,9 @@ class AirflowApi:
                 return
         raise LocalAirflowError(f"{run_id} is over, and its tasks never were as expected: {states}")
 
-    def wait_for_run(
-        self, dag_id: str, run_id: str, on_change: Callable[[str, str | None], None] | None = None
-    ) -> str:
-        """Return the run's final state; ``on_change(task_id, state)`` hears of each step."""
-        seen: dict[str, str | None] = {}
-        for _, states in self.follow(dag_id, run_id):
-            for task_id, state in states.items():
-                if on_change and state != seen.get(task_id):
-                    on_change(task_id, state)
-            seen = states
+    def wait_for_run(self, dag_id: str, run_id: str) -> str:
+        """Return the run's final state."""
+        wait_until(lambda: self.run_state(dag_id, run_id) in FINISHED, f"{run_id} of {dag_id} is over")
         return self.run_state(dag_id, run_id)
 
     def xcom(

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,19 +22,42 @@ from tests.system.watcher import until_polled
 collect_ignore = ["kit"]  # a user's project, whose tests a test runs
 
 ROOT = Path(__file__).parents[2]
+WATCHED = {"test_deferred_sensors", "test_forms_as_events", "test_metrics", "test_webhooks"}
+"""Files whose tests share an Airflow."""
+ALONE = {"test_docs", "test_export_kills", "test_kills", "test_pdf_kills", "test_testing_kit", "test_wheel"}
+"""Files that need none, or one of their own. All others share another one."""
 DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
 TOKEN = "canary-5d0e8c1f-token"
+HISTORY = 30
+"""Forms that were completed long before anybody watches."""
 REFUSED_TOKEN = "canary-91b7aa42-token"
 WATCHED_TOKEN = "canary-3c55e0d9-token"
+LONG = 600.0
+"""Seconds for a response that a test holds back."""
 AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=PutVariable\(.*")
 """The supervisor's log at DEBUG of a Variable that a task sets; nothing of ours can mask it."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let two processes have the files that share an Airflow; the other files go one by one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(nodeid.partition("::")[0]).stem
+            return "watched" if file in WATCHED else file if file in ALONE else "airflow"
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="package")
 def service() -> Iterator[FakeFieldService]:
     """The service behind the connection ``fsm_default``; its engineer completes two forms a job."""
     engineer = Engineer(after=3.0, every=1.0, form_names=("Gas Safety Record", "Job Sign-off"))
-    deliveries = Deliveries(attempts=100, max_backoff=1.0, duplicates=1, reorder=0.5, seed=7)
+    deliveries = Deliveries(attempts=1000, max_backoff=1.0, duplicates=1, reorder=0.5, seed=7)
     with FakeFieldService(token=TOKEN, engineer=engineer, deliveries=deliveries) as running:
         yield running
 
@@ -42,9 +66,8 @@ def service() -> Iterator[FakeFieldService]:
 def watched_service() -> Iterator[FakeFieldService]:
     """The service behind ``fsm_watched``, which a watcher asks all the time; it has a history."""
     with FakeFieldService(token=WATCHED_TOKEN) as running:
-        running.seed_forms(
-            30, form_names=(WATCHED_NAME,), first_created=datetime.now(UTC) - timedelta(days=9)
-        )
+        first_created = datetime.now(UTC) - timedelta(days=9)
+        running.seed_forms(HISTORY, form_names=(WATCHED_NAME,), first_created=first_created)
         yield running
 
 
@@ -90,7 +113,7 @@ def airflow(
         **metrics.env,
         **mailbox.env,
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
-        **connections_with_ledger(service, home, "fsm_with_ledger"),
+        **connections_with_ledger(service, home, "fsm_with_ledger", timeout=LONG),
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
         "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
@@ -122,8 +145,6 @@ def airflow(
 def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> Iterator[FakeFieldService]:
     """The service, polled by a watcher at least three times; a test may make it fail."""
     airflow.wait_for_dag(DAG_ID)
-    page_size = watched_service.settings.page_size
     until_polled(watched_service)
     yield watched_service
     watched_service.clear_faults()
-    watched_service.settings.page_size = page_size

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import count
-from typing import Any
 
-from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import wait_until
 from tests.system.dags.watched import POKE_INTERVAL, WAITS, WATCHED_NAME
@@ -51,17 +50,6 @@ def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None
 def is_from_sensors(request: RecordedRequest) -> bool:
     """Whether a request to the watched service is from a deferred sensor."""
     return WAITS.items() <= dict(request.query).items()
-
-
-class CommonListing:
-    """A fault of listings of the whole account; those of a property or job are right."""
-
-    def __init__(self, fault: Any) -> None:
-        self.fault = fault
-
-    async def play(self, exchange: Any) -> None:
-        is_narrow = {"propertyID", "jobID"} & set(exchange.request.query_params)
-        await (faults.CorrectResponse() if is_narrow else self.fault).play(exchange)
 
 
 def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:

@@ -42,7 +42,7 @@ task loads plugins; with the Amazon and OpenLineage providers that takes most of
 tasks are forked."""
 EVERYBODY_IS_ADMIN = "AUTH_ROLE_PUBLIC = 'Admin'\n"
 """The settings of Airflow 2's webserver."""
-BOOT_SECONDS = 120.0
+BOOT_SECONDS = 300.0
 STOP_SECONDS = 10.0
 
 

@@ -1,37 +1,21 @@
-"""Jobs from mapped tasks and from one bulk task, and the service's Retry-After as a task's retry delay."""
+"""Jobs from mapped tasks, and the service's Retry-After as a task's retry delay."""
 
 from datetime import datetime
-
-import pytest
 
 from fsm_provider.testing import FakeFieldService, faults
 from tests.system.local_airflow import LocalAirflow
 
 
-@pytest.mark.parametrize("dag_id", ["mapped_jobs", "bulk_jobs"])
-def test_jobs_are_created_and_waited_for(
-    airflow: LocalAirflow, service: FakeFieldService, dag_id: str
+def test_jobs_of_mapped_tasks_are_created_once_and_waited_for(
+    airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    prefix = dag_id.partition("_")[0].upper()
+    run_id = airflow.trigger("mapped_jobs")
+    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
 
-    run_id = airflow.trigger(dag_id)
+    airflow.clear("mapped_jobs", run_id, ["create"])
 
-    assert airflow.wait_for_run(dag_id, run_id) == "success"
-    assert len(jobs_for(service, prefix)) == 2
-
-    airflow.clear(dag_id, run_id, ["create"])
-    assert airflow.wait_for_run(dag_id, run_id) == "success"
-    assert len(jobs_for(service, prefix)) == 2
-
-
-def test_a_bad_payload_of_a_mapped_task_fails_it_without_a_retry(airflow: LocalAirflow) -> None:
-    run_id = airflow.trigger("bad_mapped_job")
-
-    assert airflow.wait_for_run("bad_mapped_job", run_id) == "failed"
-    log = airflow.task_log("bad_mapped_job", run_id, "create", map_index=0)
-    assert "job.quotedAmount: should be an amount" in log
-    (task,) = airflow.api("GET", f"/dags/bad_mapped_job/dagRuns/{run_id}/taskInstances")["task_instances"]
-    assert task["try_number"] == 1
+    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
+    assert len(jobs_for(service, "MAPPED")) == 2
 
 
 def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(

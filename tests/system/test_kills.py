@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle, product
 
 import psutil
 import pytest
@@ -33,21 +34,19 @@ from tests.system.kills import (
     staged,
 )
 
-RUNS = BULK_RUNS if len(kill_stores.CHOSEN) == len(kill_stores.STORES) else BULK_RUNS // 10
-"""Random kills for each store: fewer, unless all stores are tested."""
+IS_COMPLETE = len(kill_stores.CHOSEN) == len(kill_stores.STORES)
+"""Unless all stores are tested, there are fewer kills."""
+RUNS = BULK_RUNS if IS_COMPLETE else BULK_RUNS // 10
+"""Random kills for each store."""
+KILLED = list(product(POINTS, ("both", "task")) if IS_COMPLETE else zip(POINTS, cycle(("both", "task"))))
+"""Where a task is killed, and who dies with it."""
 CLEARED_BULK_RUNS = 3
 IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
 """Whether Airflow retries a task whose process was killed; else the test clears it."""
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
 """Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
 ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
-KEPT = ("id", "propertyID", "customerReference", "createdOnDateTime", "lastUpdatedOnDateTime")
-"""What a ledger has of a job."""
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
-OPTIONS = {
-    "create what may be missing": ("before the POST", {"if_uncertain": "create"}),
-    "create what may exist": ("stored, not answered", {"if_uncertain": "create"}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +75,8 @@ def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
     """All kills at once, since a killed worker is noticed only after seconds of silence."""
     runs: dict[object, Run] = {}
     with stage.quiet():
-        for victim in ("both", "task"):
-            for point in POINTS:
-                runs[point, victim] = stage.start_one("kills_one", point, victim, fsm_conn_id)
-        for name, (point, options) in OPTIONS.items():
-            runs[name] = stage.start_one("kills_one", point, "task", fsm_conn_id, **options)
+        for point, victim in KILLED:
+            runs[point, victim] = stage.start_one("kills_one", point, victim, fsm_conn_id)
         for number, kill in enumerate(random_kills(SEED, RUNS)):
             [runs[number]] = stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     reports = dict(zip(runs, stage.finish(runs.values()), strict=True))
@@ -101,8 +97,7 @@ def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
     return after
 
 
-@pytest.mark.parametrize("victim", ["task", "both"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "victim"), KILLED)
 def test_a_job_whose_task_is_killed_is_not_created_twice(
     killed: dict[object, Aftermath], point: str, victim: str
 ) -> None:
@@ -128,18 +123,6 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
         assert said, retried.log
         assert said_again, cleared.log
         assert said[0] == said_again[0]
-
-
-@pytest.mark.parametrize(("name", "jobs"), [("create what may be missing", 1), ("create what may exist", 2)])
-def test_if_uncertain_a_job_is_created_again_only_where_asked(
-    killed: dict[object, Aftermath], name: str, jobs: int
-) -> None:
-    retried, cleared = killed[name].retried, killed[name].cleared
-    assert cleared
-    assert (retried.state, len(retried.job_ids)) == ("success", jobs)
-    assert retried.result["id"] == retried.job_ids[-1]
-    kept = {name: value for name, value in retried.result.items() if name in KEPT}
-    assert (cleared.state, cleared.result, cleared.jobs) == ("success", kept, retried.jobs)
 
 
 def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_killed(
@@ -178,7 +161,7 @@ def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage, fsm_
 
     stage.airflow.set_task_state(run.dag_id, run.run_id, TASK_ID, "failed")
 
-    process.wait(30)
+    process.wait(PATIENCE)
     assert stage.killer.seen[run.number] < BULK_JOBS
     stage.service.settings.latency = LATENCY
     stage.clear([run])
@@ -200,7 +183,7 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage,
     finally:
         worker.resume()
         task.resume()
-    task.wait(30)
+    task.wait(PATIENCE)
     [woken] = stage.finish([run])
     stage.clear([run])
     [cleared] = stage.finish([run])

@@ -1,8 +1,6 @@
 """Timeouts, refusals, soft_fail, marking and clearing: the same in every mode of the sensor."""
 
 import time
-from collections.abc import Callable
-from itertools import count
 
 import pytest
 
@@ -12,64 +10,65 @@ from tests.system.dags.sensors import MODES
 from tests.system.local_airflow import LocalAirflow
 
 WAITING = {"poke": "running", "reschedule": "up_for_reschedule", "deferrable": "deferred"}
-job_ids = count(700_001)
+JOBS = dict(zip(MODES, range(700_001, 700_004), strict=True))
+QUIET_SECONDS = 20.0
+"""More than the longest interval of a sensor."""
+
+
+@pytest.fixture(scope="module")
+def ended(airflow: LocalAirflow) -> dict[str, str]:
+    """The runs whose sensors end by themselves, all at once."""
+    runs = {mode: airflow.trigger(f"sensor_ends_{mode}") for mode in MODES}
+    for mode, run_id in runs.items():
+        airflow.wait_for_run(f"sensor_ends_{mode}", run_id)
+    return runs
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sensors_end_alike(airflow: LocalAirflow, mode: str) -> None:
-    dag_id = f"sensor_ends_{mode}"
-    run_id = airflow.trigger(dag_id)
+def test_sensors_end_alike(airflow: LocalAirflow, ended: dict[str, str], mode: str) -> None:
+    dag_id, run_id = f"sensor_ends_{mode}", ended[mode]
 
-    airflow.wait_for_run(dag_id, run_id)
-
-    assert airflow.task_states(dag_id, run_id) == {
-        "times_out": "failed",
-        "times_out_softly": "skipped",
-        "is_refused": "failed",
-        "is_refused_softly": "skipped",
-    }
     tasks = airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-    assert {task["task_id"]: task["try_number"] for task in tasks} == dict.fromkeys(
-        airflow.task_states(dag_id, run_id), 1
-    )
+
+    assert {task["task_id"]: (task["state"], task["try_number"]) for task in tasks} == {
+        "times_out": ("failed", 1),
+        "times_out_softly": ("skipped", 1),
+        "is_refused": ("failed", 1),
+        "is_refused_softly": ("skipped", 1),
+    }
     assert "GET /forms returned HTTP 401" in airflow.task_log(dag_id, run_id, "is_refused")
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_cancelled_sensor_stops_polling_and_a_cleared_one_starts_again(
-    airflow: LocalAirflow, service: FakeFieldService, mode: str
+    airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    dag_id, job_id = f"sensor_waits_{mode}", next(job_ids)
+    def polls(mode: str) -> int:
+        queries = [dict(request.query) for request in service.requests_to("GET", "/forms")]
+        own = sum(query.get("jobID") == str(JOBS[mode]) for query in queries)
+        # A deferred sensor polls through a stream without a job filter, and only a watcher by updates.
+        shared = sum("createdOnDateTime[gte]" in query and "jobID" not in query for query in queries)
+        return own + (shared if mode == "deferrable" else 0)
 
-    def polls() -> int:
-        # A deferred sensor polls through a stream without a job filter.
-        jobs = [dict(request.query).get("jobID") for request in service.requests_to("GET", "/forms")]
-        return jobs.count(str(job_id)) + (jobs.count(None) if mode == "deferrable" else 0)
+    def are_quiet() -> bool:
+        before = [polls(mode) for mode in MODES]
+        time.sleep(QUIET_SECONDS)
+        return [polls(mode) for mode in MODES] == before
 
-    run_id = airflow.trigger(dag_id, {"job_id": job_id})
-    airflow.wait_for_tasks(dag_id, run_id, lambda states: states == {"wait": WAITING[mode]} and polls() > 1)
+    dags = {mode: f"sensor_waits_{mode}" for mode in MODES}
+    runs = {mode: airflow.trigger(dags[mode], {"job_id": JOBS[mode]}) for mode in MODES}
+    for mode, run_id in runs.items():
+        waits = {"wait": WAITING[mode]}
+        airflow.wait_for_tasks(
+            dags[mode], run_id, lambda states, mode=mode, waits=waits: states == waits and polls(mode) > 1
+        )
+        airflow.set_task_state(dags[mode], run_id, "wait", "failed")
+    assert {airflow.wait_for_run(dags[mode], run_id) for mode, run_id in runs.items()} == {"failed"}
+    wait_until(are_quiet, "the sensors that were marked as failed stop polling")
 
-    airflow.set_task_state(dag_id, run_id, "wait", "failed")
-
-    assert airflow.wait_for_run(dag_id, run_id) == "failed"
-    wait_until_quiet(polls, MODES[mode].get("poke_interval", 1) + 5.0)
-
-    airflow.clear(dag_id, run_id, ["wait"])
-    before = polls()
-    service.wait_for(lambda: polls() > before, PATIENCE)
-    form = service.add_form(job_id=job_id)
-
-    assert airflow.wait_for_run(dag_id, run_id) == "success"
-    (reference,) = airflow.xcom(dag_id, run_id, "wait")
-    assert reference["id"] == form["id"]
-
-
-def wait_until_quiet(polls: Callable[[], int], seconds: float) -> None:
-    """Wait for so many seconds without a poll, more than the interval of the sensor."""
-
-    def is_quiet() -> bool:
-        before = polls()
-        time.sleep(seconds)
-        return polls() == before
-
-    wait_until(is_quiet, "the sensor that was marked as failed stops polling")
+    for mode, run_id in runs.items():
+        before = polls(mode)
+        airflow.clear(dags[mode], run_id, ["wait"])
+        service.wait_for(lambda mode=mode, before=before: polls(mode) > before, PATIENCE)
+        form = service.add_form(job_id=JOBS[mode])
+        assert airflow.wait_for_run(dags[mode], run_id) == "success"
+        assert [found["id"] for found in airflow.xcom(dags[mode], run_id, "wait")] == [form["id"]]

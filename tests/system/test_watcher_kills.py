@@ -249,32 +249,33 @@ def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
     stage.check_emitted("not killed")
 
 
-def test_a_paused_dag_gets_the_forms_of_its_pause(stage: Stage) -> None:
+def pause(stage: Stage, paused: bool) -> None:
+    stage.airflow.pause(DAG_ID, paused)
+
+
+def take_off_the_schedule(stage: Stage, is_off: bool) -> None:
+    if is_off:
+        stage.write_dag("None")
+    else:
+        stage.write_dag()
+
+
+@pytest.mark.parametrize("interrupt", [pause, take_off_the_schedule])
+def test_an_asset_that_is_not_watched_for_a_while(
+    stage: Stage, interrupt: Callable[[Stage, bool], None]
+) -> None:
     chance = random.Random(SEED)
     with stage.forms_coming(chance):
         for _ in range(INTERRUPTIONS):
             time.sleep(chance.uniform(0, 3))
-            stage.airflow.pause(DAG_ID, True)
+            interrupt(stage, True)
             stage.interruptions += 1
             stage.until_silent()
-            stage.airflow.pause(DAG_ID, False)
+            interrupt(stage, False)
             stage.until_polled()
 
-    stage.check_emitted("paused")
-
-
-def test_an_asset_that_is_off_the_schedule_for_a_while(stage: Stage) -> None:
-    chance = random.Random(SEED)
-    with stage.forms_coming(chance):
-        for _ in range(INTERRUPTIONS):
-            time.sleep(chance.uniform(0, 3))
-            stage.write_dag("None")
-            stage.interruptions += 1
-            stage.until_silent()
-            stage.write_dag()
-            stage.until_polled()
-
-    stage.check_emitted("off the schedule", began_anew=STATE_STORE.is_there)
+    began_anew = interrupt is take_off_the_schedule and STATE_STORE.is_there
+    stage.check_emitted(interrupt.__name__, began_anew=began_anew)
 
 
 @pytest.mark.parametrize("changed", OTHERS)

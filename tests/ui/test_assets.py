@@ -25,7 +25,7 @@ def unfold(page: Page, levels_in_all: int) -> None:
 
 
 def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
-    page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
+    page: Page, airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
     with watching(airflow, service, DAG_ID):
         form = service.add_form(form_name="Warning Notice", property_id=31)
@@ -36,7 +36,6 @@ def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
         expect(page.get_by_role("row", name=ASSET)).to_contain_text("1 Watcher")
         page.get_by_role("link", name=ASSET, exact=True).click()
         unfold(page, 4)  # the extra, its payload, the forms, the form
-        picture(page, "asset-events")
         page.get_by_role("button", name="Copy to clipboard").click()
         event = json.loads(page.evaluate("navigator.clipboard.readText()"))
         page.locator(f'a[href$="/runs/{run_id}"]').click()

@@ -72,8 +72,6 @@ def test_a_deferred_sensor_says_what_it_waits_for(
     page.goto(f"/dags/first_job/runs/{run_id}/tasks/wait_for_its_form")
     expect(page.get_by_text(f"Waiting for {waits}")).to_have_count(2)  # on the worker, and in the triggerer
     expect(page.get_by_text("2 other forms since then").last).to_be_visible()
-    page.mouse.move(640, 535)
-    picture(page, "deferred-log")
 
     service.complete_form(job_id, waits)
     assert airflow.wait_for_run("first_job", run_id) == "success"

@@ -57,7 +57,7 @@ def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Meas
 def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
     """Also after the triggerer was killed, and for forms that come meanwhile."""
     run_id = airflow.trigger("waiting")
-    airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"}, 240)
+    airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"})
     polls = polls_in(service, MIN_DEFERRAL)
     airflow.kill("triggerer")
     for job_id in WAITING_JOBS[:-2]:

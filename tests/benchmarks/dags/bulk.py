@@ -1,4 +1,4 @@
-"""Jobs created in one task; a run's conf says how many, and how many at once."""
+"""Jobs created in one task, with each ledger; a run's conf says how many, and how many at once."""
 
 import time
 
@@ -6,10 +6,8 @@ from airflow.providers.common.compat.sdk import dag, task
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from tests.benchmarks import pages
-from tests.unit.state_store import MemoryStateStore
 
 CONNECTIONS = {
-    "no_ledger": "fsm_bench",
     "airflow": "fsm_bench",
     "sqlite": "fsm_bench_sqlite",
     "postgresql": "fsm_bench_postgresql",
@@ -21,21 +19,18 @@ def jobs(**context):
     conf = context["dag_run"].conf
     return [
         {"property_id": property_id, "job": pages.job_payload(property_id)}
-        for property_id in range(conf["first"], conf["first"] + conf["count"])
+        for property_id in range(conf["count"])
     ]
 
 
 def start_clock(context):
-    if context["dag"].dag_id == "no_ledger":
-        context["task_state_store"] = MemoryStateStore()
     context["started"] = time.perf_counter()
 
 
 def check_and_push_seconds(context, result):
     seconds = time.perf_counter() - context["started"]
-    conf = context["dag_run"].conf
-    property_ids = range(conf["first"], conf["first"] + conf["count"])
-    assert [one["jobID"] for one in result] == [pages.job_id(property_id) for property_id in property_ids]
+    count = context["dag_run"].conf["count"]
+    assert [one["jobID"] for one in result] == [pages.job_id(property_id) for property_id in range(count)]
     context["ti"].xcom_push(key="seconds", value=seconds)
 
 

@@ -1,4 +1,4 @@
-"""Jobs created in mapped tasks and in one bulk task, each then waited for by a deferred sensor."""
+"""Jobs of mapped tasks, each then waited for by a deferred sensor, and of one that is asked to wait."""
 
 from datetime import timedelta
 
@@ -21,11 +21,6 @@ def job_requests(prefix, property_ids):
 
 
 @task
-def ids(outcomes):
-    return [outcome["jobID"] for outcome in outcomes]
-
-
-@task
 def id_for(job):
     return job["id"]
 
@@ -34,17 +29,6 @@ def id_for(job):
 def mapped_jobs():
     create = FsmCreateJobOperator.partial(task_id="create").expand_kwargs(job_requests("MAPPED", [11, 12]))
     FsmFormSensor.partial(task_id="wait", **WAIT).expand(job_id=id_for.expand(job=create.output))
-
-
-@dag(schedule=None, default_args=RETRIES)
-def bulk_jobs():
-    create = FsmCreateJobsOperator(task_id="create", jobs=job_requests("BULK", [21, 22]))
-    FsmFormSensor.partial(task_id="wait", **WAIT).expand(job_id=ids(create.output))
-
-
-@dag(schedule=None, default_args=RETRIES)
-def bad_mapped_job():
-    FsmCreateJobOperator.partial(task_id="create", property_id=31).expand(job=[{"quotedAmount": "1,5"}])
 
 
 @dag(schedule=None, default_args={**RETRIES, "retry_policy": FsmRetryPolicy()})
@@ -58,6 +42,4 @@ def asked_to_wait():
 
 
 mapped_jobs()
-bulk_jobs()
-bad_mapped_job()
 asked_to_wait()

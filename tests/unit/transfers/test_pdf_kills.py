@@ -4,12 +4,12 @@ import os
 import random
 from collections import Counter
 
-from tests.seeds import SEED
+from tests.seeds import SEED, number_of_kills
 from tests.unit.transfers.killed import started
 
 AT_ONCE = 4
 LATENCY = 0.01
-AMOUNTS = {"file": (60, 20), "s3": (12, 3)}
+AMOUNTS = {"file": (60, number_of_kills(20)), "s3": (12, 3)}
 """Forms and kills; the S3 of the tests takes its time."""
 
 

@@ -20,7 +20,7 @@ def create(reference):
 
 @dag(schedule=None, **ARGUMENTS)
 def created_and_awaited():
-    wait = {"job_id": JOB_ID, "since": SINCE, "timeout": timedelta(minutes=3)}
+    wait = {"job_id": JOB_ID, "since": SINCE, "timeout": timedelta(minutes=10)}
     poke = FsmFormSensor(task_id="poke", mode="poke", poke_interval=1, **wait)
     deferred = FsmFormSensor(
         task_id="deferred", deferrable=True, poke_interval=2, form_names="Job Sign-off", **wait
@@ -42,7 +42,7 @@ def waiting():
             since=datetime.now().astimezone().date().isoformat(),
             deferrable=True,
             poke_interval=1,
-            timeout=timedelta(minutes=5),
+            timeout=timedelta(minutes=10),
         )
 
 
