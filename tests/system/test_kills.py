@@ -116,7 +116,7 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
         number = killed[point, victim].run.number
         message = re.compile(
             rf"POST /properties/{number}000/jobs {UNCERTAIN}: .*"
-            rf"at 2[0-9T:.+-]+, with key 'create', propertyID '{number}000', "
+            rf"at 2[0-9T:.+-]+, with key 'create', propertyID {number}000, "
             rf"customerReference 'PO-{number}-0'"
         )
         [said, said_again] = [message.search(report.log) for report in (retried, cleared)]
