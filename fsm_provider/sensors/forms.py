@@ -194,11 +194,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         from fsm_provider.polling.waits import Deferral
 
         if next_method == "execute_complete":
-            match (next_kwargs or {}).get("event"):
-                case {"wait": wait}:
-                    self._before = before = Deferral(**wait)
-                case event:
-                    raise RuntimeError(f"the task resumed with an event that is not its trigger's: {event!r}")
+            self._before = before = Deferral(**(next_kwargs or {})["event"]["wait"])
             self._began, self._deadline = before.began, before.deadline
             self._failing_since, self.since = before.failing_since, before.since
         elif compat.is_deferral_timeout(next_method, next_kwargs):  # the trigger, if it runs, ends before

@@ -413,12 +413,6 @@ def test_a_time_of_the_repeated_hour_of_summer_time_counts_for_both_readings(ser
 # --- arguments ---
 
 
-@pytest.mark.parametrize("event", [None, {}, {"status": "success"}, "done"])
-def test_an_event_of_another_kind_is_refused(event):
-    with pytest.raises(RuntimeError, match="not its trigger's"):
-        FsmFormSensor(task_id="wait").resume_execution("execute_complete", {"event": event}, {})
-
-
 def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
     soon(service.add_form, job_id=11)
 
