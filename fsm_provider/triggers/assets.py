@@ -53,11 +53,13 @@ class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+        """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[dict[str, Any]]
     ) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of the stream, which are this trigger's own."""
         async for event in shared_stream:
             yield TriggerEvent(event)
 
@@ -92,11 +94,13 @@ class FormEventProducer(SharedStreamProducer):
         self._asset = _asset_events(asset_name, fsm_conn_id)
 
     async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
+        """Yield events, each after the one before is stored."""
         async with aclosing(self._asset.events()) as events:
             async for event in events:
                 yield event, None
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Note whether Airflow has stored the pending event."""
         self._asset.watcher.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
 
 
