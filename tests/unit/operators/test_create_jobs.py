@@ -140,12 +140,21 @@ def test_anything_but_a_list_of_jobs_is_refused(service, connect, attempt, jobs,
     assert service.requests == []
 
 
-def test_options_may_be_templates(service, connect, attempt):
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        "{{ params.jobs | tojson }}",
+        [{"property_id": 1, "job": {"notes": note}} for note in ("{{ params.note }}", "{{ params.other }}")],
+    ],
+    ids=["a list", "two that are not equal"],
+)
+def test_options_and_jobs_may_be_templates(service, connect, attempt, jobs):
     connect(service)
-    operator = create("{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
-    operator.render_template_fields({"params": {"jobs": [request(1)], "dry": False, "cap": 3}})
+    operator = create(jobs, dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
+    params = {"jobs": [request(1), request(2)], "note": "a", "other": "b", "dry": False, "cap": 3}
+    operator.render_template_fields({"params": params})
 
-    assert statuses(attempt(operator)[0]) == ["created"]
+    assert statuses(attempt(operator)[0]) == ["created", "created"]
 
 
 def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connect, attempt):
@@ -207,15 +216,6 @@ def test_equal_jobs_are_refused_however_they_are_spelled(service, connect, attem
 
     assert str(error) == "jobs[1]: is equal to jobs[0]: leave one out, or give both keys"
     assert service.requests == []
-
-
-def test_templates_that_look_equal_are_no_equal_jobs(service, connect, attempt):
-    connect(service)
-    same = {"property_id": 1, "job": {"notes": "{{ params.note }}"}}
-    operator = create([same, {**same, "job": {"notes": "{{ params.other }}"}}])
-    operator.render_template_fields({"params": {"note": "a", "other": "b"}})
-
-    assert statuses(attempt(operator)[0]) == ["created", "created"]
 
 
 def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connect, attempt):

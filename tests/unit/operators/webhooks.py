@@ -72,10 +72,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_after(steps, supervisor, owner, name):
-    """Let so many messages to the supervisor and calls of a method pass, then kill the task.
-
-    Yields those that have passed.
-    """
+    """Let so many messages to the supervisor and calls of a method pass, then kill the task."""
     passed, method = [], getattr(owner, name)
 
     def pass_on(step):
@@ -92,4 +89,4 @@ def killed_after(steps, supervisor, owner, name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervisor, "before", pass_on)
         patch.setattr(owner, name, pass_on_and_call)
-        yield passed
+        yield
