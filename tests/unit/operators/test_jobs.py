@@ -102,6 +102,7 @@ def test_the_ledger_holds_nobodys_name_telephone_number_or_notes(service, connec
     canaries = {
         "customerContact": {"fullName": "canary", "mobile": "canary", "email": "canary@example.com"},
         "createdByUser": "canary",
+        "lastUpdatedOnDateTime": "canary",
     }
     rewrite = faults.Rewrite(lambda body: {**body, **canaries})
     service.fail("POST", "/properties/7/jobs", rewrite)
