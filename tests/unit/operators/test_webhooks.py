@@ -203,6 +203,21 @@ class TestOnce:
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
         assert len(service.requests) == len(records(variables)) == 2
 
+    @IN_AIRFLOW
+    def test_what_another_task_has_registered_meanwhile_is_returned(self, service, supervisor, variables):
+        first = register(run(1))
+        stored, reads = dict(variables), []
+        variables.clear()
+
+        def store_before_the_second_read(message):
+            if isinstance(message, comms.GetVariable) and message.key in stored:
+                reads.append(message)
+                variables.update(stored if len(reads) == 2 else {})
+
+        supervisor.before = store_before_the_second_read
+        assert register(run(2)) == first
+        assert len(service.webhooks) == 1
+
     def test_other_event_types_and_targets_are_registered(self, service):
         register_both(run(1))
 
