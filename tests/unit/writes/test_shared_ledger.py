@@ -211,6 +211,22 @@ def test_of_two_contents_at_the_same_moment_one_is_sent(service):
     assert "key 'PO-1' is that of" in refused or "which is another now" in refused
 
 
+def test_what_another_run_has_planned_meanwhile_is_not_planned_again(service, monkeypatch):
+    run, first = runner.Runner.run, []
+
+    def run_after_another(by):
+        monkeypatch.setattr(runner.Runner, "run", run)
+        first.append(job().execute(run_of("first"))["id"])
+        run(by)
+
+    monkeypatch.setattr(runner.Runner, "run", run_after_another)
+    one, two = jobs("PO-1", "PO-2").execute(run_of("second"))
+
+    assert (one["outcome"], two["outcome"]) == ("existing", "created")
+    assert [one["jobID"]] == first
+    assert len(service.jobs) == 2
+
+
 @THREADS.needed
 def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
     caplog.set_level("INFO")
