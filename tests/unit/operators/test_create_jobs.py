@@ -2,39 +2,26 @@
 
 import logging
 import re
-import threading
+from functools import partial
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
-from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.operators.jobs import job_id_or_skip
 from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes.runner import MAX_LOST_IN_A_ROW
+from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import context_for
-
-
-def request(number, **more):
-    return {"property_id": number, "job": {"customerReference": f"PM-{number}"}, **more}
-
-
-def create(jobs, **kwargs):
-    return FsmCreateJobsOperator(task_id="create", jobs=jobs, **kwargs)
 
 
 @pytest.fixture
 def attempt(store):
-    """Run one attempt of the task; return the outcomes and the error, if any."""
-
-    def run(operator, *, cleared=0):
-        context = context_for(store, cleared=cleared)
-        try:
-            return operator.execute(context), None
-        except (AirflowException, AirflowFailException) as error:
-            return context["ti"].pushed.get("return_value"), error
-
-    return run
+    return partial(attempt_of, store)
 
 
+LAST = 3
+"""The last attempt of a task with two retries."""
 BY = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1, "airflow": ""}
 
 
@@ -49,25 +36,25 @@ def references(service):
     return sorted(job["customerReference"] for job in service.jobs)
 
 
-def statuses(outcomes):
-    return [outcome["outcome"] for outcome in outcomes]
-
-
-def test_one_outcome_for_each_input_in_order(service, connect, attempt):
+def test_one_outcome_for_each_input_in_order_and_in_the_log(service, connect, attempt, logged):
     connect(service)
 
     outcomes, error = attempt(create([request(number) for number in range(1, 31)], max_concurrency=8))
 
     assert error is None
     assert [outcome["index"] for outcome in outcomes] == list(range(30))
-    by_id = {job["id"]: job for job in service.jobs}
+    by_id, text = {job["id"]: job for job in service.jobs}, logged()
     assert len(by_id) == 30
+    assert "30 jobs: 30 created" in text
     for outcome in outcomes:
         job = by_id[outcome["jobID"]]
-        assert outcome["outcome"] == "created"
-        assert outcome["propertyID"] == job["propertyID"] == outcome["index"] + 1
-        assert outcome["customerReference"] == job["customerReference"]
+        number, reference = outcome["index"] + 1, job["customerReference"]
+        assert (outcome["outcome"], outcome["customerReference"]) == ("created", reference)
+        assert outcome["propertyID"] == job["propertyID"] == number
         assert (outcome["link"], outcome["by"]) == (None, None)
+        about = f"(propertyID {number}, customerReference '{reference}')"
+        assert f"POST /properties/{number}/jobs {about}: created, id {job['id']}" in text
+    assert attempt(create([])) == ([], None)
 
 
 def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attempt):
@@ -89,16 +76,6 @@ def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
 
     assert outcomes[2] == {**outcomes[0], "index": 2}
     assert references(service) == ["PM-1", "PM-2"]
-
-
-def test_nothing_is_sent_if_one_job_has_a_number_that_json_has_not(service, connect, attempt):
-    connect(service)
-
-    jobs = '[{"property_id": 1, "job": {}}, {"property_id": 2, "job": {"skills": [NaN]}}]'
-    _, error = attempt(create(jobs))
-
-    assert str(error).startswith("jobs[1].job.skills: Out of range float values")
-    assert service.requests == []
 
 
 def test_all_errors_are_listed_before_anything_is_sent(service, connect):
@@ -126,11 +103,6 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     assert service.requests == []
 
 
-def test_two_jobs_with_the_same_key_are_refused():
-    with pytest.raises(FsmInputError, match=r"jobs\[1\]\.key: 'a' is the key of jobs\[0\], another job"):
-        create([request(1, key="a"), request(2, key="a")])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -138,12 +110,18 @@ def test_two_jobs_with_the_same_key_are_refused():
         ({"max_concurrency": 65}, "max_concurrency: 65 should be at most 64"),
         ({"max_jobs": "many"}, "max_jobs: 'many' should be an integer"),
         ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
+        ({"fail_on": "some"}, "fail_on: 'some' is none of any, uncertain, all, none"),
         ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
+        ({"once_per": "day"}, "once_per: 'day' is none of run, key"),
+        (
+            {"jobs": [request(1, key="a"), request(2, key="a")]},
+            "jobs[1].key: 'a' is the key of jobs[0], another job",
+        ),
     ],
 )
 def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
     with pytest.raises(FsmInputError, match=f"^{re.escape(message)}"):
-        create([], **arguments)
+        create(**{"jobs": [], **arguments})
 
 
 @pytest.mark.parametrize(
@@ -152,29 +130,45 @@ def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
         ("a, b", "jobs: is text, but no JSON"),
         ('{"property_id": 1}', "jobs: should be a list"),
         (None, "jobs: is None: the template or task output that it comes from is empty"),
+        ('[{"property_id": 1, "job": {"skills": [NaN]}}]', "jobs[0].job.skills: Out of range float values"),
     ],
 )
-def test_anything_but_a_list_of_jobs_is_refused(attempt, jobs, message):
-    assert message in str(attempt(create(jobs))[1])
-
-
-def test_options_may_be_templates(service, connect, attempt):
+def test_anything_but_a_list_of_jobs_is_refused(service, connect, attempt, jobs, message):
     connect(service)
-    operator = create("{{ params.jobs | tojson }}", dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
-    operator.render_template_fields({"params": {"jobs": [request(1)], "dry": False, "cap": 3}})
 
-    assert statuses(attempt(operator)[0]) == ["created"]
+    assert message in str(attempt(create(jobs))[1])
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        "{{ params.jobs | tojson }}",
+        [{"property_id": 1, "job": {"notes": note}} for note in ("{{ params.note }}", "{{ params.other }}")],
+    ],
+    ids=["a list", "two that are not equal"],
+)
+def test_options_and_jobs_may_be_templates(service, connect, attempt, jobs):
+    connect(service)
+    operator = create(jobs, dry_run="{{ params.dry }}", max_jobs="{{ params.cap }}")
+    params = {"jobs": [request(1), request(2)], "note": "a", "other": "b", "dry": False, "cap": 3}
+    operator.render_template_fields({"params": params})
+
+    assert statuses(attempt(operator)[0]) == ["created", "created"]
 
 
 def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connect, attempt):
     connect(service)
+    attempt(create([request(1), request(2)]))
 
-    outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=2))
+    outcomes, error = attempt(create([request(number) for number in range(1, 5)], max_jobs=1))
 
     assert outcomes is None
-    assert "max_jobs: 3 jobs are to be created, and one attempt may create 2: none was sent" in str(error)
+    assert "max_jobs: 2 jobs are to be created, and one attempt may create 1: none was sent" in str(error)
     assert isinstance(error, AirflowFailException)
-    assert service.requests == []
+    assert len(service.requests) == 2
+    outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=1))
+    assert (statuses(outcomes), error) == (["existing", "existing", "created"], None)
 
 
 def test_a_dry_run_says_what_the_ledger_knows_and_sends_and_records_nothing(
@@ -191,15 +185,6 @@ def test_a_dry_run_says_what_the_ledger_knows_and_sends_and_records_nothing(
     assert outcomes[2]["error"] is None
     assert "Dry run: 3 jobs: 0 created, 1 existing, 1 uncertain, 1 valid" in logged()
     assert (len(service.requests), store.rows) == (2, rows)
-
-
-def test_max_jobs_counts_only_jobs_that_are_to_be_created(service, connect, attempt):
-    connect(service)
-    attempt(create([request(1), request(2)]))
-
-    outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=1))
-
-    assert (statuses(outcomes), error) == (["existing", "existing", "created"], None)
 
 
 @pytest.mark.usefixtures("short_lease")
@@ -233,15 +218,6 @@ def test_equal_jobs_are_refused_however_they_are_spelled(service, connect, attem
     assert service.requests == []
 
 
-def test_templates_that_look_equal_are_no_equal_jobs(service, connect, attempt):
-    connect(service)
-    same = {"property_id": 1, "job": {"notes": "{{ params.note }}"}}
-    operator = create([same, {**same, "job": {"notes": "{{ params.other }}"}}])
-    operator.render_template_fields({"params": {"note": "a", "other": "b"}})
-
-    assert statuses(attempt(operator)[0]) == ["created", "created"]
-
-
 def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connect, attempt):
     with FakeFieldService(properties={1, 3}) as service:
         connect(service)
@@ -252,26 +228,6 @@ def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connec
     assert isinstance(error, AirflowFailException)
     assert "3 jobs: 2 created, 1 rejected" in str(error)
     assert "jobs[1] (PM-2) rejected: POST /properties/2/jobs returned HTTP 404" in str(error)
-
-
-@pytest.mark.usefixtures("short_lease")
-def test_an_uncertain_job_stays_uncertain_and_the_others_are_created(service, connect, attempt, logged):
-    connect(service)
-    service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
-    jobs = [request(1), request(2), request(3)]
-
-    for cleared, others in ((0, "created"), (1, "existing")):
-        outcomes, error = attempt(create(jobs), cleared=cleared)
-        assert "(propertyID 2, customerReference 'PM-2'): uncertain: " in logged()
-        assert statuses(outcomes) == [others, "uncertain", others]
-        assert "key '" in outcomes[1]["error"]
-        assert "propertyID 2, customerReference 'PM-2'" in outcomes[1]["error"]
-        assert isinstance(error, AirflowFailException)
-    assert references(service) == ["PM-1", "PM-2", "PM-3"]
-
-    outcomes, error = attempt(create(jobs, if_uncertain="create"), cleared=2)
-    assert (statuses(outcomes), error) == (["existing", "created", "existing"], None)
-    assert references(service) == ["PM-1", "PM-2", "PM-2", "PM-3"]
 
 
 def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
@@ -300,62 +256,19 @@ def test_an_unreachable_service_ends_the_task_early(connect, attempt):
     assert not isinstance(error, AirflowFailException)
 
 
-def test_a_stop_finishes_and_records_the_request_in_flight(service, connect, attempt, store):
+@pytest.mark.parametrize("try_number", [1, LAST])
+def test_a_stop_finishes_and_records_the_request_in_flight(service, connect, attempt, store, try_number):
     connect(service)
-    in_flight, stopped = threading.Event(), threading.Event()
-    operator = create([request(1), request(2)], max_concurrency=1)
+    operator = create([request(1), request(2)], max_concurrency=1, fail_on="none")
+    service.fail("POST", "/properties/1/jobs", faults.Before(operator.on_kill))
 
-    def stop():
-        in_flight.wait(10)
-        operator.on_kill()
-        stopped.set()
-
-    def hold():
-        in_flight.set()
-        stopped.wait(10)
-
-    service.fail("POST", "/properties/1/jobs", faults.Before(hold))
-    threading.Thread(target=stop).start()
-    outcomes, error = attempt(operator)
+    outcomes, error = attempt(operator, try_number=try_number)
 
     assert statuses(outcomes) == ["created", "not_created"]
     assert outcomes[1]["error"] == "not sent: the task was stopped"
+    assert "the task was stopped" in str(error)
     assert not isinstance(error, AirflowFailException)
     assert sorted(row["state"] for row in store.rows.values()) == ["done", "free"]
-
-
-def test_a_stop_ends_the_wait_before_another_attempt(service, connect, attempt, store):
-    connect(service)
-    operator = create([request(1)])
-    wait = faults.Status(429, headers={"Retry-After": "100"})
-    service.fail("POST", "/properties/1/jobs", wait)
-    refused = threading.Thread(
-        target=lambda: (service.wait_for(lambda: service.requests, 10), operator.on_kill())
-    )
-    refused.start()
-
-    outcomes, _ = attempt(operator)
-    refused.join()
-
-    assert statuses(outcomes) == ["not_created"]
-    assert [row["state"] for row in store.rows.values()] == ["free"]
-
-
-def test_the_log_reports_each_outcome_as_it_comes(service, connect, attempt, logged):
-    connect(service)
-
-    attempt(create([request(1), request(2)], max_concurrency=1))
-
-    text = logged()
-    says = "POST /properties/1/jobs (propertyID 1, customerReference 'PM-1'): created, id "
-    assert f"{says}{service.jobs[0]['id']}" in text
-    assert "2 jobs: 2 created" in text
-
-
-def test_an_empty_list_is_no_error(service, connect, attempt):
-    connect(service)
-
-    assert attempt(create([])) == ([], None)
 
 
 def test_each_outcome_links_to_the_page_of_its_job(service, connect, store):
@@ -376,3 +289,101 @@ def test_each_outcome_links_to_the_page_of_its_job(service, connect, store):
     page = f"https://app.example.com/jobs/{job['id']}?at=2"
     assert created == [None, page]
     assert existing == [None, None]
+
+
+def lose(service, number, **when):
+    service.fail("POST", f"/properties/{number}/jobs", faults.Reset(after_handling=True), **when)
+
+
+@pytest.fixture
+def last_attempt(service, store):
+    """Run an attempt for properties, as a rule the last one; return the outcomes and the error."""
+    service.fail("POST", "/properties/9/jobs", faults.Status(404), every=True)
+
+    def run(*properties, try_number=LAST, **options):
+        operator = create([*map(request, properties)], max_concurrency=1, **options)
+        outcomes, error = attempt_of(store, operator, try_number=try_number)
+        return statuses(outcomes), error
+
+    return run
+
+
+GOOD, REJECTED, UNCERTAIN, MISSING = "created", "rejected", "uncertain", "not_created"
+
+PASSES = {
+    "any": [[GOOD]],
+    "uncertain": [[GOOD], [GOOD, REJECTED], [REJECTED], [GOOD, MISSING]],
+    "all": [[GOOD], [GOOD, REJECTED], [GOOD, UNCERTAIN], [GOOD, MISSING]],
+    "none": [[GOOD], [GOOD, REJECTED], [REJECTED], [GOOD, UNCERTAIN], [UNCERTAIN], [GOOD, MISSING]],
+}
+PROPERTIES = {GOOD: 1, REJECTED: 9, UNCERTAIN: 2, MISSING: 3}
+
+
+@pytest.mark.parametrize("fail_on", PASSES)
+@pytest.mark.parametrize("case", PASSES["none"], ids="+".join)
+def test_fail_on_decides_which_outcomes_fail_the_last_attempt(
+    service, connect, store, last_attempt, fail_on, case
+):
+    connect(service, max_retries=0)
+    lose(service, 2)
+    service.fail("POST", "/properties/3/jobs", faults.Status(429, retry_after=500))
+
+    outcomes, error = last_attempt(*[PROPERTIES[outcome] for outcome in case], fail_on=fail_on)
+
+    assert outcomes == case
+    assert (error is None) == (case in PASSES[fail_on])
+
+
+@pytest.mark.parametrize("fail_on", ["uncertain", "all", "none"])
+def test_airflows_retries_come_first(service, connect, store, last_attempt, fail_on):
+    connect(service, max_retries=0)
+    service.fail("POST", "/properties/3/jobs", faults.Status(429, retry_after=500), every=True)
+
+    for try_number in (1, 2):
+        outcomes, error = last_attempt(1, 9, 3, fail_on=fail_on, try_number=try_number)
+        assert isinstance(error, AirflowException)
+        assert not isinstance(error, AirflowFailException)
+    outcomes, error = last_attempt(1, 9, 3, fail_on=fail_on, try_number=LAST)
+    assert (outcomes, error) == (["existing", "rejected", "not_created"], None)
+    assert [job["propertyID"] for job in service.jobs] == [1]
+
+
+def test_what_no_retry_helps_is_let_pass_at_once(service, connect, store, last_attempt):
+    connect(service)
+    assert last_attempt(1, 9, fail_on="none", try_number=1) == ([GOOD, REJECTED], None)
+
+
+@pytest.mark.parametrize("fail_on", PASSES)
+@pytest.mark.parametrize("try_number", [1, LAST])
+def test_a_refused_token_fails_the_task_whatever_may_pass(
+    service, connect, last_attempt, fail_on, try_number
+):
+    connect(service)
+    service.fail("POST", "/properties/2/jobs", faults.Status(401), every=True)
+
+    outcomes, error = last_attempt(1, 2, 3, fail_on=fail_on, try_number=try_number)
+
+    assert outcomes == [GOOD, REJECTED, MISSING]
+    assert isinstance(error, AirflowFailException)
+    assert "nothing more was sent: every further request would fail with: " in str(error)
+    assert "HTTP 401" in str(error)
+
+
+@pytest.mark.parametrize("fail_on", PASSES)
+@pytest.mark.parametrize("try_number", [1, LAST])
+def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, last_attempt, fail_on, try_number):
+    with FakeFieldService() as service:
+        connect(service)
+        lose(service, "*", every=True)
+
+        outcomes, error = last_attempt(*range(1, 26), fail_on=fail_on, try_number=try_number)
+
+    assert outcomes == [UNCERTAIN] * MAX_LOST_IN_A_ROW + [MISSING] * (25 - MAX_LOST_IN_A_ROW)
+    assert isinstance(error, AirflowFailException)
+
+
+def test_an_outcome_without_a_job_skips_its_map_index():
+    outcome = {"key": "PM-1", "outcome": "rejected", "jobID": None, "error": "HTTP 404"}
+    with pytest.raises(AirflowSkipException, match="PM-1: rejected: HTTP 404"):
+        job_id_or_skip(outcome)
+    assert job_id_or_skip({**outcome, "outcome": "created", "jobID": 7}) == 7

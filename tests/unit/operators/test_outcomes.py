@@ -3,36 +3,21 @@
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
+from tests.unit.operators.jobs import attempt_of, create, request, statuses
+from tests.unit.state_store import DatabaseStore, MemoryStateStore
 
 
 class Killed(BaseException):
     """A kill: nobody catches it."""
 
 
-def request(number, **more):
-    return {"property_id": number, "job": {"customerReference": f"PM-{number}"}, **more}
-
-
 JOBS = [request(number, key=f"PM-{number}") for number in (1, 2, 3)]
 
 
-def attempt(store, jobs=JOBS, *, cleared=0, try_number=1, operator=None, **options):
-    """Return the outcomes with which the task ends, or None, and its error, if any."""
-    context = context_for(store, cleared=cleared, try_number=try_number)
-    operator = operator or FsmCreateJobsOperator(
-        task_id="create", jobs=jobs, **{"max_concurrency": 1, **options}
-    )
-    try:
-        return operator.execute(context), None
-    except BaseException as error:  # noqa: BLE001
-        return context["ti"].pushed.get("return_value"), error
-
-
-def statuses(outcomes):
-    return [outcome["outcome"] for outcome in outcomes]
+def attempt(store, jobs=JOBS, *, cleared=0, try_number=1, **options):
+    operator = create(jobs, **{"max_concurrency": 1, **options})
+    return attempt_of(store, operator, cleared=cleared, try_number=try_number)
 
 
 @pytest.fixture
@@ -48,32 +33,31 @@ def half_done(service, connect, store):
 
 def connection_unreadable(service, connect, monkeypatch, store):
     connect(service, timeout="soon")
-    return {}
-
-
-def connection_missing(service, connect, monkeypatch, store):
-    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-    return {}
 
 
 def token_refused(service, connect, monkeypatch, store):
     service.settings.token = "another"
-    return {}
 
 
 def service_down(service, connect, monkeypatch, store):
     monkeypatch.setattr(service, "stop", lambda: None)  # which is done here
     FakeFieldService.stop(service)
-    return {}
-
-
-def too_many(service, connect, monkeypatch, store):
-    return {"max_jobs": 1}
 
 
 def store_unwritable(service, connect, monkeypatch, store):
-    failing_once(store, monkeypatch)
-    return {}
+    """For one call, as while the API server restarts, or for as long as a database is tried."""
+    if isinstance(store, DatabaseStore):
+        store.refuse("INSERT")
+        store.refuse("UPDATE")
+        return
+    failures, store_set = [RuntimeError("no API server")], store.set
+
+    def set_(*given, **retention):
+        if failures:
+            raise failures.pop()
+        store_set(*given, **retention)
+
+    monkeypatch.setattr(store, "set", set_)
 
 
 def timed_out(service, connect, monkeypatch, store):
@@ -81,47 +65,27 @@ def timed_out(service, connect, monkeypatch, store):
         raise Killed
 
     monkeypatch.setattr("fsm_provider.writes.runner.ThreadPoolExecutor", fail)
-    return {}
-
-
-def failing_once(store, monkeypatch):
-    """Make the store fail once, as while the API server restarts, or for as long as a database is tried."""
-    if isinstance(store, DatabaseStore):
-        store.refuse("INSERT")
-        store.refuse("UPDATE")
-        return
-    failures, store_set = [RuntimeError("no API server")], store.set
-
-    def set_(key, value, *, retention=None):
-        if failures:
-            raise failures.pop()
-        store_set(key, value)
-
-    monkeypatch.setattr(store, "set", set_)
-
-
-ENDS = {
-    "connection unreadable": (connection_unreadable, None),
-    "connection missing": (connection_missing, None),
-    "token refused": (token_refused, "rejected"),
-    "service down": (service_down, "not_created"),
-    "too many": (too_many, None),
-    "store not writable": (store_unwritable, None),
-    "timed out": (timed_out, None),
-}
-"""How an attempt ends, and the outcome of a job that is still to be created; None: nothing can be told."""
 
 
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
-@pytest.mark.parametrize(("prepare", "third"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    ("prepare", "third"),  # the outcome of a job that is still to be created; None: nothing can be told
+    [
+        (connection_unreadable, None),
+        (token_refused, "rejected"),
+        (service_down, "not_created"),
+        (store_unwritable, None),
+        (timed_out, None),
+    ],
+)
 def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
     service, connect, monkeypatch, store, half_done, prepare, third, if_uncertain
 ):
-    options = prepare(service, connect, monkeypatch, store)
+    prepare(service, connect, monkeypatch, store)
     before = {key: row["state"] for key, row in store.rows.items()}
     jobs = [*JOBS, request(4)]
 
-    outcomes, error = attempt(store, jobs, cleared=1, if_uncertain=if_uncertain, **options)
+    outcomes, error = attempt(store, jobs, cleared=1, if_uncertain=if_uncertain)
 
     assert error is not None
     assert {key: row["state"] for key, row in store.rows.items() if key in before} == before
@@ -132,18 +96,6 @@ def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
     assert statuses(outcomes) == ["existing", "uncertain", third, "not_created"]
     assert outcomes[0]["jobID"] == half_done[0]["jobID"]
     assert "no complete response arrived" in outcomes[1]["error"]
-
-
-def test_a_shorter_list_is_fine_and_an_edited_one_is_refused(service, store, half_done):
-    outcomes, error = attempt(store, [*JOBS[:2], request(4)], cleared=1)
-    assert statuses(outcomes) == ["existing", "uncertain", "created"]  # the third is not in the ledger
-
-    outcomes, error = attempt(store, [*JOBS[:2], request(5)], cleared=2)
-
-    assert outcomes is None
-    assert isinstance(error, AirflowFailException)
-    assert "customerReference 'PM-4'" in str(error)
-    assert len(service.jobs) == 3
 
 
 @pytest.fixture
@@ -175,28 +127,34 @@ def test_a_conflict_does_not_block_another_attempt(service, store, in_conflict, 
     assert (statuses(outcomes), error) == (["created", "existing", "created"], None)
 
 
-class UnreadableStore(MemoryStateStore):
-    """Fails after so many calls of ``get``."""
+class EndingStore(MemoryStateStore):
+    """Passes so many reads and writes on; later ones raise an error."""
 
-    calls_left = 10**6
+    def __init__(self, error=RuntimeError, *, reads=-1, writes=-1):
+        super().__init__()
+        self.error, self.reads, self.writes = error, reads, writes
 
     def get(self, key, default=None):
-        self.calls_left -= 1
-        if self.calls_left < 0:
-            raise RuntimeError("no API server")
+        if self.reads == 0:
+            raise self.error
+        self.reads -= 1
         return super().get(key, default)
 
+    def set(self, key, value, *, retention=None):
+        if self.writes == 0:
+            raise self.error
+        self.writes -= 1
+        super().set(key, value)
 
-@pytest.mark.parametrize("pages_read", [0, 1, 2])
+
+@pytest.mark.parametrize("reads", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"max_jobs": 1}])
-def test_if_the_ledger_cannot_be_read_nothing_is_told_and_nothing_is_sent(
-    service, connect, pages_read, options
-):
+def test_if_the_ledger_cannot_be_read_nothing_is_told_and_nothing_is_sent(service, connect, reads, options):
     connect(service)
-    store = UnreadableStore()
+    store = EndingStore()
     attempt(store)
     requests = len(service.requests)
-    store.calls_left = pages_read
+    store.reads = reads
 
     outcomes, error = attempt(store, cleared=1, **options)
 
@@ -219,20 +177,6 @@ def check_outcomes(service, outcomes):
                 assert kind in ("uncertain", "unknown")
 
 
-class EndingStore(MemoryStateStore):
-    """Passes the first ``writes`` writes on; later ones raise an error."""
-
-    def __init__(self, writes, error):
-        super().__init__()
-        self.writes, self.error = writes, error
-
-    def set(self, key, value, *, retention=None):
-        if self.writes == 0:
-            raise self.error
-        self.writes -= 1
-        super().set(key, value)
-
-
 @pytest.mark.parametrize("error", [Killed, RuntimeError])
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("writes", range(9))
@@ -240,7 +184,7 @@ def test_an_end_at_any_write_to_the_store_makes_no_duplicate_and_no_false_outcom
     service, connect, writes, concurrency, error
 ):
     connect(service)
-    store = EndingStore(writes, error)
+    store = EndingStore(error, writes=writes)
     _, ended = attempt(store, max_concurrency=concurrency)
     if ended is None:
         return
@@ -274,11 +218,3 @@ def test_every_request_has_a_stored_intent_even_after_a_wait(service, connect, s
     assert min(intents) >= 1
     assert {row["state"] for row in store.rows.values()} == {"done"}
     assert (len(service.jobs), len(service.requests)) == (30, 32)
-
-
-def test_the_summary_counts_what_this_attempt_created(service, connect, store, caplog, capsys):
-    connect(service)
-    caplog.set_level("INFO")
-    for count in ("3 created", "0 created, 3 existing"):
-        attempt(store)
-        assert f"3 jobs: {count}" in caplog.text + capsys.readouterr().out  # Airflow 3 writes it there

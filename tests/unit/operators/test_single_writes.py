@@ -1,13 +1,14 @@
 """One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
 
 import logging
+import re
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmRateLimitedError, JobCreate
 from fsm_provider.api.errors import FsmNotSentError, FsmRepeatableWriteError
@@ -15,25 +16,10 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.writes.operators import write_job, write_request
 
 
-def job(reference="PO-1", **options):
-    return FsmCreateJobOperator(
-        task_id="write", property_id=7, job={"customerReference": reference}, **options
-    )
-
-
-def request(reference="PO-1", **options):
-    return FsmRequestOperator(
-        task_id="write",
-        method="POST",
-        path="/properties/7/jobs",
-        json={"customerReference": reference},
-        **options,
-    )
-
-
-@pytest.fixture(params=[job, request], ids=["job", "request"])
+@pytest.fixture(params=[write_job, write_request])
 def write(request):
     return request.param
 
@@ -55,63 +41,31 @@ def alarm(handler, seconds):
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, write):
-    connect(service)
-    service.fail("POST", "*", faults.Reset(after_handling=True))
-    service.fail("POST", "*", faults.Status(400), call=2)
-
-    for cleared, options in enumerate([{}, {"if_uncertain": "create"}, {}]):
-        with pytest.raises(AirflowFailException, match="may or may not have taken effect") as caught:
-            write(**options).execute(context_for(store, cleared=cleared))
-        said = (
-            "an earlier request may have worked; the last one did not: POST /properties/7/jobs returned HTTP"
-        )
-        assert (said in str(caught.value)) == bool(cleared)
-    assert len(service.jobs) == 1
-
-
-@pytest.mark.usefixtures("short_lease")
-def test_a_rate_limit_leaves_an_uncertain_write_uncertain_and_allows_a_retry(service, connect, store, write):
+@pytest.mark.parametrize(("status", "error"), [(400, AirflowFailException), (429, FsmRepeatableWriteError)])
+def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, write, status, error):
     connect(service, max_retries=0)
     service.fail("POST", "*", faults.Reset(after_handling=True))
-    service.fail("POST", "*", faults.Status(429), call=2)
-    with pytest.raises(AirflowFailException):
-        write().execute(context_for(store))
+    service.fail("POST", "*", faults.Status(status), call=2)
+    attempts = [({}, AirflowFailException), ({"if_uncertain": "create"}, error), ({}, AirflowFailException)]
 
-    with pytest.raises(FsmRepeatableWriteError, match=r"may or may not .* HTTP 429.* ledger settle "):
-        write(if_uncertain="create").execute(context_for(store, cleared=1))
-
-    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
-        write().execute(context_for(store, cleared=2))
+    for cleared, (options, raised) in enumerate(attempts):
+        with pytest.raises(raised, match=r"(?s)may or may not have taken effect.* ledger settle ") as caught:
+            write(**options).execute(context_for(store, cleared=cleared))
+        said = f"an earlier request may have worked; the last one did not: POST .* HTTP {status}"
+        assert bool(re.search(said, str(caught.value))) == bool(cleared)
     assert len(service.jobs) == 1
 
 
-def no_connection(connect, service, monkeypatch):
-    monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
-
-
-def bad_connection(connect, service, monkeypatch):
-    connect(service, timeout="soon")
-
-
-def no_secrets_backend(connect, service, monkeypatch):
+def test_nothing_is_recorded_if_the_connection_cannot_be_read(service, connect, monkeypatch, store, write):
     def fail(hook, conn_id):
         raise RuntimeError("the secrets backend is away")
 
-    monkeypatch.setattr("fsm_provider.hooks.fsm.FsmHook.get_connection", fail)
-
-
-@pytest.mark.parametrize("prepare", [no_connection, bad_connection, no_secrets_backend])
-def test_nothing_is_recorded_if_the_connection_cannot_be_read(
-    service, connect, monkeypatch, store, write, prepare
-):
-    with monkeypatch.context() as patch:
-        connect(service)
-        prepare(connect, service, patch)
-        with pytest.raises((AirflowException, RuntimeError)):
-            write().execute(context_for(store))
-        assert store.rows == {}
     connect(service)
+    with monkeypatch.context() as patch:
+        patch.setattr("fsm_provider.hooks.fsm.FsmHook.get_connection", fail)
+        with pytest.raises(RuntimeError, match="is away"):
+            write().execute(context_for(store))
+    assert store.rows == {}
 
     assert write().execute(context_for(store))["id"] == service.jobs[0]["id"]
 
@@ -130,17 +84,16 @@ class Released(logging.Handler):
 @pytest.mark.parametrize("fault", ["429", "connection refused"])
 def test_what_was_not_carried_out_is_sent_again_by_the_same_attempt(service, connect, store, write, fault):
     connect(service)
-    if fault == "429":
-        service.fail("POST", "*", faults.Status(429, retry_after=0))
-    else:
-        refusal = service.refuse_connections()
-        refusal.__enter__()
-        retries, released = logging.getLogger("fsm_provider.api.retry"), Released(refusal)
-        retries.addHandler(released)
+    with ExitStack() as stack:
+        if fault == "429":
+            service.fail("POST", "*", faults.Status(429, retry_after=0))
+        else:
+            stack.enter_context(refusal := service.refuse_connections())
+            retries, released = logging.getLogger("fsm_provider.api.retry"), Released(refusal)
+            retries.addHandler(released)
+            stack.callback(retries.removeHandler, released)
 
-    made = write().execute(context_for(store))
-    if fault != "429":
-        retries.removeHandler(released)
+        made = write().execute(context_for(store))
 
     assert [stored["id"] for stored in service.jobs] == [made["id"]]
     assert [row["state"] for row in store.rows.values()] == ["done"]
@@ -178,39 +131,29 @@ def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, w
     assert len(service.requests) - sent == (0 if extra else 1)
 
 
-class TestModelsAreRendered:
-    def test_in_a_single_job(self, service, connect):
-        connect(service)
-        operator = FsmCreateJobOperator(
-            task_id="create",
-            property_id=7,
-            job=JobCreate(customer_reference="PO-{{ run_id }}", skills=None, notes="as it is"),
-        )
-
-        operator.render_template_fields({"run_id": "r1"})
-        operator.execute({})
-
-        (sent,) = service.requests
-        assert sent.json == {"customerReference": "PO-r1", "skills": None, "notes": "as it is"}
-
-    def test_in_many_jobs_and_the_model_is_unchanged(self, service, connect):
-        connect(service)
-        model = JobCreate(customer_reference="PO-{{ run_id }}", extra_fields={"site": "{{ run_id }}"})
-        for run_id in ("r1", "r2"):
-            operator = FsmCreateJobsOperator(task_id="create", jobs=[{"property_id": 7, "job": model}])
+def test_models_are_rendered_and_stay_as_they_are(service, connect):
+    connect(service)
+    model = JobCreate(
+        customer_reference="PO-{{ run_id }}", skills=None, extra_fields={"site": "{{ run_id }}"}
+    )
+    many = [{"property_id": 7, "job": model}]
+    for run_id in ("r1", "r2"):
+        for operator in (
+            FsmCreateJobOperator(task_id="create", property_id=7, job=model),
+            FsmCreateJobsOperator(task_id="create", jobs=many),
+        ):
             operator.render_template_fields({"run_id": run_id})
             operator.execute(context_for(MemoryStateStore()))
 
-        assert [sent.json for sent in service.requests] == [
-            {"customerReference": "PO-r1", "site": "r1"},
-            {"customerReference": "PO-r2", "site": "r2"},
-        ]
+    sent = [{"customerReference": f"PO-{one}", "skills": None, "site": one} for one in ("r1", "r2")]
+    assert [request.json for request in service.requests] == [sent[0]] * 2 + [sent[1]] * 2
 
-    def test_but_not_if_they_may_come_from_another_task(self):
-        operator = FsmCreateJobOperator(task_id="create", property_id=7, job={})
-        given = JobCreate(notes="{{ conn.fsm_default.password }}")
 
-        assert operator.render_template(given, {}, None, {id(given)}) is given
+def test_models_that_may_come_from_another_task_are_not_rendered():
+    operator = FsmCreateJobOperator(task_id="create", property_id=7, job={})
+    given = JobCreate(notes="{{ conn.fsm_default.password }}")
+
+    assert operator.render_template(given, {}, None, {id(given)}) is given
 
 
 @pytest.mark.parametrize(

@@ -1,105 +1,76 @@
-"""Registering webhooks: each is sent once, and its Variable holds the signing secret and the path token.
-
-The tasks use Airflow's own SDK against the supervisor of ``tests.unit.supervisor``.
-"""
+"""Registering webhooks: each is sent once, and its Variable holds the signing secret and the path token."""
 
 import json
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.api import FsmInputError
 from fsm_provider.api.errors import FsmNotSentError
-from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from tests.capabilities import SUPERVISOR_MASKS, VARIABLE_KEYS
+from tests.unit.operators.webhooks import (
+    BOTH,
+    RECEIVER,
+    TARGET,
+    UNCERTAIN,
+    VARIABLE,
+    Echo,
+    Killed,
+    ids,
+    killed_after,
+    operator,
+    records,
+    register,
+    register_for_receiver,
+    run,
+    tokens,
+)
 from tests.unit.state_store import IN_AIRFLOW, MemoryStateStore, context_for
 from tests.unit.supervisor import AirflowRuntimeError, comms
 
 pytestmark = pytest.mark.usefixtures("supervisor")
-
-TARGET = "https://hooks.example.com/fsm"
-VARIABLE = "fsm_webhook_secret_fsm_default_jobs_"
-"""How the names of registrations begin."""
-UNCERTAIN = "may or may not have taken effect"
-RECEIVER = {
-    "base_url": "https://airflow.example.com",
-    "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
-}
-
-
-def operator(**kwargs):
-    given = {"object": "jobs", "event_types": ["jobs.created", "jobs.closed"], "target_url": TARGET}
-    return FsmRegisterWebhookOperator(task_id="register", **{**given, **kwargs})
-
-
-def register(context=None, **kwargs):
-    return operator(**kwargs).execute(context or context_for(MemoryStateStore()))
-
-
-def run(number):
-    """The context of another run of the DAG."""
-    return context_for(MemoryStateStore(), run_id=f"run-{number}")
-
-
-def records(variables):
-    """What is stored of each registration."""
-    return [json.loads(text) for name, text in variables.items() if name.startswith(VARIABLE)]
+register_both = partial(register, event_types=BOTH)
 
 
 def events_for(service):
     return [webhook["eventTypes"] for webhook in service.webhooks]
 
 
-class TestRequests:
-    def test_several_event_types_are_one_registration_each(self, service, connect):
-        connect(service)
+def test_several_event_types_are_one_registration_each(service, connect):
+    connect(service)
 
-        registered = register(description="from Airflow")
+    registered = register_both(run(1), description="from Airflow")
 
-        assert [webhook["eventTypes"] for webhook in registered] == [["jobs.created"], ["jobs.closed"]]
-        assert [dict(request.query) for request in service.requests] == [
-            {"description": "from Airflow", "object": "jobs", "eventTypes": event, "targetURL": TARGET}
-            for event in ("jobs.created", "jobs.closed")
-        ]
+    assert [webhook["eventTypes"] for webhook in registered] == [["jobs.created"], ["jobs.closed"]]
+    assert [dict(request.query) for request in service.requests] == [
+        {"description": "from Airflow", "object": "jobs", "eventTypes": event, "targetURL": TARGET}
+        for event in BOTH
+    ]
 
-    @pytest.mark.parametrize(
-        ("style", "reads"), [("repeat", "all"), ("brackets", "brackets"), ("comma", "comma")]
-    )
-    def test_a_style_that_the_service_supports_makes_one_registration(self, service, connect, style, reads):
-        service.settings.event_types_style = reads
-        connect(service, event_types_style=style)
 
-        (webhook,) = register()
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"event_types": ["assets.created"]}, "webhook.event_types"),
+        ({"target_url": "/hooks"}, "webhook.target_url"),
+        ({"object": "forms", "target_url": None}, "webhook.object"),
+        ({"if_uncertain": "perhaps"}, "if_uncertain"),
+    ],
+)
+def test_a_bad_registration_is_refused_when_the_dag_is_parsed(service, connect, argument, message):
+    with pytest.raises(FsmInputError, match=rf"^{message}"):
+        operator(**argument)
 
-        assert webhook["eventTypes"] == ["jobs.created", "jobs.closed"]
-
-    @pytest.mark.parametrize(
-        ("argument", "message"),
-        [
-            ({"object": "forms"}, "webhook.object"),
-            ({"event_types": []}, "webhook.event_types"),
-            ({"event_types": ["assets.created"]}, "webhook.event_types"),
-            ({"event_types": ["created"]}, "webhook.event_types"),
-            ({"target_url": "/hooks"}, "webhook.target_url"),
-            ({"object": "forms", "target_url": None}, "webhook.object"),
-            ({"if_uncertain": "perhaps"}, "if_uncertain"),
-        ],
-    )
-    def test_a_bad_registration_is_refused_when_the_dag_is_parsed(self, argument, message):
-        with pytest.raises(FsmInputError, match=rf"^{message}"):
-            operator(**argument)
-
-    def test_templates_are_checked_when_the_task_runs(self, service, connect):
-        connect(service)
-        task = operator(object="{{ watched }}")
-        task.render_template_fields({"watched": "forms"})
-
-        with pytest.raises(AirflowFailException, match=r"webhook\.object"):
-            task.execute(context_for(MemoryStateStore()))
-        assert service.requests == []
+    connect(service)
+    task = operator(object="{{ watched }}")
+    task.render_template_fields({"watched": "forms"})
+    with pytest.raises(AirflowFailException, match=r"webhook\.object"):  # a template only then
+        task.execute(run(1))
+    assert service.requests == []
 
 
 class TestTheSecret:
@@ -107,19 +78,16 @@ class TestTheSecret:
         connect(service)
         store = MemoryStateStore()
 
-        registered = register(context_for(store))
+        registered = register_both(context_for(store))
 
-        assert len(supervisor.variables) == 2
-        for record, webhook, returned in zip(
-            records(supervisor.variables), service.webhooks, registered, strict=True
-        ):
-            assert record["secret"] == webhook["signingSecret"]
-            assert (record["registration"], record["for"]) == (returned, "fsm_default/jobs")
-            assert returned["id"] == webhook["id"]
-        secrets = {webhook["signingSecret"] for webhook in service.webhooks}
-        elsewhere = json.dumps(
-            [registered, store.kept, [one["registration"] for one in records(supervisor.variables)]]
-        )
+        stored = records(supervisor.variables)
+        assert len(stored) == len(supervisor.variables) == 2
+        assert [one["secret"] for one in stored] == [one["signingSecret"] for one in service.webhooks]
+        assert [one["registration"] for one in stored] == registered
+        assert {one["for"] for one in stored} == {"fsm_default/jobs"}
+        assert ids(registered) == ids(service.webhooks)
+        elsewhere = json.dumps([registered, store.kept])
+        secrets = {one["secret"] for one in stored}
         assert not any(secret in elsewhere for secret in secrets)
         assert not SUPERVISOR_MASKS.is_there or secrets <= set(supervisor.masked)
 
@@ -134,26 +102,26 @@ class TestTheSecret:
         assert service.requests == []
 
         supervisor.before = lambda message: None
-        assert len(register(context_for(store))) == 2
+        assert ids(register(context_for(store))) == [1]
 
     @pytest.mark.parametrize("saved", ["a secret of somebody", "[]", '"text"', "7"])
     def test_a_variable_that_holds_something_else_is_not_overwritten(
         self, service, connect, variables, saved
     ):
         connect(service)
-        register(event_types="jobs.created")
+        register(run(1))
         (name,) = variables
         variables[name] = saved
 
         with pytest.raises(AirflowFailException, match=f"Variable {name}: does not hold a registration"):
-            register(run(2), event_types="jobs.created")
+            register(run(2))
         assert variables == {name: saved}
         assert len(service.webhooks) == 1
 
     @VARIABLE_KEYS.needed  # before, the row in the database says that it is registered
     def test_one_that_cannot_be_read_for_a_while_is_not_overwritten(self, service, connect, supervisor):
         connect(service)
-        register(run(1), event_types="jobs.created")
+        register(run(1))
         before = dict(supervisor.variables)
 
         def lost(message):
@@ -166,7 +134,7 @@ class TestTheSecret:
         with pytest.raises(
             (AirflowException, RuntimeError), match=r"could not be read|the response was lost"
         ):
-            register(run(2), event_types="jobs.created")
+            register(run(2))
         assert supervisor.variables == before
         assert len(service.webhooks) == 1
 
@@ -187,14 +155,14 @@ class TestTheSecret:
         supervisor.before = fails
 
         if failures == 2:
-            register(context_for(store), event_types="jobs.created")
+            register(context_for(store))
             assert records(supervisor.variables)[0]["secret"] == service.webhooks[0]["signingSecret"]
             return
         for cleared in (0, 0, 1):
             with pytest.raises(
                 AirflowFailException, match="webhook 1 was registered, but Variable"
             ) as caught:
-                register(context_for(store, cleared=cleared), event_types="jobs.created")
+                register(context_for(store, cleared=cleared))
             chain = [caught.value, caught.value.__context__, caught.value.__context__.__context__]
             shown = repr([*chain, store.kept])
             assert service.webhooks[0]["signingSecret"] not in shown
@@ -207,7 +175,7 @@ class TestTheSecret:
             connect(service)
             monkeypatch.setenv("AIRFLOW_CONN_FSM_OTHER", other.connection_json())
             for number, conn_id in enumerate(("fsm_default", "fsm_other")):
-                register(run(number), fsm_conn_id=conn_id, event_types="jobs.created")
+                register(run(number), fsm_conn_id=conn_id)
 
             stored = {one["for"]: one["secret"] for one in map(json.loads, variables.values())}
             assert stored == {
@@ -220,30 +188,6 @@ MAX_MESSAGES = 24
 """Of an undisturbed registration, on any version of Airflow: to the supervisor, and writes to the ledger."""
 
 
-class Killed(BaseException):
-    """A kill: nobody catches it."""
-
-
-@contextmanager
-def killed_after(messages, supervisor, context):
-    """Let ``messages`` messages of the task pass, then kill it; yield those that have passed."""
-    store, passed = context["task_state_store"], []
-
-    def pass_on(message):
-        if len(passed) == messages:
-            raise Killed
-        passed.append(message)
-
-    def pass_on_and_set(key, value, *, retention=None):
-        pass_on(key)
-        MemoryStateStore.set(store, key, value)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "before", pass_on)
-        patch.setattr(store, "set", pass_on_and_set)
-        yield passed
-
-
 class TestOnce:
     @pytest.fixture(autouse=True)
     def connected(self, store, service, connect):
@@ -253,17 +197,32 @@ class TestOnce:
         contexts = [context_for(store, cleared=cleared) for cleared in (0, 0, 1)] + [run(2), run(3)]
         contexts[-1]["ti"].dag_id = "another"
 
-        results = [register(context) for context in contexts]
+        results = [register_both(context) for context in contexts]
 
         assert results == [results[0]] * 5
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
         assert len(service.requests) == len(records(variables)) == 2
 
+    @IN_AIRFLOW
+    def test_what_another_task_has_registered_meanwhile_is_returned(self, service, supervisor, variables):
+        first = register(run(1))
+        stored, reads = dict(variables), []
+        variables.clear()
+
+        def store_before_the_second_read(message):
+            if isinstance(message, comms.GetVariable) and message.key in stored:
+                reads.append(message)
+                variables.update(stored if len(reads) == 2 else {})
+
+        supervisor.before = store_before_the_second_read
+        assert register(run(2)) == first
+        assert len(service.webhooks) == 1
+
     def test_other_event_types_and_targets_are_registered(self, service):
-        register(run(1))
+        register_both(run(1))
 
         register(run(2), event_types=["jobs.created", "jobs.updated"])
-        register(run(3), target_url=TARGET + "/2", event_types="jobs.created")
+        register(run(3), target_url=TARGET + "/2")
 
         assert events_for(service)[2:] == [["jobs.updated"], ["jobs.created"]]
 
@@ -274,8 +233,8 @@ class TestOnce:
         service.fail("POST", "/settings/webhooks", faults.Status(status), call=2)
 
         with pytest.raises(AirflowFailException, match=str(status)):
-            register(context_for(store))
-        assert [one["id"] for one in register(context_for(store))] == [1, 2]
+            register_both(context_for(store))
+        assert ids(register_both(context_for(store))) == [1, 2]
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
 
     @pytest.mark.usefixtures("short_lease")
@@ -284,31 +243,31 @@ class TestOnce:
         service.fail("POST", "/settings/webhooks", faults.Status(403), call=3)
         for cleared, options in enumerate([{}, {}, {"if_uncertain": "create"}, {}]):
             with pytest.raises(AirflowFailException, match=rf"{UNCERTAIN}(.|\n)*ledger settle .*{VARIABLE}"):
-                register(context_for(store, cleared=cleared), **options)
+                register_both(context_for(store, cleared=cleared), **options)
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
 
-        registered = register(context_for(store, cleared=4), if_uncertain="create")
+        registered = register_both(context_for(store, cleared=4), if_uncertain="create")
 
-        assert [one["id"] for one in registered] == [1, 3]
+        assert ids(registered) == [1, 3]
 
     def test_a_registration_for_other_event_types_is_uncertain(self, service, connect, store, variables):
         connect(service, event_types_style="repeat")
 
         for cleared in (0, 1):
             with pytest.raises(AirflowFailException, match="webhook 1 was not registered for jobs"):
-                register(context_for(store, cleared=cleared))
+                register_both(context_for(store, cleared=cleared))
         assert len(service.webhooks) == 1
         assert "secret" not in records(variables)[0]
 
     def test_a_registration_whose_variable_was_deleted_is_not_sent_again(
         self, service, store, variables, caplog
     ):
-        first = register(context_for(store))
+        first = register_both(context_for(store))
         variables.clear()
 
-        again = register(context_for(store))
+        again = register_both(context_for(store))
 
-        assert [one["id"] for one in again] == [one["id"] for one in first]
+        assert ids(again) == ids(first)
         assert "with its signing secret, is not in this Airflow" in caplog.text
         assert len(service.webhooks) == 2
 
@@ -319,92 +278,62 @@ class TestOnce:
         self, service, supervisor, store, after, left
     ):
         context = context_for(store)
-        with suppress(Killed), killed_after(after, supervisor, context):
-            register(context, event_types="jobs.created")
+        is_killed = True
+        with suppress(Killed), killed_after(after, supervisor, store, "set"):
+            register(context)
+            is_killed = False
+        assert is_killed == (after == 0) or after not in (0, MAX_MESSAGES - 1)  # each message is covered
         if left == "ledger":
             supervisor.variables.clear()
 
         for _ in range(2):
             try:
-                assert register(context, event_types="jobs.created")[0]["id"] == 1
+                assert register(context)[0]["id"] == 1
             except AirflowFailException as error:
                 assert UNCERTAIN in str(error)  # noqa: PT017
         assert len(service.webhooks) <= 1
 
-    @IN_AIRFLOW
-    def test_the_kills_cover_every_message(self, supervisor, store):
-        context = context_for(store)
-
-        with killed_after(None, supervisor, context) as messages:
-            register(context, event_types="jobs.created")
-
-        assert MAX_MESSAGES - 16 < len(messages) <= MAX_MESSAGES
-
 
 class TestTheReceiversUrl:
     @pytest.fixture(autouse=True)
-    def configured(self, variables):
+    def configured(self, service, connect, variables):
         variables["fsm_webhooks"] = json.dumps(RECEIVER)
-
-    def tokens(self, variables):
-        return [record["token"] for record in records(variables)]
-
-    def test_it_is_registered_with_a_token_that_is_never_shown(self, service, connect, supervisor):
         connect(service)
-        store = MemoryStateStore()
 
-        (registered,) = register(context_for(store), target_url=None, event_types="jobs.created")
+    def test_it_is_registered_with_a_token_that_is_never_shown(self, service, supervisor, caplog):
+        caplog.set_level(logging.DEBUG)
+        store, accepted = MemoryStateStore(), []
+        before = faults.Before(lambda: accepted.extend(tokens(supervisor.variables)))
+        service.fail("POST", "/settings/webhooks", before)
 
-        (token,) = self.tokens(supervisor.variables)
+        (registered,) = register_for_receiver(context_for(store))
+
+        (token,) = tokens(supervisor.variables)
         shown = "https://airflow.example.com/fsm/webhooks/fsm_default/jobs/"
         assert len(token) >= 43
+        assert accepted == [token]  # by the receiver, before it was registered
         assert service.webhooks[0]["targetURL"] == shown + token
         assert registered["targetURL"] == shown + "***"
         (record,) = records(supervisor.variables)
         assert token not in json.dumps([registered, store.kept, record["registration"]])
         assert not SUPERVISOR_MASKS.is_there or token in supervisor.masked
+        logged = [one.getMessage() for one in caplog.records if not one.name.startswith("uvicorn")]
+        assert logged
+        assert not [message for message in logged if token in message]
 
-    def test_each_registration_keeps_a_token_of_its_own(self, service, connect, variables):
-        connect(service)
-
+    def test_each_registration_keeps_a_token_of_its_own(self, service, variables):
         for number in range(2):
-            register(run(number), target_url=None)
+            register_for_receiver(run(number), event_types=BOTH)
 
         assert len(service.webhooks) == 2
-        assert len(set(self.tokens(variables))) == 2
+        assert len(set(tokens(variables))) == 2
 
-    def test_the_token_is_accepted_before_it_is_registered(self, service, connect, variables):
-        connect(service)
-        seen = []
-        service.fail("POST", "/settings/webhooks", faults.Before(lambda: seen.append(self.tokens(variables))))
+    def test_an_error_does_not_quote_the_token(self, service, variables):
+        service.fail("POST", "/settings/webhooks", Echo(409))
 
-        register(target_url=None, event_types="jobs.created")
-
-        assert seen == [self.tokens(variables)]
-
-    def test_an_error_does_not_quote_the_token(self, service, connect, variables):
-        connect(service)
-
-        class Echo:
-            async def play(self, exchange):
-                token = exchange.request.query_params["targetURL"].rpartition("/")[2]
-                await exchange.respond(faults.Response(409, f"no such host, at {token}".encode()))
-
-        service.fail("POST", "/settings/webhooks", Echo())
-
-        with pytest.raises(AirflowFailException, match="no such host, at ") as caught:
-            register(target_url=None, event_types="jobs.created")
-        assert self.tokens(variables)[0] not in str(caught.value)
-
-    def test_no_log_holds_the_token_even_at_debug(self, service, connect, variables, caplog):
-        caplog.set_level(logging.DEBUG)
-        connect(service)
-
-        register(target_url=None, event_types="jobs.created")
-
-        (token,) = self.tokens(variables)
-        logged = [record for record in caplog.records if not record.name.startswith("uvicorn")]
-        assert not [record for record in logged if token in record.getMessage()]
+        with pytest.raises(AirflowFailException, match=r"no such host: .*, at ") as caught:
+            register_for_receiver(run(1))
+        assert tokens(variables)[0] not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("configuration", "message"),
@@ -412,20 +341,16 @@ class TestTheReceiversUrl:
             (None, "no Variable fsm_webhooks"),
             ({"endpoints": RECEIVER["endpoints"]}, "no Variable fsm_webhooks has a base_url"),
             ({**RECEIVER, "endpoints": {}}, "and an endpoint 'fsm_default/jobs'"),
-            (
-                {**RECEIVER, "endpoint": {}},
-                "Variable fsm_webhooks: endpoint: is not a setting",
-            ),
+            ({**RECEIVER, "endpoint": {}}, "Variable fsm_webhooks: endpoint: is not a setting"),
         ],
     )
     def test_without_a_configured_receiver_a_target_url_is_needed(
-        self, service, connect, variables, configuration, message
+        self, service, variables, configuration, message
     ):
-        connect(service)
         del variables["fsm_webhooks"]
         if configuration is not None:
             variables["fsm_webhooks"] = json.dumps(configuration)
 
         with pytest.raises(AirflowFailException, match=message):
-            register(target_url=None)
+            register_for_receiver(run(1))
         assert service.requests == []

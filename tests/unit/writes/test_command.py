@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -13,35 +14,20 @@ import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.cli import main
-from fsm_provider.operators.generic import FsmRequestOperator
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes import command
 from fsm_provider.writes.sql_ledger import LEDGER
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
+from tests.unit.writes.operators import lose, write_job, write_jobs, write_request
 
 WHY = ("--why", "looked it up", "--by", "jo")
-
-
-def create_job(key="PM-7", **options):
-    job = {"customerReference": "PM-7"}
-    return FsmCreateJobOperator(task_id="create", property_id=7, job=job, key=key, **options)
-
-
-def create_jobs(key="PM-7", **options):
-    jobs = [{"property_id": 7, "job": {"customerReference": "PM-7"}, "key": key}]
-    return FsmCreateJobsOperator(task_id="create", jobs=jobs, **options)
-
-
-def send_request(key="PM-7", **options):
-    return FsmRequestOperator(
-        task_id="create", method="POST", path="/properties/7/jobs", json={"notes": "x"}, key=key, **options
-    )
-
-
-OPERATORS = pytest.mark.parametrize("write", [create_job, create_jobs, send_request])
+GIVEN = {"key": "PM-7", "job": {"customerReference": "PM-7"}}
+create_job, create_jobs, send_request = (
+    partial(write, **GIVEN) for write in (write_job, write_jobs, write_request)
+)
 
 
 class AirflowStore(MemoryStateStore):
@@ -121,8 +107,20 @@ def run(capsys):
     return run_command
 
 
+@pytest.fixture
+def task_is_faster(monkeypatch, store):
+    """A task has the job created again while a person settles it."""
+
+    def wait_for_task(*given):
+        create_job(if_uncertain="create").execute(context_for(store, cleared=1))
+        return settle(*given)
+
+    settle = command.COMMANDS["settle"]
+    monkeypatch.setitem(command.COMMANDS, "settle", wait_for_task)
+
+
 def leave_uncertain(service, store, operator, **context):
-    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
+    lose(service)
     with pytest.raises(AirflowFailException, match=r"uncertain|may or may not"):
         operator.execute(context_for(store, **context))
 
@@ -139,27 +137,30 @@ def rows(store):
 
 
 class TestSettle:
-    @pytest.mark.parametrize("once_per", ["run", "key"])
-    @OPERATORS
-    def test_what_was_found_is_returned_and_nothing_is_sent(self, service, store, run, write, once_per):
+    @pytest.mark.parametrize(
+        ("write", "once_per", "found", "result"),
+        [
+            (create_job, "run", "--job-id=4711", {"id": 4711, "propertyID": 7, "customerReference": "PM-7"}),
+            (create_jobs, "key", "--job-id=4711", [("existing", 4711, "dag")]),
+            (send_request, "run", "--id=4711", {"id": 4711}),
+            (send_request, "key", "--done", None),
+        ],
+    )
+    def test_what_was_found_is_returned_and_nothing_is_sent(
+        self, service, store, run, write, once_per, found, result
+    ):
         leave_uncertain(service, store, write(once_per=once_per))
 
-        code, output, _ = run("settle", "PM-7", "--job-id", "4711", *WHY)
-        result = write(once_per=once_per).execute(context_for(store, cleared=1))
+        assert run("settle", " PM-7", found, *WHY) == (0, "'PM-7' is settled: it exists\n", "")
 
-        assert (code, output) == (0, "'PM-7' is settled: it exists\n")
+        returned = write(once_per=once_per).execute(context_for(store, cleared=1))
         if write is create_jobs:
-            assert (result[0]["outcome"], result[0]["jobID"]) == ("existing", 4711)
-            assert result[0]["by"]["dag_id"] == "dag"
-        elif write is create_job:
-            assert result == {"id": 4711, "propertyID": 7, "customerReference": "PM-7"}
-        else:
-            assert result == {"id": 4711}
+            returned = [(one["outcome"], one["jobID"], one["by"]["dag_id"]) for one in returned]
+        assert returned == result
         assert len(service.requests) == 1
 
-    @OPERATORS
-    def test_what_was_not_created_is_sent_once_and_only_after_its_lease(self, service, store, run, write):
-        leave_uncertain(service, store, write())
+    def test_what_was_not_created_is_sent_once_and_only_after_its_lease(self, service, store, run):
+        leave_uncertain(service, store, create_job())
 
         code, _, error = run("settle", "PM-7", "--not-created", *WHY)
         assert code == 1
@@ -167,17 +168,9 @@ class TestSettle:
         let_leases_end(store)
         assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
         for cleared in (1, 2):
-            write().execute(context_for(store, cleared=cleared))
+            create_job().execute(context_for(store, cleared=cleared))
 
         assert len(service.requests) == 2
-
-    def test_a_request_is_settled_without_an_id(self, service, store, run):
-        leave_uncertain(service, store, send_request())
-
-        assert run("settle", "PM-7", "--done", *WHY)[0] == 0
-
-        assert send_request().execute(context_for(store, cleared=1)) is None
-        assert len(service.requests) == 1
 
     @pytest.mark.parametrize("value", ["abc", "0", "-1", "4711.0", ""])
     def test_a_bad_id_is_refused_with_what_it_should_be(self, capsys, value):
@@ -192,6 +185,8 @@ class TestSettle:
         with pytest.raises(AirflowFailException, match="409"):
             create_job().execute(context_for(store))
 
+        refusal = "'PM-7' is a job: give its id with --job-id\n"
+        assert run("settle", "PM-7", "--done", *WHY)[1:] == ("", refusal)
         assert run("settle", "PM-7", "--job-id", "4711", *WHY)[0] == 0
         assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
 
@@ -206,7 +201,7 @@ class TestSettle:
         assert rows(store) == before
 
     def test_an_id_of_another_key_is_not_recorded(self, service, store, run):
-        job = create_job("PM-1").execute(context_for(store))
+        job = create_job(key="PM-1").execute(context_for(store))
         leave_uncertain(service, store, create_job(), run_id="two")
 
         code, _, error = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
@@ -214,17 +209,10 @@ class TestSettle:
         assert (code, error) == (1, f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1'\n")
         assert [row.state for row in rows(store)] == ["done", "uncertain"]
 
-    @pytest.mark.usefixtures("short_lease")
-    def test_what_a_task_changes_meanwhile_is_not_settled(self, service, store, run, monkeypatch):
+    @pytest.mark.usefixtures("short_lease", "task_is_faster")
+    def test_what_a_task_changes_meanwhile_is_not_settled(self, service, store, run):
         leave_uncertain(service, store, create_job())
-        from fsm_provider.writes import command
 
-        def task_is_faster(*given):
-            create_job(if_uncertain="create").execute(context_for(store, cleared=1))
-            return settle(*given)
-
-        settle = command.COMMANDS["settle"]
-        monkeypatch.setitem(command.COMMANDS, "settle", task_is_faster)
         code, _, error = run("settle", "PM-7", "--job-id", "4711", *WHY)
 
         assert (code, error.startswith("'PM-7' was not settled: it is done, with id ")) == (1, True)
@@ -236,10 +224,8 @@ class TestSettle:
         settle = ("settle", "PM-7", "--job-id", "4711", *WHY)
 
         code, _, error = run(*settle)
-        assert (code, "'PM-7' was sent by 2 tasks: narrow it with --dag, --run, --task: " in error) == (
-            1,
-            True,
-        )
+        assert code == 1
+        assert "'PM-7' was sent by 2 tasks: narrow it with --dag, --run, --task: " in error
         assert all(f"task task of run {run_id} of DAG dag" in error for run_id in ("one", "two"))
         assert {row.state for row in rows(store)} == {"uncertain"}
 
@@ -259,20 +245,14 @@ class TestSettle:
         assert (first.startswith("made, says jo at "), first.endswith(": looked it up")) == (True, True)
         assert ("sam at " in second, second.endswith(": cancelled")) == (True, True)
         at = datetime.strptime(first[17:36], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
-        assert abs(datetime.now(UTC) - at) < timedelta(minutes=1)
+        assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
         assert found["result_id"] == service.jobs[-1]["id"]
-
-    def test_the_blanks_around_a_key_are_no_part_of_it(self, service, store, run):
-        leave_uncertain(service, store, create_job())
-
-        assert run("list", "--key", " PM-7 ")[0] == 0
-        assert run("settle", " PM-7", "--job-id", "1", *WHY)[0] == 0
 
 
 class TestForget:
     def test_what_is_done_is_sent_again_once_its_lease_is_over(self, service, store, run):
         for key in ("PM-7", "PM-8"):
-            create_job(key, once_per="key").execute(context_for(store, run_id=key))
+            create_job(key=key, once_per="key").execute(context_for(store, run_id=key))
 
         code, _, error = run("forget", "PM-7", *WHY)
         assert (code, error.startswith("'PM-7' was not forgotten: ")) == (1, True)
@@ -281,7 +261,7 @@ class TestForget:
         assert run("forget", "PM-7", *WHY) == (0, "'PM-7' is forgotten: it may be sent again\n", "")
 
         for key in ("PM-7", "PM-8", "PM-7"):
-            create_job(key, once_per="key").execute(context_for(store, run_id="again"))
+            create_job(key=key, once_per="key").execute(context_for(store, run_id="again"))
         assert len(service.jobs) == 3
 
     def test_what_is_not_done_is_not_forgotten(self, service, store, run):
@@ -295,9 +275,9 @@ class TestForget:
 class TestList:
     @pytest.fixture
     def three(self, service, store):
-        create_job("done").execute(context_for(store, run_id="one"))
-        leave_uncertain(service, store, create_job("a\nlost"), run_id="two")
-        create_job("shared", once_per="key").execute(context_for(store, run_id="three"))
+        create_job(key="done").execute(context_for(store, run_id="one"))
+        leave_uncertain(service, store, create_job(key="a\nlost"), run_id="two")
+        create_job(key="shared", once_per="key").execute(context_for(store, run_id="three"))
 
     @pytest.mark.usefixtures("three")
     def test_it_is_a_table(self, service, run):
@@ -317,7 +297,7 @@ class TestList:
         [
             ((), ["done", "a\nlost", "shared"]),
             (("--uncertain",), ["a\nlost"]),
-            (("--key", "done"), ["done"]),
+            (("--key", " done "), ["done"]),
             (("--run", "two"), ["a\nlost"]),
             (("--dag", "dag", "--task", "task"), ["done", "a\nlost", "shared"]),
             (("--task", "other"), None),
@@ -336,8 +316,8 @@ class TestList:
 
         (found,) = json.loads(run("list", "--json")[1])
 
-        assert (found["state"], found["result_id"], found["kind"]) == ("uncertain", None, "job")
-        assert (found["property_id"], found["reference"]) == ("7", "PM-7")
+        known = {"state": "uncertain", "result_id": None, "kind": "job", "property_id": "7"}
+        assert found.items() >= {**known, "reference": "PM-7"}.items()
         assert "no complete response arrived" in found["error"]
         assert found["by"]["run_id"] == "run"
 
@@ -355,14 +335,8 @@ class TestConnections:
         ("database", "says"),
         [
             (None, "ledger"),
-            ({"conn_type": "fsm", "host": "https://x"}, "not of a SQL database"),
             ({"conn_type": "sqlite", "host": "ledger.db"}, "should be the absolute path"),
-            (
-                {"conn_type": "sqlite", "host": "/no/such/ledger.db"},
-                "connection 'ledger', sqlite:////no/such/ledger.db: unable to open database file",
-            ),
             ({"conn_type": "sqlite", "host": __file__}, f"{__file__}: file is not a database"),
-            ({"conn_type": "nothing"}, "nothing"),
             (
                 {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "x", "password": "pa55"},
                 "refused",
@@ -428,28 +402,24 @@ class TestInAirflow:
         yield made
         made.remove()
 
-    @OPERATORS
-    def test_what_is_uncertain_is_listed_and_settled_while_its_task_rests(
-        self, service, store, run, write, monkeypatch
-    ):
-        leave_uncertain(service, store, write())
+    def test_what_is_uncertain_is_listed_and_settled_while_its_task_rests(self, service, connect, store, run):
+        leave_uncertain(service, store, create_jobs())
         store.set_state("up_for_retry")
         settle = ("settle", "PM-7", "--job-id", "4711", *WHY)
 
         code, output, _ = run("list", "--uncertain", "--json")
         assert (code, [one["by"]["run_id"] for one in json.loads(output)]) == (0, ["run"])
-        assert run(*settle) == (
-            1,
-            "",
-            "'PM-7' was not settled: its task is up_for_retry: wait until it has ended\n",
-        )
+        rests = "its task is up_for_retry: wait until it has ended"
+        assert run(*settle) == (1, "", f"'PM-7' was not settled: {rests}\n")
         store.set_state("failed")
         assert run(*settle) == (0, "'PM-7' is settled: it exists\n", "")
-        result = write().execute(context_for(store, cleared=1))
+        (outcome,) = create_jobs().execute(context_for(store, cleared=1))
 
-        (outcome,) = result if write is create_jobs else [{"jobID": result["id"]}]
-        assert outcome["jobID"] == 4711
+        assert (outcome["outcome"], outcome["jobID"]) == ("existing", 4711)
         assert len(service.requests) == 1
+        with FakeFieldService(token=TOKEN) as other:
+            connect(other)
+            assert run("list") == (1, "", "nothing was found\n")
 
     def test_what_is_settled_as_not_made_or_forgotten_is_sent_again(self, service, store, run):
         leave_uncertain(service, store, create_job())
@@ -461,27 +431,12 @@ class TestInAirflow:
             create_job().execute(context_for(store, cleared=1))
         assert len(service.jobs) == 3
 
-    @pytest.mark.usefixtures("short_lease")
-    def test_what_has_changed_meanwhile_is_not_settled(self, service, store, run, monkeypatch):
-        from fsm_provider.writes import command
-
+    @pytest.mark.usefixtures("short_lease", "task_is_faster")
+    def test_what_has_changed_meanwhile_is_not_settled(self, service, store, run):
         leave_uncertain(service, store, create_job())
-        settle = command.COMMANDS["settle"]
 
-        def task_is_faster(*given):
-            create_job(if_uncertain="create").execute(context_for(store, cleared=1))
-            return settle(*given)
-
-        monkeypatch.setitem(command.COMMANDS, "settle", task_is_faster)
-
-        code, _, error = run("settle", "PM-7", "--job-id", "4711", *WHY)
-        assert (code, error) == (1, "'PM-7' was not settled: the ledger has changed meanwhile: look again\n")
-
-    def test_rows_of_another_service_are_not_there(self, service, connect, store, run):
-        leave_uncertain(service, store, create_job())
-        with FakeFieldService(token=TOKEN) as other:
-            connect(other)
-            assert run("list") == (1, "", "nothing was found\n")
+        changed = "'PM-7' was not settled: the ledger has changed meanwhile: look again\n"
+        assert run("settle", "PM-7", "--job-id", "4711", *WHY)[::2] == (1, changed)
 
     def test_what_only_workers_can_read_is_named(self, service, store, run, monkeypatch):
         monkeypatch.setenv("AIRFLOW__WORKERS__STATE_STORE_BACKEND", "my.Backend")

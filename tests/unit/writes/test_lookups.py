@@ -1,15 +1,16 @@
 """A job whose creation is uncertain, looked up in the service."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from tests.unit.state_store import context_for
+from tests.unit.writes.operators import JOB, attempt_of, lose, write_job, write_jobs
 
-JOB = {"customerReference": "PO-1"}
 pytestmark = pytest.mark.usefixtures("short_lease")
 
 
@@ -26,53 +27,34 @@ def find(service):
     return find_existing
 
 
-@pytest.fixture(params=["one", "many"])
+@pytest.fixture(params=[write_job, write_jobs])
 def attempt(request, store):
     """Runs an attempt of either operator; returns the job's id."""
-
-    def run(*, cleared=0, run_id="run", job=JOB, **options):
-        context = context_for(store, cleared=cleared, run_id=run_id)
-        if request.param == "one":
-            operator = FsmCreateJobOperator(task_id="task", property_id=7, job=job, **options)
-            return operator.execute(context)["id"]
-        operator = FsmCreateJobsOperator(task_id="task", jobs=[{"property_id": 7, "job": job}], **options)
-        return operator.execute(context)[0]["jobID"]
-
-    return run
+    return partial(attempt_of, request.param, store)
 
 
 def keyed(*keys):
     return [{"property_id": 7, "job": JOB, "key": key} for key in keys]
 
 
-def lose_the_response(service, *, handled=True):
-    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=handled))
-
-
-def test_a_job_is_found_after_a_response_that_was_lost(service, connect, store, attempt, find):
+@pytest.mark.parametrize("is_later", [False, True], ids=["the same attempt", "a later one"])
+def test_a_job_is_found_after_a_response_that_was_lost(service, connect, store, attempt, find, is_later):
     connect(service)
-    lose_the_response(service)
+    lose(service)
+    if is_later:
+        with pytest.raises(AirflowFailException):
+            attempt()
 
-    job_id = attempt(find_existing=find)
+    job_id = attempt(find_existing=find, if_uncertain="create")
 
     assert [job_id] == [job["id"] for job in service.jobs]
     assert attempt() == job_id
     assert find.looks == len(service.jobs) == 1
 
 
-def test_a_job_is_found_by_a_later_attempt(service, connect, store, attempt, find):
-    connect(service)
-    lose_the_response(service)
-    with pytest.raises(AirflowFailException):
-        attempt()
-
-    assert attempt(find_existing=find, if_uncertain="create") == service.jobs[0]["id"]
-    assert len(service.jobs) == 1
-
-
 def test_without_a_job_if_uncertain_decides(service, connect, store, attempt, find):
     connect(service)
-    lose_the_response(service, handled=False)
+    lose(service, handled=False)
     for looks in (1, 2):
         with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
             attempt(find_existing=find)
@@ -94,7 +76,7 @@ def test_what_cannot_be_looked_up_stays_uncertain(
     service, connect, store, attempt, find_existing, says, caplog
 ):
     connect(service)
-    lose_the_response(service)
+    lose(service)
     for options in ({}, {}, {"if_uncertain": "create"}):
         with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
             attempt(find_existing=find_existing, **options)
@@ -107,7 +89,7 @@ def test_what_cannot_be_looked_up_stays_uncertain(
 def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, find, caplog):
     connect(service)
     attempt(run_id="monday")
-    lose_the_response(service, handled=False)
+    lose(service, handled=False)
 
     with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
         attempt(run_id="tuesday", find_existing=find)
@@ -125,26 +107,23 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service,
         FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1).execute(context_for(store))
 
 
-def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog):
+@pytest.mark.parametrize(
+    ("fault", "calls", "outcomes"),
+    [
+        (faults.Reset(), (2,), "1 created, 1 uncertain"),
+        (faults.Reset(after_handling=True), (1, 2), "2 uncertain"),  # it may be that of either
+    ],
+)
+def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog, fault, calls, outcomes):
     connect(service)
-    service.fail("POST", "/properties/7/jobs", faults.Reset(), calls=(2,))
+    service.fail("POST", "/properties/7/jobs", fault, calls=calls)
     operator = FsmCreateJobsOperator(
         task_id="task", jobs=keyed("A", "B"), max_concurrency=1, find_existing=find
     )
 
-    with pytest.raises(AirflowFailException, match="1 created, 1 uncertain"):
+    with pytest.raises(AirflowFailException, match=outcomes):
         operator.execute(context_for(store))
-    assert "which may be that of another write" in caplog.text
-
-
-def test_a_job_that_may_be_that_of_two_keys_is_found_for_neither(service, connect, store, find, caplog):
-    connect(service)
-    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True), calls=(1, 2))
-    operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), find_existing=find)
-
-    with pytest.raises(AirflowFailException, match="2 uncertain"):
-        operator.execute(context_for(store))
-    assert caplog.text.count("which may be that of another write") == 2
+    assert caplog.text.count("which may be that of another write") == len(calls)
 
 
 def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, connect, store, find):

@@ -27,6 +27,8 @@ from fsm_provider.writes import runner
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
+from tests.unit.writes.operators import lose
+from tests.unit.writes.waiting import Held, wait_for
 
 ODD_KEYS = ["PO-1", "po-1", "PO-1\N{NO-BREAK SPACE}x", "\U0001f690", "a\0b", "k" * 5000, "Straße"]
 LEASE = 1.5
@@ -65,21 +67,6 @@ def unkeyed(*references, key=None):
     return jobs(jobs=made, once_per="run", max_concurrency=1)
 
 
-def lose_the_response(service):
-    service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
-
-
-class Held:
-    """Something that waits where it is until the test goes on."""
-
-    def __init__(self):
-        self.arrived, self.go_on = threading.Event(), threading.Event()
-
-    def __call__(self):
-        self.arrived.set()
-        assert self.go_on.wait(30)
-
-
 @contextmanager
 def under_way(operator, context, held):
     """Have an attempt at work for the block, give its future."""
@@ -94,9 +81,11 @@ def under_way(operator, context, held):
 
 @pytest.mark.parametrize("make", [job, request])
 def test_another_run_gets_what_the_ledger_has_of_the_result(service, make):
-    first = make().execute(run_of("first"))
+    first = make("7").execute(run_of("first"))
 
-    second = make().execute(run_of("second"))
+    operator = make("{{ key }}", **{"json" if make is request else "job": {"customerReference": "7"}})
+    operator.key = 7  # the same key as its text
+    second = operator.execute(run_of("second"))
 
     about = ("propertyID", "customerReference") * (make is job)
     kept = ("id", "createdOnDateTime", "lastUpdatedOnDateTime", *about)
@@ -141,15 +130,6 @@ def test_a_key_whose_template_found_nothing_is_refused(service, key):
     assert service.requests == []
 
 
-def test_a_number_is_the_same_key_as_its_text(service):
-    first = request("7").execute(run_of("first"))
-    operator = request("{{ key }}", json={"customerReference": "7"})
-    operator.key = 7
-
-    assert operator.execute(run_of("second"))["id"] == first["id"]
-    assert len(service.jobs) == 1
-
-
 @pytest.mark.parametrize("what", ["done", "uncertain"])
 @pytest.mark.parametrize(
     "other",
@@ -164,7 +144,7 @@ def test_a_number_is_the_same_key_as_its_text(service):
 @pytest.mark.usefixtures("short_lease")
 def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(service, database, other, what):
     if what == "uncertain":
-        lose_the_response(service)
+        lose(service)
         with pytest.raises(AirflowFailException):
             job().execute(run_of("first"))
         says = "that is what was sent with this key: the input is another now, and was not sent"
@@ -184,19 +164,6 @@ def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(service, d
     for outcome in context["ti"].pushed.get("return_value", []):  # is what was sent, not the input
         assert outcome["customerReference"] == "PO-1"
         assert outcome["outcome"] == ("uncertain" if what == "uncertain" else "not_created")
-
-
-@pytest.mark.parametrize("status", [400, 409])
-def test_what_was_refused_is_sent_by_the_next_attempt_of_any_run(service, status):
-    service.fail("POST", "/properties/*/jobs", faults.Status(status))
-    context = run_of("first")
-    with pytest.raises(AirflowFailException, match=f"HTTP {status}"):
-        jobs("PO-1").execute(context)
-    assert context["ti"].pushed["return_value"][0]["outcome"] == "rejected"
-
-    job(job={"notes": "another"}).execute(run_of("second"))
-
-    assert len(service.jobs) == 1
 
 
 def odd_keys_are_different_keys(service):
@@ -242,6 +209,22 @@ def test_of_two_contents_at_the_same_moment_one_is_sent(service):
 
     assert [one["id"] for one in service.jobs] == [made["id"]]
     assert "key 'PO-1' is that of" in refused or "which is another now" in refused
+
+
+def test_what_another_run_has_planned_meanwhile_is_not_planned_again(service, monkeypatch):
+    run, first = runner.Runner.run, []
+
+    def run_after_another(by):
+        monkeypatch.setattr(runner.Runner, "run", run)
+        first.append(job().execute(run_of("first"))["id"])
+        run(by)
+
+    monkeypatch.setattr(runner.Runner, "run", run_after_another)
+    one, two = jobs("PO-1", "PO-2").execute(run_of("second"))
+
+    assert (one["outcome"], two["outcome"]) == ("existing", "created")
+    assert [one["jobID"]] == first
+    assert len(service.jobs) == 2
 
 
 @THREADS.needed
@@ -301,7 +284,7 @@ def test_the_same_run_of_another_airflow_is_another_task(service, monkeypatch):
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("once_per", ["key", "run"])
 def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service, once_per):
-    lose_the_response(service)
+    lose(service)
     before = datetime.now(UTC) - timedelta(seconds=1)
     run_ids = ("first", "second", "first") if once_per == "key" else ("first", "first")
     for run_id in run_ids:
@@ -330,10 +313,10 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
 @pytest.mark.parametrize("make", [job, jobs, request])
 def test_what_is_uncertain_is_created_once_its_lease_is_over_and_once_in_an_attempt(service, make, caplog):
     caplog.set_level("INFO")
-    lose_the_response(service)
+    lose(service)
     with pytest.raises(AirflowFailException, match=UNCERTAIN):
         make("PO-1").execute(run_of("first"))
-    lose_the_response(service)
+    lose(service)
     with pytest.raises(AirflowFailException, match=UNCERTAIN):
         make("PO-1", if_uncertain="create").execute(run_of("second"))
     assert len(service.jobs) == 2
@@ -426,14 +409,6 @@ def test_a_late_success_is_recorded_or_noted(service, database, monkeypatch, mea
     assert ("jo at" in str(row.note)) == (meanwhile in ("made", "not created"))
     assert str(first.exception()).count(UNCERTAIN) == (meanwhile == "sending")
     assert len(service.jobs) == (2 if meanwhile in ("created", "sending") else 1)
-
-
-def wait_for(condition):
-    """Wait for what no event tells of."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def in_process(environment, run_id, keys, ended):
@@ -538,8 +513,8 @@ def test_an_edited_item_is_not_taken_for_a_new_one_and_a_shorter_list_is_fine(se
     assert [one["customerReference"] for one in service.jobs] == ["A", "B", "C2", "A2"]
 
 
-@pytest.mark.parametrize("way", ["capitals", "account", "host"])
-def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, way):
+@pytest.mark.parametrize(("way", "made"), [("capitals", (1, 0)), ("account", (2, 0)), ("host", (1, 1))])
+def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, way, made):
     job().execute(run_of("first"))
     connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
     with FakeFieldService(token=service.settings.token) as other:
@@ -549,23 +524,14 @@ def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, w
             "host": {"host": other.base_url},
         }[way]
         monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, **change}))
-        job().execute(run_of("second"))
+        for run_id in ("second", "third"):
+            its_id = job().execute(run_of(run_id))["id"]
+            assert its_id == (other if way == "host" else service).jobs[-1]["id"]
 
-        assert (len(service.jobs), len(other.jobs)) == {
-            "capitals": (1, 0),
-            "account": (2, 0),
-            "host": (1, 1),
-        }[way]
-        if way != "capitals":  # between two attempts of a task
-            with pytest.raises(
-                AirflowFailException, match="host: earlier attempts of this task have written"
-            ):
-                job("PO-2").execute(run_of("first"))
+        assert (len(service.jobs), len(other.jobs)) == made
 
 
-def test_a_run_does_not_change_over_to_another_ledger(
-    service, connect, connection_extra, database_server, database, tmp_path, monkeypatch
-):
+def test_a_run_does_not_change_over_to_another_ledger(service, connect, connection_extra):
     in_airflow, in_database = MemoryStateStore(), MemoryStateStore()
     job(once_per="run").execute(run_of(store=in_database))
     del connection_extra["state_conn_id"]
@@ -576,12 +542,6 @@ def test_a_run_does_not_change_over_to_another_ledger(
     connect(service, state_conn_id="ledger")
     with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in Airflow itself"):
         job().execute(run_of("other", store=in_airflow))
-
-    another = empty_database(*database_server, tmp_path)  # as when the file was deleted
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", another.connection_json)
-    for _ in range(2):
-        with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in another database"):
-            job(once_per="run").execute(run_of(store=in_database))
     assert len(service.jobs) == 2
 
 
@@ -602,20 +562,10 @@ def test_without_a_database_one_message_says_how_to_add_it(
     assert service.requests == []
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: job(key=None), "key: is missing; once_per='key' needs it"),
-        (lambda: request(key=None), "key: is missing; once_per='key' needs it"),
-        (lambda: job(once_per="day"), "once_per: 'day' is none of run, key"),
-    ],
-)
-def test_what_contradicts_a_key_is_refused_when_the_dag_is_parsed(make, message):
-    with pytest.raises(FsmInputError, match=message):
-        make()
-
-
-def test_each_missing_key_is_named_before_anything_is_sent(service):
+def test_a_missing_key_is_refused_before_anything_is_sent(service):
+    for make in (job, request):
+        with pytest.raises(FsmInputError, match="key: is missing; once_per='key' needs it"):
+            make(key=None)
     payloads = [{"property_id": number, "job": {}} for number in (1, 2)]
     with pytest.raises(AirflowFailException, match=r"jobs\[0\]\.key, jobs\[1\]\.key: is missing"):
         jobs(jobs=payloads).execute(run_of())
@@ -698,18 +648,3 @@ def test_a_database_whose_connection_is_not_defined_is_named_with_the_setting(mo
     assert re.match(r"state_conn_id: .*\bledger\b.* defined", str(missing.value))
     assert missing.value.__suppress_context__
     assert service.requests == []
-
-
-def test_personal_data_of_a_job_is_not_stored(service, database):
-    class Echo:
-        async def play(self, exchange):
-            await exchange.respond(faults.Response(400, await exchange.request.body()))
-
-    payload = {"notes": "canary: 07700 900123"}
-    service.fail("POST", "/properties/*/jobs", Echo())
-    with pytest.raises(AirflowFailException, match="canary"):
-        job("PO-2", job=payload).execute(run_of())
-    job(job=payload).execute(run_of())
-
-    assert {row.state for row in database.rows()} == {"free", "done"}
-    assert "canary" not in repr([tuple(row) for row in database.rows()])
