@@ -129,6 +129,8 @@ def parse_identifier(name: str, value: Any) -> int | str:
 def parse_time(name: str, value: Any) -> datetime:
     """Parse a time or ISO 8601 text; one without a zone is UTC, as everywhere in Airflow."""
     if isinstance(value, str):
+        if not value.strip() or value in NOTHING:
+            raise FsmInputError(f"{name}: {FOUND_NOTHING.format(value)}")
         try:
             value = datetime.fromisoformat(value)
         except ValueError:

@@ -28,7 +28,7 @@ Place = tuple[str, str]
 """Where forms are: ``job``, ``property`` or ``name`` and its value; ``any``."""
 MAX_READINGS = 3
 """Of one listing, whose totals show that records slipped between its pages."""
-READ_CONNECTION_EVERY = 900.0
+READ_CONNECTION_EVERY = 60.0
 """Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
 EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 

@@ -28,10 +28,7 @@ NO_CONFIGURATION = (
     "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it differently: "
     "import it from one module, or give one of them another name"
 )
-FAILED = (
-    "Polling for the asset '%s' failed, and goes on from %s: %s. If one form can never be listed, "
-    "`python -m fsm_provider watermark set %s` begins behind it"
-)
+FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
@@ -191,7 +188,7 @@ class Watcher:
         if self._clock() - self._logged_at >= LOG_EVERY:
             self._logged_at = self._clock()
             level = logging.ERROR if error.permanent else logging.WARNING
-            logger.log(level, FAILED, self._name, time_of(self.tracker.watermark), error, self._name)
+            logger.log(level, FAILED, self._name, time_of(self.tracker.watermark), error)
 
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fsm_provider.polling.waits import Deferral
 
 NO_TRIGGERER = "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
+SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 
@@ -207,22 +208,20 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
-        """Return the bound of the first poll: a resumed task keeps it, whatever the template gives then."""
+        """Return the bound of the first poll: later attempts keep it, whatever the template gives then."""
         since = self.since
         if since is None and not self._given & {"since", "updated_since"}:
             since = created or compat.start_of_run(context).astimezone(UTC)
         if since is None:
             return None
         bound = parse_time("since", since)
-        first: str = bound.isoformat()
-        if bound > datetime.now(UTC):
-            self.log.warning("since: %s is in the future; no form counts before", first)
         store: Any = context.get("task_state_store")  # None before Airflow 3.3
-        if self.reschedule and not self.deferrable and store is not None:
-            key = f"fsm_since/{context['ti'].try_number}"
-            first = store.get(key, first)
-            store.set(key, first)
-        return first
+        if self.since is not None and store is not None:
+            bound = min(bound, parse_time("since", store.get(SINCE, bound.isoformat())))
+            store.set(SINCE, bound.isoformat())
+        if bound > datetime.now(UTC):
+            self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
+        return bound.isoformat()
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None]:

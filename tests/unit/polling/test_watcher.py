@@ -200,7 +200,7 @@ async def test_a_form_that_cannot_be_listed_holds_back_no_other(service, trigger
     async with triggerers.watching(start_from=ago(4 * DAY)) as watcher:
         added = [service.add_form()["id"]]
         await watcher.until(lambda: watcher.forms == added)
-        await watcher.until(lambda: "watermark set records" in caplog.text, seconds=4000)
+        await watcher.until(lambda: "Polling for the asset 'records' failed" in caplog.text, seconds=4000)
         added.append(service.add_form()["id"])
         await watcher.until(lambda: watcher.forms == added)
 
