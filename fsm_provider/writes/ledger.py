@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from fsm_provider.api.errors import FsmError, FsmInputError, describe
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class Row:
         return {name: value for name, value in named.items() if value not in (None, "")}
 
     def __str__(self) -> str:
-        return f"{self.what} ({describe(self.about)})" if self.about else self.what
+        described = ", ".join(f"{name} {value!r}" for name, value in self.about.items())
+        return f"{self.what} ({described})" if described else self.what
 
 
 def planned(
