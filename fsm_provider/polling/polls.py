@@ -162,8 +162,10 @@ class Lister:
         fsm_conn_id, now = self._source.fsm_conn_id, asyncio.get_running_loop().time()
         if (client := self._client) is None or now >= self._reads_connection_at:
             settings = await read_settings(fsm_conn_id)
-            self.close()
-            self._client = client = FsmClient(settings, metrics=AirflowMetrics({"connection": fsm_conn_id}))
+            if (client := self._client) is None or client.settings != settings:
+                self.close()
+                metrics = AirflowMetrics({"connection": fsm_conn_id})
+                self._client = client = FsmClient(settings, metrics=metrics)
             self._reads_connection_at = now + READ_CONNECTION_EVERY
         answer = Future[Listing]()
         answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
