@@ -121,6 +121,8 @@ def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | Ta
 
 
 def _who(options: argparse.Namespace, what: str) -> str:
+    if not options.why:
+        raise RefusedError("--why: is empty")
     return f"{what}, says {options.by} at {datetime.now(UTC):%F %T} UTC: {options.why}"
 
 

@@ -151,6 +151,7 @@ class TestSettle:
     ):
         leave_uncertain(service, store, write(once_per=once_per))
 
+        assert run("settle", "PM-7", found, "--why", " ") == (1, "", "--why: is empty\n")
         assert run("settle", " PM-7", found, *WHY) == (0, "'PM-7' is settled: it exists\n", "")
 
         returned = write(once_per=once_per).execute(context_for(store, cleared=1))
