@@ -138,7 +138,8 @@ def quiet_airflow() -> Iterator[None]:
     try:
         with redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import_module("airflow.providers.common.compat.sdk").AirflowException  # noqa: B018
+            from airflow.providers.common.compat.sdk import AirflowException  # noqa: F401
+
             warnings.simplefilter("ignore")  # again, as Airflow's import sets filters of its own
             yield
     finally:

@@ -92,10 +92,8 @@ class FsmRequestOperator(FsmWriteOperator):
             return self.write_once(context, task, [Write(row, key is not None)])[0]
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
-        sent, headers = (
-            (self.method, self.path, self.query_params, self.json),
-            {**(self.headers or {}), **headers},
-        )
+        sent = (self.method, self.path, self.query_params, self.json)
+        headers = {**(self.headers or {}), **headers}
         return self.hook.client.request(*sent, headers=headers, limit=limit)
 
 
