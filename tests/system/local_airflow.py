@@ -1,6 +1,7 @@
 """A real Airflow on this machine for as long as a test or the demo needs it."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -195,9 +196,12 @@ class LocalAirflow(AirflowApi):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Draw a port that nothing listens on, below those the system gives to outgoing connections."""
+    while True:
+        port = 15_000 + secrets.randbelow(15_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def create_database(env: Mapping[str, str]) -> None:
