@@ -121,7 +121,7 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     if url.get_driver_name() == "psycopg":
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be bytes.
         connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
-    further = {} if dialect == "sqlite" else {"isolation_level": "READ COMMITTED", "pool_pre_ping": True}
+    further = {} if dialect == "sqlite" else {"isolation_level": "READ COMMITTED"}
     engine: Engine = sa.create_engine(url, connect_args=connect, hide_parameters=True, **further)
     if dialect == "sqlite":  # transactions begin where SQLAlchemy says so, and lock before they read
         sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))

@@ -37,6 +37,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 MIN_LEASE = 120.0  # seconds, at least, that a request may be on its way,
 LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
 LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
+GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
 PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
@@ -264,7 +265,9 @@ class Runner:
         if not self._flying:
             time.sleep(seconds)
             return
-        for future in wait(self._flying, seconds, FIRST_COMPLETED).done:
+        if wait(self._flying, seconds, FIRST_COMPLETED).done:
+            time.sleep(GATHER_SECONDS)
+        for future in wait(self._flying, 0).done:
             self._take_end(*self._flying.pop(future), future)
 
     def _take_end(self, one: Write, claim: Row, future: Future[Any]) -> None:
