@@ -54,12 +54,12 @@ def forms_by_now(start: int, every: int) -> list[bytes]:
     return forms
 
 
-def response(page: int, stop_page: int, forms: Iterable[bytes]) -> bytes:
-    """Put the forms of a page into a response."""
+def response(page: int, stop_page: int, forms: Iterable[bytes], total: int | None = None) -> bytes:
+    """Put the forms of a page into a response; without a total, all pages are full."""
     more = page + 1 < stop_page
     opening = {
         "meta": {
-            "totalRecords": str(stop_page * FORMS_PER_PAGE),
+            "totalRecords": str(stop_page * FORMS_PER_PAGE if total is None else total),
             "serverTime": timestamp(_EPOCH + timedelta(days=60, milliseconds=page)),
         },
         "pagination": {

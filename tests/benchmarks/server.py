@@ -115,7 +115,7 @@ class _Connection(socketserver.BaseRequestHandler):
         time.sleep(int(latency_ms) / 1000)
         if kind == "growing":
             forms = [] if b"jobID=" in target else pages.forms_by_now(int(first), int(stop))
-            self._respond(200, pages.response(0, 1, forms))
+            self._respond(200, pages.response(0, 1, forms, len(forms)))
         elif rest[0] == "forms":
             cursor = _CURSOR.search(target)
             page = int(cursor[1]) if cursor else int(first)
