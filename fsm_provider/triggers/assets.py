@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import TriggerEvent
 
-from fsm_provider.triggers.forms import SerializedByName
+from fsm_provider.triggers.forms import DataclassTrigger
 
 if TYPE_CHECKING:
     from fsm_provider.polling.watcher import AssetEvents
@@ -29,7 +30,8 @@ _kept: dict[Key, Kept] = {}
 """Of each trigger that has ended with an event: its events, and the task that closes them."""
 
 
-class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
     """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms": [...references...]}``.
 
     What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3 confirms that to
@@ -42,10 +44,8 @@ class FsmFormEventTrigger(SerializedByName, BaseEventTrigger):
     :param fsm_conn_id: the asset's connection, which names the database of that state before Airflow 3.3.
     """
 
-    def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.asset_name = asset_name
-        self.fsm_conn_id = fsm_conn_id
+    asset_name: str
+    fsm_conn_id: str
 
     def shared_stream_key(self) -> str:
         """Return the key of a stream of its own: a trigger that replaces it does not get its events."""
@@ -104,16 +104,15 @@ class FormEventProducer(SharedStreamProducer):
         self._asset.watcher.confirm(is_stored=all(outcome.is_clean for _, outcome in batch))
 
 
-class FsmFormConfigurationTrigger(SerializedByName, BaseEventTrigger):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
     :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each parsing,
         or Airflow would take it for a new trigger. Airflow 3.2 damages dictionaries among the arguments.
     """
 
-    def __init__(self, *, watch: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.watch = watch
+    watch: str
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +25,19 @@ TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
 
 
-class SerializedByName:
-    """A trigger whose arguments are attributes of the same names."""
+class DataclassTrigger:
+    """A trigger whose arguments are the fields of a dataclass."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
 
-class FsmFormTrigger(SerializedByName, BaseTrigger):
+@dataclass(kw_only=True, eq=False, repr=False)
+class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait": {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
@@ -41,27 +46,14 @@ class FsmFormTrigger(SerializedByName, BaseTrigger):
     The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`; times are in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        fsm_conn_id: str,
-        filters: FormFilters,
-        minimum_forms: int,
-        form_names: list[str],
-        query_params: dict[str, Any] | None,
-        poll_interval: float,
-        failure_tolerance: float,
-        wait: dict[str, Any],
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.fsm_conn_id = fsm_conn_id
-        self.filters = filters
-        self.minimum_forms = minimum_forms
-        self.form_names = form_names
-        self.query_params = query_params
-        self.poll_interval = poll_interval
-        self.failure_tolerance = failure_tolerance
-        self.wait = wait
+    fsm_conn_id: str
+    filters: FormFilters
+    minimum_forms: int
+    form_names: list[str]
+    query_params: dict[str, Any] | None
+    poll_interval: float
+    failure_tolerance: float
+    wait: dict[str, Any]
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import joined
