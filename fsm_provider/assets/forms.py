@@ -93,7 +93,7 @@ def completed_forms(
     """
     from fsm_provider.polling.tracker import Watch, question_from
     from fsm_provider.storage import uri_for_records
-    from fsm_provider.triggers.assets import FsmFormConfigurationTrigger, FsmFormEventTrigger
+    from fsm_provider.triggers.forms import FsmFormConfigurationTrigger, FsmFormEventTrigger
 
     if not AIRFLOW_V_3_0_PLUS:
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)

@@ -27,7 +27,7 @@ from fsm_provider.polling.tracker import (
     is_wanted,
     question_from,
 )
-from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
+from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

@@ -24,7 +24,6 @@ MODULES = [
     "fsm_provider.sensors.records",
     "fsm_provider.transfers.forms",
     "fsm_provider.transfers.assets",
-    "fsm_provider.triggers.assets",
     "fsm_provider.triggers.forms",
 ]
 

@@ -11,7 +11,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
 from fsm_provider.polling.tracker import question_from
-from fsm_provider.triggers.assets import FsmFormConfigurationTrigger
+from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
@@ -21,7 +21,7 @@ def kwargs_for(**arguments):
     ASSETS.require()
     _, configuration = completed_forms("records", **arguments).watchers
     classpath, kwargs = configuration.trigger.serialize()
-    assert classpath == "fsm_provider.triggers.assets.FsmFormConfigurationTrigger"
+    assert classpath == "fsm_provider.triggers.forms.FsmFormConfigurationTrigger"
     return kwargs
 
 
@@ -35,7 +35,7 @@ def test_an_asset_has_its_own_uri_and_a_watcher_whose_trigger_does_not_depend_on
         assert configuration.name == "gas safety/records configuration"
         assert watcher.name == "gas safety/records"
         assert watcher.trigger.serialize() == (
-            "fsm_provider.triggers.assets.FsmFormEventTrigger",
+            "fsm_provider.triggers.forms.FsmFormEventTrigger",
             {"asset_name": "gas safety/records", "fsm_conn_id": "fsm_east"},
         )
 
