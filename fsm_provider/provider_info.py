@@ -55,7 +55,7 @@ def get_provider_info() -> dict[str, Any]:
             for name in ("assets", "forms")
         ],
         "sensors": _modules("sensors", "forms", "records"),
-        "triggers": _modules("triggers", "assets", "forms"),
+        "triggers": _modules("triggers", "forms"),
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink"],
