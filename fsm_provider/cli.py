@@ -14,6 +14,8 @@ from importlib import import_module
 from textwrap import fill
 from typing import Any
 
+from fsm_provider import __version__
+
 COMMANDS = {
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     usage = "%(prog)s [-h] COMMAND ..."
     parser = argparse.ArgumentParser(prog, usage, ABOUT, EXAMPLES, formatter_class=_RAW)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"airflow-provider-fsm {__version__}")
     arguments = sys.argv[1:] if arguments is None else arguments
     command: str = parser.parse_args(arguments[:1]).command
     run = import_module(COMMANDS[command][0]).main

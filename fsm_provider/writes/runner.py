@@ -262,11 +262,8 @@ class Runner:
         """Wait until a request ends, or it is time to look again."""
         pause = max(self._resume_at, self._slot_at or 0.0) - time.monotonic()
         seconds = min(LOOK_INTERVAL, pause) if pause > 0 else LOOK_INTERVAL
-        if not self._flying:
-            time.sleep(seconds)
-            return
-        if wait(self._flying, seconds, FIRST_COMPLETED).done:
-            time.sleep(GATHER_SECONDS)
+        wait(self._flying, seconds, FIRST_COMPLETED)
+        time.sleep(GATHER_SECONDS if self._flying else seconds)
         for future in wait(self._flying, 0).done:
             self._take_end(*self._flying.pop(future), future)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fsm_provider
 from fsm_provider.cli import COMMANDS, main
 from tests.capabilities import PROVIDER_COMMANDS
 
@@ -45,6 +46,15 @@ finally:
         assert any(re.fullmatch(f"  {name} +{re.escape(text)}", line) for line in output)
     ours = {name for name in json.loads(loaded) if name.startswith(("fsm_provider", "airflow", "fastapi"))}
     assert ours == {"fsm_provider", "fsm_provider.cli"}
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (
+        0,
+        f"airflow-provider-fsm {fsm_provider.__version__}\n",
+    )
 
 
 @pytest.mark.parametrize(
