@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.errors import (
-    FsmConnectionError,
+    FsmConnectionEditedError,
     FsmError,
     FsmInputError,
     FsmRegistrationMismatchError,
@@ -323,10 +323,8 @@ class FsmClient:
                     why = failure if isinstance(failure, FsmError) else type(failure).__name__
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
-                old, new = self.settings.service, settings.service
-                if old != new:
-                    changed = f"the connection leads to {new} now, and led to {old} when the task began"
-                    raise FsmConnectionError(changed) from error
+                if settings.service != self.settings.service:
+                    raise FsmConnectionEditedError(**vars(error), leads_to=settings.service) from error
                 self._token = settings.token
             return self._token != refused
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-__all__ = ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionError"]
-__all__ += ["FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError"]
+__all__ = ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionEditedError"]
+__all__ += ["FsmConnectionError", "FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError"]
 __all__ += ["FsmNotFoundError", "FsmNotPdfError", "FsmNotSentError", "FsmPaginationError", "FsmPdfError"]
 __all__ += ["FsmPdfUrlError", "FsmRateLimitedError", "FsmRedirectError", "FsmRegistrationMismatchError"]
 __all__ += ["FsmRepeatableWriteError", "FsmResponseError", "FsmSecretNotStoredError", "FsmServerError"]
@@ -214,6 +214,18 @@ class FsmUnauthorisedError(FsmApiError):
     hint = "the token is not accepted: check the connection's password"
 
 
+@dataclass(eq=False)
+class FsmConnectionEditedError(FsmUnauthorisedError):
+    """401 Unauthorised, and the connection leads to another service by now. Another attempt goes there."""
+
+    permanent = False
+
+    leads_to: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; the connection leads to {self.leads_to} now"
+
+
 class FsmForbiddenError(FsmApiError):
     """403 Forbidden."""
 
@@ -269,7 +281,7 @@ def is_refusal(status: int) -> bool:
 
     Not so the 4xx timeouts of a server, or of a load balancer whose backend may have carried on.
     """
-    return 400 <= status < 500 and status not in (408, 460, 499)
+    return 400 <= status < 500 and status not in (408, 444, 460, 499)
 
 
 def error_class_for(status: int) -> type[FsmApiError]:

@@ -54,10 +54,11 @@ class FsmBaseOperator(BaseOperator):
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render a template; text without one stays as it is, which a native environment would parse."""
+        """Render a template; in a native environment, too, text without one stays so, and None is text."""
         if isinstance(content, str) and is_known(content):
             return content
-        return super().render_template(content, context, jinja_env, seen_oids)
+        rendered = super().render_template(content, context, jinja_env, seen_oids)
+        return "None" if isinstance(content, str) and rendered is None else rendered
 
     @classmethod
     def argument_with(cls, name: str) -> str | None:

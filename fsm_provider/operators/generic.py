@@ -93,8 +93,7 @@ class FsmRequestOperator(FsmWriteOperator):
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
         sent = (self.method, self.path, self.query_params, self.json)
-        headers = {**(self.headers or {}), **headers}
-        return self.hook.client.request(*sent, headers=headers, limit=limit)
+        return self.hook.client.request(*sent, headers={**(self.headers or {}), **headers}, limit=limit)
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -137,7 +137,7 @@ def _change(
     if who in (after.note or ""):
         print(printable(f"'{row.key}' is {done}: {so_that}"))
         return 0
-    if after.lease_left > 0 and (after.state != "done" or done == "forgotten"):
+    if after.lease_left > 0 and (after.state == "done") == (done == "forgotten"):
         raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
     with_id = f", with id {after.result_id}" if after.result_id else ""
     raise RefusedError(f"{refused}: it is {after.state}{with_id}")

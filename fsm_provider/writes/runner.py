@@ -222,8 +222,8 @@ class Runner:
         except BaseException:
             for one in map(self.writes.__getitem__, self._to_record):
                 if one.is_created:
-                    made = f"{one.row.kind} {kept(one.response).get('id', '')}"
-                    logger.error("%s (key '%s') was made, and cannot be recorded", made, one.row.key)
+                    made = f"{one.row.kind} {kept(one.response).get('id', '')} (key '{one.row.key}') was made"
+                    logger.error("%s, and cannot be recorded: settle it with that id", made)
             raise
         recorded, self._to_record = self._to_record, {}
         for one in map(self.writes.__getitem__, recorded):

@@ -80,6 +80,25 @@ def test_a_task_writes_to_one_service_and_account(
         assert (len(service.requests), other.requests) == (1, [])
 
 
+@OPERATORS
+@pytest.mark.parametrize("field", ["host", "login"])
+def test_a_refused_token_is_sent_nowhere_again_once_the_connection_leads_elsewhere(
+    service, connect, store, monkeypatch, operator, field
+):
+    class EditThenRefuse:
+        async def play(self, exchange):
+            edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
+            await faults.Status(401).play(exchange)
+
+    connect(service)
+    service.fail("POST", "*", EditThenRefuse(), every=True)
+    with FakeFieldService(token=TOKEN) as other:
+        with pytest.raises((AirflowFailException, FsmError), match="connection leads to"):
+            operator().execute(context_for(store))
+
+        assert (len(service.requests), other.requests) == (1, [])
+
+
 @pytest.mark.parametrize("operator", [write_job, write_jobs])
 def test_a_property_has_one_spelling(service, connect, store, operator):
     connect(service)
@@ -217,6 +236,22 @@ def test_text_is_sent_as_it_stands_in_a_dag_of_native_objects(service, connect):
 
     assert [request.json for request in service.requests] == [job] * 3
     assert [request.path.split("/")[2] for request in service.requests[:2]] == ["12_34", "0_7"]
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("field", ["customerReference", "customerContactID", "quotedAmount"])
+def test_a_field_whose_template_finds_nothing_is_refused(service, connect, native, field):
+    connect(service)
+    with DAG("native", schedule=None, render_template_as_native_obj=native) as dag:
+        operator = FsmCreateJobOperator(task_id="one", property_id=7, job={field: "{{ params.nothing }}"})
+    context = {**context_for(MemoryStateStore()), "params": {"nothing": None}}
+    operator.render_template_fields(context, jinja_env=dag.get_template_env())
+
+    with pytest.raises(
+        AirflowFailException, match=f"{field}: is the text 'None': the template .* found nothing"
+    ):
+        operator.execute(context)
+    assert service.requests == []
 
 
 @THREADS.needed

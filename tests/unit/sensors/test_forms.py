@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
     BaseOperator,
 )
 
-from fsm_provider.api import FsmConnectionError, FsmInputError, FsmServerError
+from fsm_provider.api import FsmConnectionEditedError, FsmInputError, FsmServerError
 from fsm_provider.api.forms import format_time
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.sensors.forms import FsmFormSensor
@@ -367,7 +367,7 @@ def test_a_host_that_is_edited_is_asked_and_the_forms_of_the_old_one_do_not_coun
 
         soon(move)
         if run.mode == "poke":  # one process reads its connection once
-            with pytest.raises(FsmConnectionError, match="connection leads to"):
+            with pytest.raises(FsmConnectionEditedError, match="connection leads to"):
                 run(job_id=11, form_names=["Gas", "Sign-off"], failure_tolerance=2)
         else:
             assert run(job_id=11, form_names=["Gas", "Sign-off"], xcom="ids", timeout=300) == [1, 2]

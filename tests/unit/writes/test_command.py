@@ -166,6 +166,7 @@ class TestSettle:
         code, _, error = run("settle", "PM-7", "--not-created", *WHY)
         assert code == 1
         assert "'PM-7' was not settled: a request may be on its way for another " in error
+        assert run("forget", "PM-7", *WHY) == (1, "", "'PM-7' was not forgotten: it is uncertain\n")
         let_leases_end(store)
         assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
         for cleared in (1, 2):
