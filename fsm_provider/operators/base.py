@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_FAILURES = 20
 ALL_FILTERS = (*FORM_FILTERS, "form_names")
+OTHER_NAMES = {"created_since": "since", "data": "json", "http_conn_id": "fsm_conn_id"}
 OptionParsers = dict[str, Callable[[str, Any], Any]]
 PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
 
@@ -77,7 +78,7 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
-        close = get_close_matches(name, known, n=1, cutoff=0.7)
+        close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
         place = operator.argument_with(name)
         hint = f": it belongs in {place}" if place else f": did you mean {close[0]}?" if close else ""
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")

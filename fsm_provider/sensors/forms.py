@@ -111,10 +111,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             if since is not None and is_known(since):
                 parse_time("since", since)
 
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        return "since" if name == "created_since" else None
-
     def begin(self, context: Context) -> str:
         """Have the filters, and when forms are enough, for all polls of this process; describe them."""
         from fsm_provider.polling.waits import Criteria, listed

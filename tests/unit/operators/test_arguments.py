@@ -1,10 +1,12 @@
 """Arguments that an operator does not have."""
 
 import pickle
+from functools import partial
 
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.sensors.forms import FsmFormSensor
 
@@ -17,6 +19,19 @@ def test_an_argument_that_does_not_exist_is_named_in_another_process_too():
     assert refused.value.__suppress_context__
     back = pickle.loads(pickle.dumps(refused.value))
     assert (type(back), str(back)) == (type(refused.value), str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("operator", "other", "name"),
+    [
+        (FsmFormSensor, "created_since", "since"),
+        (FsmFormSensor, "http_conn_id", "fsm_conn_id"),
+        (partial(FsmRequestOperator, path="/x"), "data", "json"),
+    ],
+)
+def test_an_argument_of_another_operator_leads_to_its_name_here(operator, other, name):
+    with pytest.raises(FsmInputError, match=f"^{other}: is not an argument of .*: did you mean {name}\\?$"):
+        operator(task_id="task", **{other: "x"})
 
 
 def test_each_argument_that_does_not_exist_is_named():
