@@ -56,7 +56,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),
-        "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.assets.forms.sanitize_uri"}],
+        "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.storage.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink"],
     }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote
 from uuid import uuid4
 
 from fsm_provider.state.task import Task, digest_for
@@ -86,6 +86,13 @@ class AtomicFiles:
 def uri_for_records(fsm_conn_id: str, records: str) -> str:
     """Return the URI of a connection's ``forms`` or other records, a prefix of its assets' URIs."""
     return f"fsm://{quote(fsm_conn_id, safe='')}/{records}"
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Return a URI of the scheme ``fsm``, as Airflow wants it; a ValueError if it lacks a part."""
+    if not uri.netloc or not uri.path.strip("/"):
+        raise ValueError(f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms")
+    return uri
 
 
 def uri_for(path: ObjectStoragePath) -> str:

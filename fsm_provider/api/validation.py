@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -126,6 +127,14 @@ def parse_identifier(name: str, value: Any) -> int | str:
     return identifier if isinstance(identifier, int) else spelled(identifier)
 
 
+def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
+    """Return the identifiers of a filter in their one spelling, each once, sorted; None: any."""
+    given = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not given and value is not None:
+        raise FsmInputError(f"{name}: is an empty list, which no form matches")
+    return sorted({spelled(parse_identifier(name, one)) for one in given})
+
+
 def parse_time(name: str, value: Any) -> datetime:
     """Parse a time or ISO 8601 text; one without a zone is UTC, as everywhere in Airflow."""
     if isinstance(value, str):
@@ -162,6 +171,17 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
     if max_value is not None and int(text) > max_value:
         raise FsmInputError(f"{name}: {_shown(value)} should be at most {max_value}")
     return int(text)
+
+
+def parse_seconds(
+    name: str, value: timedelta | float, at_least: float = 0.0, at_most: float = math.inf
+) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, int | float) or not at_least <= seconds <= at_most:
+        end = "" if at_most == math.inf else f" to {at_most:g}"
+        wanted = f"a timedelta, or a number of seconds such as 60, from {at_least:g}{end}"
+        raise FsmInputError(f"{name}: should be {wanted}")
+    return float(seconds)
 
 
 def parse_flag(name: str, value: Any) -> bool:

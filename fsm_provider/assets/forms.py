@@ -8,21 +8,20 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import FormFilter, FormReference, parse_reference_time, same_name
 from fsm_provider.api.validation import (
     parse_count,
-    parse_identifier,
+    parse_identifiers,
     parse_names,
     parse_params,
+    parse_seconds,
     parse_text,
     parse_time,
-    spelled,
 )
 
 if TYPE_CHECKING:
@@ -113,15 +112,15 @@ def completed_forms(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=dict(wanted.as_dict()),
-        property_ids=_identifiers("property_id", property_id),
-        job_ids=_identifiers("job_id", job_id),
+        property_ids=parse_identifiers("property_id", property_id),
+        job_ids=parse_identifiers("job_id", job_id),
         form_names=[same_name(one) for one in parse_names("form_names", form_names or ())],
         # As the events of the asset have them.
         query_params=json.loads(json.dumps(parse_params("query_params", query_params))) or None,
-        poll_interval=_seconds("poll_interval", poll_interval, least=1),
+        poll_interval=parse_seconds("poll_interval", poll_interval, 1, LONGEST),
         max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
         start_from=str(start_from),
-        late_by=_seconds("late_by", late_by, least=3600),
+        late_by=parse_seconds("late_by", late_by, 3600, LONGEST),
     )
     _defined.setdefault(name, []).append(question_from(watch))
     return Asset(
@@ -158,29 +157,3 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
                     version = updated or json.dumps(reference, sort_keys=True)
                     references[conn, reference["id"], version] = {**reference, "fsm_conn_id": conn}
     return list(references.values())
-
-
-def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Return a URI of the scheme ``fsm``, as Airflow wants it; a ValueError if it lacks a part."""
-    if not uri.netloc or not uri.path.strip("/"):
-        raise ValueError(f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms")
-    return uri
-
-
-def _seconds(name: str, value: timedelta | float, least: float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not isinstance(seconds, int | float) or not least <= seconds <= LONGEST:
-        raise FsmInputError(
-            f"{name}: should be a timedelta, or a number of seconds such as 60, from {least:g} to {LONGEST:g}"
-        )
-    return float(seconds)
-
-
-def _identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
-    """Return the identifiers of a filter in one spelling, each once, sorted."""
-    if value is None:
-        return []
-    given = value if isinstance(value, list | tuple) else [value]
-    if not given:
-        raise FsmInputError(f"{name}: is an empty list, which no form matches")
-    return sorted({spelled(parse_identifier(name, one)) for one in given})

@@ -14,7 +14,8 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
-from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.api.errors import FsmError
+from fsm_provider.api.validation import parse_seconds
 from fsm_provider.compat import first_poll_of
 from fsm_provider.operators.base import (
     FsmBaseOperator,
@@ -39,18 +40,13 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if isinstance(failure_tolerance, timedelta):
-            failure_tolerance = failure_tolerance.total_seconds()
-        self.failure_tolerance = failure_tolerance
         self._began = self._deadline = 0.0
         self._failing_since: float | None = None
         self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
         self._problem = self._hint = ""
         with bad_arguments_are_refused():
-            if not self.poke_interval >= 1:
-                raise FsmInputError(f"poke_interval: {self.poke_interval:g} s is less than 1 s")
-            if not failure_tolerance >= 0:
-                raise FsmInputError(f"failure_tolerance: {failure_tolerance:g} s is negative")
+            parse_seconds("poke_interval", self.poke_interval, 1)
+            self.failure_tolerance = parse_seconds("failure_tolerance", failure_tolerance)
 
     def begin(self, context: Context) -> str:
         """Check the arguments, which may have been templates; return what the sensor waits for."""

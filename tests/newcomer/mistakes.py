@@ -180,7 +180,7 @@ FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerR
     ),
     Mistake(
         "no_interval",
-        ("poke_interval: 0 s is less than 1 s",),
+        ("poke_interval: should be a timedelta, or a number of seconds such as 60, from 1",),
         tasks="""FsmFormSensor(task_id="wait", poke_interval=0)""",
         breaks_import=True,
     ),
