@@ -147,8 +147,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this Airflow",
             *(row.result_id, row.by, row.key),
         )
-        about = {"object": payload.object, "eventTypes": payload.event_types}
-        return {"id": row.result_id, **about, "targetURL": payload.target_url}
+        return {"id": row.result_id, **payload.subject, "targetURL": payload.target_url}
 
     def _store(self, variable: str, stored: dict[str, Any]) -> None:
         from fsm_provider.state.variables import write_variable
