@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fsm_provider.polling import asset_stores
-from fsm_provider.triggers import assets
+from fsm_provider.triggers import forms as triggers
 from tests.capabilities import ASSETS, SHARED_STREAMS
 from tests.unit.polling.watching import KINDS, Triggerers
 
@@ -18,8 +18,8 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
     ASSETS.require()
     if request.param == "acknowledged":
         SHARED_STREAMS.require()
-    monkeypatch.setattr(assets, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
-    monkeypatch.setattr(assets, "_kept", {})
+    monkeypatch.setattr(triggers, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
+    monkeypatch.setattr(triggers, "_kept", {})
     connect(service, max_retries=0)
     with supervised() as supervisor:
         running = Triggerers(request.param, service)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from fsm_provider.assets.forms import completed_forms
-from fsm_provider.triggers import assets
+from fsm_provider.triggers import forms as triggers
 
 NAME = "records"
 
@@ -105,8 +105,8 @@ class Restarting(Watching):
 
     async def kill(self):
         await super().kill()
-        for key in [key for key in assets._kept if key[0] == self.trigger_id]:
-            _, events, expiry = assets._kept.pop(key)
+        for key in [key for key in triggers._kept if key[0] == self.trigger_id]:
+            _, events, expiry = triggers._kept.pop(key)
             expiry.cancel()
             await events.aclose()
 
@@ -138,4 +138,4 @@ class Triggerers:
             await running.kill()
 
     def store(self):
-        return assets._asset_events(NAME, "fsm_default")._store
+        return triggers._asset_events(NAME, "fsm_default")._store
