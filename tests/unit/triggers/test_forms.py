@@ -144,7 +144,7 @@ async def test_many_waits_are_one_request_a_poll_and_each_is_woken_for_its_own_f
 @pytest.mark.parametrize(("count", "asked"), [(40, [None]), (2, ["100", "101"])])
 @hurried()
 async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(service, count, asked, polled, known):
-    """As after a restart of the triggerer; few of them each have their own. No listing of changes has them."""
+    """As after a restart of the triggerer; few each have their own. No listing of changes has them."""
     old = datetime.now(UTC) - timedelta(hours=2)
     for job in range(100, 140):
         service.add_form(job_id=job, created=max(old, TODAY), updated=old)
