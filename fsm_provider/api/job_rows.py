@@ -38,8 +38,8 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a table.
 
     ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent.
-    What may be wrong is refused: a date, a float that is not exact, a number in scientific notation, an error
-    of a spreadsheet such as ``#N/A``, a column that the table has twice, a quote in CSV that is not closed.
+    What may be wrong is refused: a date, a float that is not exact, a number that a spreadsheet has shortened
+    (``1E+05``), an error such as ``#N/A``, a column that the table has twice, a quote in CSV that stays open.
     All rows are checked before any job is returned.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_flag, parse_text
+from fsm_provider.api.validation import parse_flag, parse_text, refuse_none
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.listing import Listing
     from fsm_provider.transfers.export import Entry, Row, Schema
 
-MAX_PAGES = 1_000_000
+MAX_PAGES = 100_000
 FORMATS = ("jsonl", "csv", "parquet")
 PACKAGES = {
     "s3": "apache-airflow-providers-amazon[s3fs]",
@@ -37,6 +38,9 @@ class ExportResult(TypedDict):
 
 
 def _parse_destination(name: str, value: Any) -> Any:
+    refuse_none(name, value)
+    if not isinstance(value, str | PathLike) and not hasattr(value, "protocol"):
+        raise FsmInputError(f"{name}: should be a path or a URL, not {type(value).__name__}")
     return parse_text(name, value) if isinstance(value, str) else value
 
 

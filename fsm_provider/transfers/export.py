@@ -222,7 +222,10 @@ class SortBuffer:
 
     def fill(self, entries: Iterable[Entry]) -> None:
         self._database.execute("BEGIN")
-        self._database.executemany(_ADD, _with_progress(entries))
+        try:
+            self._database.executemany(_ADD, _with_progress(entries))
+        except OverflowError:
+            raise FsmResponseError("nothing is exported: an identifier has more than 64 bits") from None
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:

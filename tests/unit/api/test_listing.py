@@ -85,11 +85,13 @@ def test_a_record_that_comes_twice_does_not_hide_one_that_is_missing(service, li
 
 @pytest.mark.parametrize("total", [None, "-1", [45], "9" * 5000])
 @pytest.mark.parametrize("call", [1, 5])
-def test_a_total_that_cannot_be_read_makes_no_mismatch(service, listing, total, call):
+def test_a_total_that_cannot_be_read_makes_no_mismatch(service, listing, total, call, caplog):
     service.fail("GET", "/forms", with_total(total), call=call)
 
     assert len(identifiers(listing)) == 45
     assert listing.mismatch is None
+    is_told = "whether the listing is complete cannot be checked" in caplog.text
+    assert is_told == (call == 1 and total is not None)
 
 
 @pytest.mark.parametrize("total", [45, "45", " 45"])

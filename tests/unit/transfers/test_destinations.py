@@ -6,8 +6,9 @@ from functools import partial
 from uuid import uuid4
 
 import pytest
-from airflow.providers.common.compat.sdk import ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
 
+from fsm_provider.api import FsmInputError
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 from tests.s3 import BUCKET
@@ -28,6 +29,20 @@ def folder(s3, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(store))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     return f"{BUCKET}/{uuid4()}"
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("given", [None, ["x.csv"], 5, {"path": "x.csv"}])
+def test_what_is_no_path_is_refused(tmp_path, monkeypatch, name, given):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FsmInputError, match=r"^destination: "):
+        TASKS[name](task_id="t", destination=given)
+    task = TASKS[name](task_id="t", destination=f"/{name}")
+    task.destination = given  # as another task's output gives it
+
+    with pytest.raises(AirflowFailException, match=r"^destination: "):
+        task.execute(context_for(None))
+    assert list(tmp_path.iterdir()) == []
 
 
 WAYS = {

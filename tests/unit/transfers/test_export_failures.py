@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 from fsspec.implementations.local import LocalFileOpener
 from s3fs import S3FileSystem
 
+from fsm_provider.api import FsmResponseError
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.s3 import BUCKET
 from tests.unit.conftest import contents
@@ -115,3 +116,11 @@ def test_a_storage_whose_package_is_missing_is_named_before_anything_is_listed(
         task(f"{scheme}://{uuid4()}@bucket/folder")
 
     assert service.requests == []
+
+
+def test_an_identifier_of_more_than_64_bits_is_named(service, connect, storage):
+    connect(service)
+    service.add_form(id=2**63)
+
+    with pytest.raises(FsmResponseError, match="nothing is exported: an identifier has more than 64 bits"):
+        export(storage)
