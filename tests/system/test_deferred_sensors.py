@@ -6,7 +6,9 @@ No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test
 import random
 import time
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,27 @@ WAITS = 24
 SHORT_WAITS = 8
 """The number of them whose forms exist as soon as they defer."""
 RETRY_AFTER = 4
+OF_PROPERTY = "forms_of_a_property"
+DAG_OF_A_PROPERTY = f"""\
+from airflow.providers.common.compat.sdk import dag, task
+
+from fsm_provider.assets.forms import completed_forms, forms_from_events
+
+SINCE = "{datetime.now(UTC).isoformat()}"
+FORMS = {{"fsm_conn_id": "fsm_watched", "property_id": 77, "poll_interval": 1, "start_from": SINCE}}
+
+
+@dag(schedule=completed_forms("{OF_PROPERTY}", **FORMS))
+def {OF_PROPERTY}():
+    @task
+    def read(*, triggering_asset_events):
+        return forms_from_events(triggering_asset_events)
+
+    read()
+
+
+{OF_PROPERTY}()
+"""
 
 
 class FormAtOnce:
@@ -45,6 +68,16 @@ class FormAtOnce:
         job = exchange.request.query_params.get("jobID")
         if job and int(job) % FIRST_JOBS_EVERY <= self._jobs:
             self._service.add_form(job_id=int(job))
+
+
+class AccountRefused:
+    """Refuses to list the forms of the whole account."""
+
+    async def play(self, exchange: Exchange) -> None:
+        if {"jobID", "propertyID"} & exchange.request.query_params.keys():
+            await exchange.respond(await exchange.handle())
+        else:
+            await faults.Status(403).play(exchange)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +139,22 @@ def test_a_storm_of_429_loses_nothing_and_retry_after_is_kept(
     assert set(times_emitted(airflow, added).values()) == {1}
     assert len(waits.done) == WAITS
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
+
+
+def test_where_the_account_wide_listing_is_refused_jobs_and_properties_are_served(
+    airflow: LocalAirflow, watched: FakeFieldService, dags_folder: Path
+) -> None:
+    watched.fail("GET", "/forms", AccountRefused(), every=True)
+    (dags_folder / f"{OF_PROPERTY}.py").write_text(DAG_OF_A_PROPERTY)
+    waits = Waits.start(airflow, watched, SHORT_WAITS)
+    waits.until_deferred()
+
+    forms = waits.complete(range(SHORT_WAITS))
+    form = watched.add_form(property_id=77)["id"]
+
+    waits.until_found(forms)
+    until_emitted(airflow, [form], OF_PROPERTY)
+    airflow.pause(OF_PROPERTY, True)
 
 
 def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
