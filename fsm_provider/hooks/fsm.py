@@ -205,6 +205,7 @@ def _values_of(connection: Connection) -> dict[str, Any]:
     if connection.port:
         scheme, _, rest = host.partition("://")
         authority, slash, path = rest.partition("/")
-        host = f"{scheme}://{authority}:{connection.port}{slash}{path}"
+        port = f":{connection.port}"  # which the host may have as well
+        host = f"{scheme}://{authority.removesuffix(port)}{port}{slash}{path}"
     account = (connection.login or "").strip()
     return {**given, "base_url": host, "token": connection.password or "", "account": account}

@@ -90,6 +90,7 @@ def hook_for(monkeypatch, **fields):
         ({"host": "https://api.example.com", "login": " north "}, "https://api.example.com (account north)"),
         ({"host": "https://[::1]:443/v1"}, "https://[::1]/v1"),
         ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
+        ({"host": "https://api.example.com:8443/v1", "port": 8443}, "https://api.example.com:8443/v1"),
         ({"host": "https://[::1:8443]"}, "https://[::1:8443]"),
     ],
 )
