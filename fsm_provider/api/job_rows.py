@@ -14,7 +14,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EXTRA_FIELDS as EXTRA
 from fsm_provider.api.payloads import JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING
+from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
 MAX_EXACT = 2**53  # floats from here on stand for several integers
@@ -72,7 +72,7 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
 
 def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
-    for name, column in fields.items():
+    for name, column in parse_params("map", fields).items():
         prefix, _, extra = str(name).partition(".")
         if name not in JOB_FIELDS and (prefix != EXTRA or not extra):
             advice = f"if the service has one, use '{EXTRA}.{name}'"

@@ -424,6 +424,7 @@ NO_FIELD = "map: a job has no field '{0}'; if the service has one, use 'extra_fi
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",
         ),
+        (["notes"], "map: should map names to values, not list"),
         ({"notes": None}, "row 1: there is no column None, only reference, property, amount, notes"),
         ({"extra_fields.notes": "amount"}, "row 1: job.extra_fields: notes belongs beside it, not in it"),
     ],
