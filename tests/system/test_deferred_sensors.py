@@ -141,13 +141,21 @@ def test_a_storm_of_429_loses_nothing_and_retry_after_is_kept(
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
 
 
+def times_asked(service: FakeFieldService, start: int, one: tuple[str, str]) -> int:
+    return sum(one in request.query for request in service.requests[start:])
+
+
 def test_where_the_account_wide_listing_is_refused_jobs_and_properties_are_served(
     airflow: LocalAirflow, watched: FakeFieldService, dags_folder: Path
 ) -> None:
     watched.fail("GET", "/forms", AccountRefused(), every=True)
     (dags_folder / f"{OF_PROPERTY}.py").write_text(DAG_OF_A_PROPERTY)
+    start = len(watched.requests)
     waits = Waits.start(airflow, watched, SHORT_WAITS)
     waits.until_deferred()
+    asked = [("jobID", str(waits.first_job + number)) for number in range(SHORT_WAITS)]
+    for one in [*asked, ("propertyID", "77")]:
+        watched.wait_for(lambda one=one: times_asked(watched, start, one) >= 4, PATIENCE)
 
     forms = waits.complete(range(SHORT_WAITS))
     form = watched.add_form(property_id=77)["id"]
