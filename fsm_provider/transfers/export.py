@@ -222,10 +222,7 @@ class SortBuffer:
 
     def fill(self, entries: Iterable[Entry]) -> None:
         self._database.execute("BEGIN")
-        try:
-            self._database.executemany(_ADD, _with_progress(entries))
-        except OverflowError:
-            raise FsmResponseError("nothing is exported: an identifier has more than 64 bits") from None
+        self._database.executemany(_ADD, _checked(entries))
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:
@@ -251,8 +248,11 @@ class SortBuffer:
             yield b"".join(chunk)
 
 
-def _with_progress(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _checked(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Check what SQLite cannot hold, and log the progress."""
     for number, entry in enumerate(entries, start=1):
+        if entry.id.bit_length() > 63:
+            raise FsmResponseError(f"nothing is exported: an identifier has more than 64 bits: {entry.id}")
         yield entry
         if number % PROGRESS_EVERY == 0:
             logger.info("%s records listed", number)
