@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import gt, lt
 from typing import Any
 
 from fsm_provider.api.errors import FsmPaginationError
@@ -142,7 +144,10 @@ class Listing(Iterator[Page[Any]]):
         if not self.paginator.finished or ids is None or first is None:
             return None
         parts = len(ids) // _COUNTED_AT_ONCE + 1
-        distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
+        if any(all(map(comes, ids, islice(ids, 1, None))) for comes in (lt, gt)):
+            distinct = len(ids)
+        else:
+            distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
         if {distinct} == {first, last} - {None}:
             return None
         at_the_last = "" if last is None else f" and {last} at the last"
