@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from fsm_provider.api.errors import FsmResponseError
-from fsm_provider.api.models import Page, Record, RecordT
+from fsm_provider.api.models import Page, Record, RecordT, wire_name
 from fsm_provider.api.validation import SURROGATE
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
             loc = detail["loc"]
             if not loc:
                 raise FsmResponseError(f"{where} is not an object")
-            if any(loc[0] == field.alias and field.is_required() for field in model.model_fields.values()):
+            required = [wire_name(name) for name, field in model.model_fields.items() if field.is_required()]
+            if loc[0] in required:
                 raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
             if any(loc[: len(path)] == path for path in set_aside):
                 continue
@@ -129,4 +130,4 @@ def _innermost_field(raw: Any, loc: Path) -> tuple[Any, Path]:
 
 
 def _attribute(record: Record, alias: str | int) -> str:
-    return next(name for name, field in type(record).model_fields.items() if field.alias == alias)
+    return next(name for name in type(record).model_fields if wire_name(name) == alias)

@@ -130,9 +130,9 @@ class JobCreate(_Payload):
 
 EXTRA_FIELDS = "extra_fields"
 JOB_FIELDS = {
-    name: str(field.alias)
-    for attribute, field in JobCreate.model_fields.items()
-    for name in (attribute, field.alias)
+    name: wire_name(attribute)
+    for attribute in JobCreate.model_fields
+    for name in (attribute, wire_name(attribute))
     if attribute != EXTRA_FIELDS
 }
 """The service's name of each field, by that name and in snake_case."""

@@ -42,6 +42,7 @@ class Extent:
     :param waits: how many triggers wait at once, ascending.
     :param wait_seconds: how long the waiting is measured.
     :param exports: pages of the listings that are exported, ascending.
+    :param deliveries: how many webhooks are delivered.
     """
 
     sizes: tuple[int, ...] = (10, 200, 1000)
@@ -50,9 +51,12 @@ class Extent:
     waits: tuple[int, ...] = (1000, 10_000)
     wait_seconds: float = 8.0
     exports: tuple[int, ...] = (1000, 10_000)
+    deliveries: int = 3000
 
 
-QUICK = Extent(sizes=(5, 40), jobs=100, rows=1000, waits=(20,), wait_seconds=3.0, exports=(5, 40))
+QUICK = Extent(
+    sizes=(5, 40), jobs=100, rows=1000, waits=(20,), wait_seconds=3.0, exports=(5, 40), deliveries=150
+)
 
 
 @dataclass(frozen=True, slots=True)
