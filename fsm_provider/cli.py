@@ -18,6 +18,7 @@ from typing import Any
 from fsm_provider import __version__
 
 COMMANDS = {
+    "doctor": ("fsm_provider.doctor", "check connection, clock, ledger, triggerer and receiver"),
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
     "probe": ("fsm_provider.probe", "find the settings that a service needs"),
@@ -31,6 +32,7 @@ HELP = "Commands of the field-service management provider"
 ABOUT = f"{HELP}.\n\ncommands:\n" + "\n".join(f"  {name:11}{text}" for name, (_, text) in COMMANDS.items())
 EXAMPLES = """\
 examples:
+  %(prog)s doctor
   %(prog)s probe fsm_default
   %(prog)s fake --form-after 20
   %(prog)s ledger list --uncertain
@@ -122,18 +124,25 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except RefusedError as error:
         return fail(1, str(error))
     except Exception as error:
-        from airflow.providers.common.compat.sdk import AirflowException
-
-        from fsm_provider.api.errors import FsmError
-
-        if isinstance(error, AirflowException | FsmError | ImportError):
-            return fail(2, str(error))
-        if not type(error).__module__.startswith("sqlalchemy."):
+        if (text := text_of(error)) is None:
             raise
-        # The text of others, such as of a URL that cannot be parsed, may hold a password.
-        text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
-        return fail(2, f"the database: {': '.join(text)}")
+        return fail(2, text)
     return code
+
+
+def text_of(error: Exception) -> str | None:
+    """Return what an error tells a user; None if it is a defect."""
+    from airflow.providers.common.compat.sdk import AirflowException
+
+    from fsm_provider.api.errors import FsmError
+
+    if isinstance(error, AirflowException | FsmError | ImportError | RefusedError):
+        return str(error)
+    if not type(error).__module__.startswith("sqlalchemy."):
+        return None
+    # The text of others, such as of a URL that cannot be parsed, may hold a password.
+    text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
+    return f"the database: {': '.join(text)}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,28 +51,32 @@ class Probe:
         self._size_param: str | None = None
         self.requests: int = 0
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, first: Page[Form]) -> Iterator[Finding]:
         """Yield each finding as it is made.
 
-        :raises FsmError: if forms cannot be listed.
+        :param first: the first page of forms.
         """
         with self._client:
-            first = self._list({})
-            steps = (self._page_size, self._cursor, self._timezone)
-            for name, step in zip(("page_size_param", "cursor_param", "server_timezone"), steps, strict=True):
+            steps: dict[str, Callable[[Page[Form]], Finding]] = {
+                "page_size_param": self._page_size,
+                "cursor_param": self._cursor,
+                "server_timezone": self.timezone,
+            }
+            for name, step in steps.items():
                 try:
                     yield step(first)
                 except FsmError as error:
                     yield Finding(name, str(error))
 
-    def _list(self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS) -> Page[Any]:
+    def first_page(self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS) -> Page[Any]:
+        """Request the first page of a listing."""
         self.requests += 1
         return next(self._client.pages(endpoint.path, params=params, model=endpoint.response))
 
     def _try(self, params: Mapping[str, Any]) -> Page[Form] | None:
         """Request a page with parameters that may be refused."""
         try:
-            return self._list(params)
+            return self.first_page(params)
         except (FsmConnectionError, FsmRateLimitedError):
             raise
         except FsmError:
@@ -104,7 +108,7 @@ class Probe:
         params: dict[str, Any] = {}
         if _after(first).finished and self._size_param:
             params = {self._size_param: 1}
-            first = self._list(params)
+            first = self.first_page(params)
         if _after(first).finished:
             return Finding("cursor_param", "the forms have no second page")
         names = _distinct(self._settings.cursor_param, *CURSOR_PARAMS)
@@ -115,8 +119,9 @@ class Probe:
                 return Finding("cursor_param", evidence, {"cursor_param": name})
         return Finding("cursor_param", f"none of these works: {', '.join(names)}")
 
-    def _timezone(self, _: Page[Form]) -> Finding:
-        page = self._list({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
+    def timezone(self, _: Page[Form] | None = None) -> Finding:
+        """Compare the service's clock, which shows no zone, with this machine's."""
+        page = self.first_page({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
             return Finding("server_timezone", f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime")
@@ -161,8 +166,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
 
     settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
     probe, findings = Probe(settings), []
-    print(f"Asking {settings.base_url}, reading only, at most {MAX_REQUESTS} times.\n")
-    for finding in probe.findings():
+    first = probe.first_page({})
+    print(f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only.\n")
+    for finding in probe.findings(first):
         findings.append(finding)
         if finding.settings:
             values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())

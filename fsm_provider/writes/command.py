@@ -27,8 +27,9 @@ DESCRIPTION = """\
 Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
 that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or newer. Only what
 was sent to the connection's base URL and account is shown and changed."""
+UNCERTAIN = ("sending", "uncertain")
 EXAMPLES = {
-    "list": ("--uncertain", "--dag planned --run monday --json"),
+    "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
         'PM-7 --job-id 4711 --why "found in the service"',
         'PM-8 --not-created --why "not in the service, asked Jo"',
@@ -41,11 +42,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     options = _make_parser(prog).parse_args(arguments)
     with ExitStack() as stack:
         with quiet_airflow():
-            entries = list(_open(options.conn_id, stack))
+            entries = list(open_ledger(options.conn_id, stack))
         return COMMANDS[options.command](entries, options)
 
 
-def _open(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
+def open_ledger(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
+    """Yield the rows of a connection's service, each with the ledger that it is in."""
     from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
 
@@ -72,7 +74,9 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
 def _list(entries: Entries, options: argparse.Namespace) -> int:
     rows = [row for _, row in entries if _is_wanted(row, options)]
     if options.uncertain:
-        rows = [row for row in rows if row.state in ("sending", "uncertain")]
+        rows = [row for row in rows if row.state in UNCERTAIN]
+    if options.limit:
+        rows = sorted(rows, key=lambda row: row.sent_at)[-options.limit :]
     if options.json:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
@@ -158,6 +162,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     one = parser.subcommand("list", "show what was sent", task)
     one.add_argument("--key", type=str.strip, help="only of this key")
     one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
+    one.add_argument("--limit", type=_positive, metavar="N", help="only the latest so many")
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
     outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(required=True)

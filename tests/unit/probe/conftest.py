@@ -27,7 +27,7 @@ class Probed:
         self.requests = service.requests
         before, _, after = self.output.partition("The connection's extra:\n")
         extra, _, unknown = after.partition("\nCould not be determined:\n")
-        self.lines = before[before.find("Asking ") :].splitlines()
+        self.lines = before[before.find("The connection works. ") :].splitlines()
         self.extra = json.loads(extra) if extra else None
         self.unknown = dict(line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines())
 

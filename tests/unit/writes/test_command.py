@@ -302,6 +302,7 @@ class TestList:
             (("--key", " done "), ["done"]),
             (("--run", "two"), ["a\nlost"]),
             (("--dag", "dag", "--task", "task"), ["done", "a\nlost", "shared"]),
+            (("--limit", "2"), ["a\nlost", "shared"]),
             (("--task", "other"), None),
         ],
     )

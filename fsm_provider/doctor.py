@@ -1,0 +1,106 @@
+"""Check what the provider needs, part by part: ``python -m fsm_provider doctor``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from fsm_provider.api.redaction import printable
+from fsm_provider.cli import RefusedError, quiet_airflow, text_of
+
+DESCRIPTION = """\
+Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks if it is
+used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
+something is not."""
+EXAMPLES = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor") -> int:
+    """Print a line for each part; return the exit code described in ``--help``."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog, None, DESCRIPTION, EXAMPLES, formatter_class=raw)
+    help = "the connection; default: %(default)s"
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=help)
+    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
+    verdicts = []
+    for name, check in CHECKS.items():
+        verdict, text = _verdict(check, fsm_conn_id)
+        print(printable(f"{name:12}{verdict:8}{' '.join(text.split())}"), flush=True)
+        verdicts.append(verdict)
+    return int("FAILED" in verdicts)
+
+
+def _verdict(check: Callable[[str], str], fsm_conn_id: str) -> tuple[str, str]:
+    try:
+        with quiet_airflow():
+            return "ok", check(fsm_conn_id)
+    except Exception as error:
+        if text := text_of(error):
+            return "FAILED", text
+        raise
+
+
+def _hook(fsm_conn_id: str) -> Any:
+    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
+
+    return hook_on(read_connection_outside_of_tasks(fsm_conn_id))
+
+
+def _connection(fsm_conn_id: str) -> str:
+    is_well, text = _hook(fsm_conn_id).test_connection()
+    if not is_well:
+        raise RefusedError(text)
+    return str(text)
+
+
+def _clock(fsm_conn_id: str) -> str:
+    from fsm_provider.probe import Probe
+
+    found = Probe(_hook(fsm_conn_id).settings).timezone()
+    if not found.settings:
+        raise RefusedError(found.evidence)
+    return f"server_timezone is {found.settings['server_timezone']}: {found.evidence}"
+
+
+def _ledger(fsm_conn_id: str) -> str:
+    from fsm_provider.writes.command import UNCERTAIN, open_ledger
+
+    with ExitStack() as stack:
+        states = [row.state for _, row in open_ledger(fsm_conn_id, stack)]
+    return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
+
+
+def _triggerer(_: str) -> str:
+    from airflow.jobs.job import most_recent_job
+
+    job = most_recent_job("TriggererJob")
+    if job is None or not job.is_alive():
+        raise RefusedError("none is running: deferrable sensors and completed_forms wait until one does")
+    return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
+
+
+def _receiver(_: str) -> str:
+    from fsm_provider.plugins.webhooks.config import Configuration
+    from fsm_provider.plugins.webhooks.settings import CONFIGURATION, ReceiverSettings
+    from fsm_provider.state.variables import read_variable_in_server
+
+    text = read_variable_in_server(CONFIGURATION)
+    if text is None:
+        return f"not used: there is no Variable {CONFIGURATION}"
+    ReceiverSettings.parse(text)
+    routes = Configuration().read()
+    for route, config in routes.items():
+        if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
+            raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
+    return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
+
+
+CHECKS = {
+    "connection": _connection,
+    "clock": _clock,
+    "ledger": _ledger,
+    "triggerer": _triggerer,
+    "receiver": _receiver,
+}

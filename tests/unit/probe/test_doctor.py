@@ -1,0 +1,117 @@
+"""``python -m fsm_provider doctor``, on a real metadata database: what it says of each part."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from fsm_provider.cli import main
+from fsm_provider.testing import faults
+from tests.unit.conftest import TOKEN
+from tests.unit.plugins.conftest import TOKEN as PATH_TOKEN
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database():
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture(autouse=True)
+def parts(connect, service, connection_extra, tmp_path, monkeypatch):
+    """Everything that is needed, with one form."""
+    from airflow.jobs.job import Job
+    from airflow.models import Variable
+    from airflow.utils.session import create_session
+
+    ledger = {"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(ledger))
+    service.seed_forms(1)
+    connect(service, state_conn_id="ledger")
+    with create_session() as session:
+        session.add(Job(job_type="TriggererJob", state="running", latest_heartbeat=datetime.now(UTC)))
+    endpoints = {"fsm_default/jobs": {"signature": "none"}}
+    Variable.set("fsm_webhooks", json.dumps({"endpoints": endpoints}))
+    Variable.set("fsm_webhook_secret_tokens_fsm_default_jobs", PATH_TOKEN)
+    yield
+    with create_session() as session:
+        for table in (Job, Variable):
+            session.query(table).delete()
+
+
+@pytest.fixture
+def doctor(capsys):
+    def run():
+        capsys.readouterr()
+        code = main(["doctor"])
+        output = capsys.readouterr().out
+        assert TOKEN not in output
+        assert PATH_TOKEN not in output
+        return code, {line.split()[0]: line.split(maxsplit=1)[1] for line in output.splitlines()}
+
+    return run
+
+
+def test_each_part_that_is_well_is_named(doctor):
+    code, parts = doctor()
+
+    assert (code, list(parts)) == (0, ["connection", "clock", "ledger", "triggerer", "receiver"])
+    assert {verdict.split()[0] for verdict in parts.values()} == {"ok"}
+    assert parts["ledger"] == "ok      0 sent, of which 0 uncertain"
+    assert parts["receiver"] == "ok      accepts deliveries for fsm_default/jobs"
+
+
+def refuse(service, monkeypatch):
+    service.fail("GET", "/forms", faults.Status(401), every=True)
+
+
+def be_in_another_zone(service, monkeypatch):
+    service.settings.server_timezone = timezone(timedelta(hours=1))
+
+
+def name_no_ledger(service, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": "ledger.db"}))
+
+
+def stop_the_triggerer(service, monkeypatch):
+    from airflow.jobs.job import Job
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.query(Job).update({"latest_heartbeat": datetime.now(UTC) - timedelta(hours=1)})
+
+
+def misspell(service, monkeypatch):
+    from airflow.models import Variable
+
+    Variable.set("fsm_webhooks", json.dumps({"endpoints": {"fsm_default/jobs": {"signatur": "none"}}}))
+
+
+def register_nothing(service, monkeypatch):
+    from airflow.models import Variable
+
+    Variable.delete("fsm_webhook_secret_tokens_fsm_default_jobs")
+
+
+@pytest.mark.parametrize(
+    ("part", "break_it", "says"),
+    [
+        ("connection", refuse, "the token is not accepted"),
+        ("clock", be_in_another_zone, "the service's clock is +60 minutes"),
+        ("ledger", name_no_ledger, "should be the absolute path"),
+        ("triggerer", stop_the_triggerer, "none is running"),
+        ("receiver", misspell, "signatur"),
+        ("receiver", register_nothing, "fsm_default/jobs has no path token"),
+    ],
+)
+def test_one_part_that_is_not_well_is_named_and_the_others_are_still_checked(
+    doctor, service, monkeypatch, part, break_it, says
+):
+    break_it(service, monkeypatch)
+
+    code, parts = doctor()
+
+    failed = [name for name, verdict in parts.items() if verdict.startswith("FAILED")]
+    assert (code, failed, len(parts)) == (1, [part], 5)
+    assert says in parts[part]
