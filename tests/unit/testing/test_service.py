@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import datetime, timedelta
@@ -60,12 +61,20 @@ def test_the_connection_names_the_parameters_that_differ(serve):
     assert service.connection()["extra"] == {"cursor_param": "after", "page_size_param": "limit"}
 
 
-def test_the_engineer_completes_each_form_against_a_new_job_after_a_while(serve):
+def test_the_engineer_completes_each_form_and_then_the_job_after_a_while(serve, caplog):
+    caplog.set_level(logging.INFO, "fsm_provider.testing")
     call = serve(engineer=Engineer(after=0.2, form_names=("A", "B"), every=0.2))
     job = call("POST", "/properties/7/jobs", json={}).json()
 
-    forms = call.service.wait_for(lambda: len(call.service.forms) == 2 and call.service.forms, timeout=5)
+    call.service.wait_for(lambda: call.service.jobs[0]["status"] == "Completed", timeout=10)
 
+    forms = call.service.forms
+    events = [one for one in caplog.records if one.msg.startswith(("job", "form"))]
+    assert [one.getMessage().split(":")[1] for one in events] == [" In Progress", " A", " B", " Completed"]
+    assert events[0].created - datetime.fromisoformat(job["createdOnDateTime"]).timestamp() >= 0.09
+    [completed] = call.service.jobs
+    assert completed["completed"]["completedOnDateTime"] >= forms[1]["createdOnDateTime"]
+    assert (job["status"], job["completed"]["completedOnDateTime"]) == ("Open", None)
     began, first, second = (datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms))
     assert first - began >= timedelta(seconds=0.19)
     assert second - began >= timedelta(seconds=0.39)
