@@ -12,7 +12,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
 # An interpreter that is not on PATH is skipped, and reported as such, on CI too.
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["airflow", "kit", "kills", "tables"]
+nox.options.sessions = ["airflow", "oldest", "kit", "kills", "tables"]
 
 EXTRAS = ".[parquet,sql,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
@@ -42,6 +42,18 @@ def airflow(session: nox.Session, airflow: str) -> None:
     wanted = VERSIONS[airflow]["suites"]
     for suite in wanted[:1] if session.posargs else wanted:
         test(session, airflow, suite, *suites[suite])
+
+
+@nox.session(python="3.11")
+def oldest(session: nox.Session) -> None:
+    """Run the unit tests with the oldest versions that the metadata allows, of all that it names."""
+    # Airflow 2.11.0 does not work with a newer universal-pathlib, which its metadata allows.
+    session.install(
+        "--compile-bytecode", "--resolution", "lowest-direct", "universal-pathlib>=0.2.6,<0.3", "-e", EXTRAS
+    )
+    session.install("--compile-bytecode", "universal-pathlib<0.3", "--group", "test")
+    suite = ["--numprocesses", "3", "--dist", "worksteal", *session.posargs, "tests/unit"]
+    test(session, "oldest", "unit", *suite)
 
 
 EACH_ON_OLDEST_PYTHON = nox.parametrize(

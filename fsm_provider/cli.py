@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from textwrap import fill
 from typing import Any
 
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"airflow-provider-fsm {__version__}")
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not all letters
     command: str = parser.parse_args(arguments[:1]).command
     run = import_module(COMMANDS[command][0]).main
     return exit_code_of(partial(run, arguments[1:], f"{prog} {command}"))

@@ -15,7 +15,6 @@ from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import Form, Page
 from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.api.settings import Settings
 
 MAX_REQUESTS = 30
@@ -47,8 +46,8 @@ class Probe:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        unsized = settings.model_copy(update={"page_size_param": None, "page_size": None})
-        self._client = FsmClient(unsized, retry_policy=RetryPolicy(max_retries=1, budget=60.0))
+        changes = {"page_size_param": None, "page_size": None, "max_retries": 1}
+        self._client = FsmClient(settings.model_copy(update=changes))
         self._size_param: str | None = None
         self.requests: int = 0
 

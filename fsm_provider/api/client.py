@@ -13,41 +13,22 @@ from typing import Any, Unpack, cast
 
 from pydantic import SecretStr
 
+from fsm_provider.api import errors, payloads
 from fsm_provider.api.downloads import Download, PdfLimits
-from fsm_provider.api.errors import (
-    FsmConnectionEditedError,
-    FsmError,
-    FsmInputError,
-    FsmRegistrationMismatchError,
-    FsmResponseError,
-    FsmUnauthorisedError,
-)
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
-from fsm_provider.api.payloads import (
-    CREATE_JOB,
-    LIST_ASSET_DYNAMIC_FIELDS,
-    LIST_FORMS,
-    REGISTER_WEBHOOK,
-    TOKEN_LENGTH,
-    Endpoint,
-    JobCreate,
-    JobRequest,
-    WebhookCreate,
-    check,
-)
+from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
 from fsm_provider.api.redaction import hide_in
-from fsm_provider.api.retry import Attempts, Metrics, RetryPolicy, TimeLimit, reserve_time
+from fsm_provider.api.retry import Attempts, Metrics, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.transport import ApiRequest, ResultT, Transport
+from fsm_provider.api.transport import READS, ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _records = attrgetter("data")
-
 Params = Mapping[str, Any]
 Headers = Mapping[str, str]
 
@@ -57,7 +38,6 @@ class FsmClient:
 
     :param reload_settings: returns the current settings. It is called after a 401; the request is repeated
         once, if the token has changed, and ``base_url`` and account have not.
-    :param retry_policy: default: one with ``settings.max_retries``.
     :param sleep: waits the given number of seconds.
     """
 
@@ -66,7 +46,6 @@ class FsmClient:
         settings: Settings,
         *,
         reload_settings: Callable[[], Settings] | None = None,
-        retry_policy: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
         metrics: Metrics | None = None,
     ) -> None:
@@ -74,7 +53,6 @@ class FsmClient:
         self._token = settings.token
         self._reload_settings = reload_settings
         self._reloading = Lock()
-        self.retry_policy = retry_policy or RetryPolicy(max_retries=settings.max_retries)
         self._sleep = sleep
         self._metrics = metrics or Metrics()
         self._transport = Transport(settings, self._metrics, self._throttle)
@@ -88,23 +66,15 @@ class FsmClient:
     def close(self) -> None:
         self._transport.close()
 
-    def list_forms(
-        self,
-        *,
-        params: Params | None = None,
-        max_pages: int = DEFAULT_MAX_PAGES,
-        **filters: Unpack[FormFilters],
-    ) -> Iterator[Form]:
+    def list_forms(self, *, params: Params | None = None, **filters: Unpack[FormFilters]) -> Iterator[Form]:
         """List completed forms page by page, in the service's order.
 
         :param filters: those of :class:`~fsm_provider.api.forms.FormFilter`; each form is also checked here.
         :param params: query parameters that the specification does not show.
-        :param max_pages: a longer listing is an error.
-        :raises FsmInputError: at once, naming a filter of the wrong type.
-        :raises FsmError: during iteration.
+        :raises FsmInputError: at once, naming a filter of the wrong type; other errors: during iteration.
         """
         wanted = FormFilter(**filters)
-        pages = self.form_pages(wanted, params, max_pages=max_pages).pages_with_warning()
+        pages = self.form_pages(wanted, params).pages_with_warning()
         matching = matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
         return chain.from_iterable(matching)
 
@@ -112,82 +82,63 @@ class FsmClient:
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
         """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = LIST_FORMS, {**parse_params("params", params), **wanted.params()}
+        listing, sent = payloads.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
-    def list_asset_dynamic_fields(
-        self, *, params: Params | None = None, max_pages: int = DEFAULT_MAX_PAGES
-    ) -> Iterator[AssetDynamicField]:
+    def list_asset_dynamic_fields(self, *, params: Params | None = None) -> Iterator[AssetDynamicField]:
         """List asset dynamic fields page by page; see :meth:`paginate`."""
-        listing = LIST_ASSET_DYNAMIC_FIELDS
-        return self.paginate(listing.path, params, listing.response, max_pages=max_pages)
+        listing = payloads.LIST_ASSET_DYNAMIC_FIELDS
+        return self.paginate(listing.path, params, listing.response)
 
     def create_job(
-        self, property_id: int | str, job: JobCreate | Mapping[str, Any], *, headers: Headers | None = None
+        self,
+        property_id: int | str,
+        job: JobCreate | Mapping[str, Any],
+        *,
+        headers: Headers | None = None,
+        limit: TimeLimit | None = None,
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
         :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated first.
+        :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
         :raises FsmInputError: before anything is sent, naming each invalid field.
-        :raises FsmUncertainWriteError: if the job may exist nevertheless.
-        :raises FsmError: if it was not created.
+        :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it does not.
         """
-        return self.send_job(check(JobRequest, {"property_id": property_id, "job": job}, ""), headers)
-
-    def send_job(
-        self, request: JobRequest, headers: Headers | None = None, limit: TimeLimit | None = None
-    ) -> Job:
-        """Create the job of a validated request; see :meth:`create_job`.
-
-        :param limit: of its time; the caller keeps to the throttle.
-        """
-        what = {"path": request.path, "json": request.job.body(), "subject": request.subject}
-        job = self._create(CREATE_JOB, headers, limit=limit, **what)
-        sent, echoed = request.job.customer_reference, job.customer_reference
+        asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
+        what = {"path": asked.path, "json": asked.job.body(), "subject": asked.subject, "limit": limit}
+        made = self._create(payloads.CREATE_JOB, headers, **what)
+        sent, echoed = asked.job.customer_reference, made.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
-            logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
-        return job
+            logger.warning("job %s has the customerReference %r, but %r was sent", made.id, echoed, sent)
+        return made
 
     def register_webhook(
         self,
         webhook: WebhookCreate | dict[str, Any],
         *,
-        on_registered: Callable[[Webhook], None] | None = None,
         headers: Headers | None = None,
         limit: TimeLimit | None = None,
-    ) -> list[Webhook]:
-        """Register a webhook; with the style ``separate``, once per event type.
+    ) -> Webhook:
+        """Register a webhook, with one request.
 
-        :param webhook: a dictionary is validated first.
-        :param on_registered: called with each registration before the next is sent: the service may show its
-            signing secret only once.
+        :param webhook: a dictionary is validated first. Register each event type by itself: the specification
+            does not show how a request has several.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
-        :raises FsmError: if it was not registered.
         """
-        style = self.settings.event_types_style
-        registered = []
-        for part in check(WebhookCreate, webhook, "webhook").requests(style):
-            what: Any = {
-                "params": part.query(style),
-                "subject": part.subject,
-                "confidential": part.confidential,
-            }
-            what |= {"path": REGISTER_WEBHOOK.path, "limit": limit}
-            registration = self._create(REGISTER_WEBHOOK, headers, **what)
-            registered.append(registration)
-            if on_registered:
-                on_registered(registration)
-            shown: Any = part.event_types if registration.event_types is None else registration.event_types
-            events = set(map(str, shown if isinstance(shown, list) else [shown]))
-            if events != set(part.event_types) or registration.object not in (None, part.object):
-                raise FsmRegistrationMismatchError(
-                    f"webhook {registration.id} was not registered for {part.object} {part.event_types}: set "
-                    "event_types_style on the connection to what the service understands, and delete it",
-                    webhook_id=registration.id,
-                )
-        return registered
+        asked = check(WebhookCreate, webhook, "webhook")
+        what: Any = {"path": payloads.REGISTER_WEBHOOK.path, "params": asked.query(), "limit": limit}
+        what |= {"subject": asked.subject, "confidential": asked.confidential}
+        made = self._create(payloads.REGISTER_WEBHOOK, headers, **what)
+        shown: Any = asked.event_types if made.event_types is None else made.event_types
+        events = set(map(str, shown if isinstance(shown, list) else [shown]))
+        if events != set(asked.event_types) or made.object not in (None, asked.object):
+            wanted = f"{asked.object} {asked.event_types}"
+            message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
+            raise errors.FsmRegistrationMismatchError(message, made.id)
+        return made
 
     def paginate(
         self,
@@ -203,8 +154,7 @@ class FsmClient:
         :param params: query parameters, sent with each page.
         :param model: the class of the records; None yields dictionaries.
         :param max_pages: a longer listing is an error.
-        :raises FsmInputError: at once, for an invalid path.
-        :raises FsmError: during iteration.
+        :raises FsmInputError: at once, for an invalid path or params; any other FsmError: during iteration.
         """
         pages = self.pages(parse_path(path), params=params, model=model, max_pages=max_pages)
         return chain.from_iterable(map(_records, pages.pages_with_warning()))
@@ -226,14 +176,14 @@ class FsmClient:
         :param path: starts with ``/`` and contains no query.
         :param headers: further headers, e.g. ``X-API-VERSION``.
         :raises FsmInputError: before anything is sent, naming what cannot be sent.
-        :raises FsmError: for any other failure.
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
-            raise FsmInputError("method: should be a name such as POST")
+            raise errors.FsmInputError("method: should be a name such as POST")
         call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
-        return self._repeat(partial(self._transport.request, call, self._json_without_token), call.is_write)
+        attempt = partial(self._transport.request, call, self._json_without_token)
+        return self._repeat(attempt, is_write=call.method not in READS)
 
-    def _create(self, endpoint: Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
+    def _create(self, endpoint: payloads.Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
         request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
@@ -242,13 +192,12 @@ class FsmClient:
             values, timezone = self._json_without_token(body), self.settings.server_timezone
             record: Any = parse_record(values, endpoint.response, timezone=timezone)
             if record.id <= 0:
-                raise FsmResponseError(f"the body has no usable 'id': {record.id}")
+                raise errors.FsmResponseError(f"the body has no usable 'id': {record.id}")
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
             sent = request.subject.get("propertyID", echoed)
             if echoed not in (None, "") and spelled(echoed) != spelled(sent):
-                raise FsmResponseError(
-                    f"the response holds another job, {record.id}: its propertyID is {repr(echoed)[:60]}"
-                )
+                what = f"the response holds another job, {record.id}: its propertyID is"
+                raise errors.FsmResponseError(f"{what} {repr(echoed)[:60]}")
             return cast(RecordT, record)
 
         return self._repeat(partial(self._transport.request, request, read), is_write=True)
@@ -266,8 +215,7 @@ class FsmClient:
         sent = parse_params("params", params)
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
-        start = sent.pop(settings.cursor_param, None)
-        paginator = CursorPaginator(settings.cursor_param, start=start, max_pages=max_pages)
+        paginator = CursorPaginator(settings.cursor_param, max_pages=max_pages)
 
         def fetch(at: CursorPaginator) -> Page[Any]:
             read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
@@ -281,57 +229,54 @@ class FsmClient:
     ) -> ResultT:
         """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and port.
 
-        :param form: with its ``formPDFURL``.
         :param read: receives the chunks of the file, at each attempt; its result is returned. Only their end
             confirms that the file is complete.
         :param max_bytes: a larger file is refused; default: 100 MiB.
         :param max_seconds: from its first request to its last byte, with all repeats; default: 600.
-        :param allow_private_addresses: let hosts other than the service's have an IP address that is not
-            public; default: False.
+        :param allow_private_addresses: let other hosts have an IP address that is not public; default: False.
         :raises FsmPdfUrlError: if the URL is missing or not allowed.
         :raises FsmPdfError: if the file is not a PDF, or too large.
-        :raises FsmDownloadTimeoutError: after ``max_seconds``.
-        :raises FsmError: for any other failure; no error contains the URL, which may be signed.
+        :raises FsmDownloadTimeoutError: after ``max_seconds``. No error has the URL, which may be signed.
         """
         download = Download(form, self._transport, self.settings.allow_http, **limits)
         return self._repeat(partial(download.fetch, read))
 
     def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
-        attempts, repeated = Attempts(self.retry_policy), False
+        attempts, repeated = Attempts(self.settings.max_retries), False
         while True:
             token = self._token
             try:
                 return attempt(token)
-            except FsmUnauthorisedError as error:
+            except errors.FsmUnauthorisedError as error:
                 if repeated or not self._token_has_changed(token, error):
                     raise
                 repeated = True
-            except FsmError as error:
+            except errors.FsmError as error:
                 if is_write:
                     raise
                 delay = attempts.delay_after(error)
                 self.count_retry(delay)
                 self._sleep(delay)
 
-    def _token_has_changed(self, refused: SecretStr, error: FsmUnauthorisedError) -> bool:
+    def _token_has_changed(self, refused: SecretStr, error: errors.FsmUnauthorisedError) -> bool:
         """Reload the token, unless another thread has done so since the request got its own."""
         with self._reloading:
             if self._reload_settings is not None and self._token == refused:
                 try:
                     settings = self._reload_settings()
                 except Exception as failure:
-                    why = failure if isinstance(failure, FsmError) else type(failure).__name__
+                    why = failure if isinstance(failure, errors.FsmError) else type(failure).__name__
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
-                    raise FsmConnectionEditedError(**vars(error), leads_to=settings.service) from error
+                    raise errors.FsmConnectionEditedError(**vars(error), leads_to=settings.service) from error
                 self._token = settings.token
             return self._token != refused
 
     def _json_without_token(self, body: bytes) -> Any:
         """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
-        values = parse_json(body) if body else None
-        return values if len(self._token) < TOKEN_LENGTH else hide_in(values, self._token.get_secret_value())
+        values, token = parse_json(body) if body else None, self._token.get_secret_value()
+        return values if len(token) < payloads.TOKEN_LENGTH else hide_in(values, token)
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""

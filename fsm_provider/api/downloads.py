@@ -18,26 +18,16 @@ from urllib.parse import SplitResult, urljoin
 from pydantic import SecretStr
 from urllib3 import BaseHTTPResponse
 
-from fsm_provider.api.adapter import Exchange
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConnectionError,
-    FsmDownloadTimeoutError,
-    FsmNotPdfError,
-    FsmPdfError,
-    FsmPdfUrlError,
-    FsmResponseError,
-)
+from fsm_provider.api import errors
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, Exchange, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 MAX_REDIRECTS = 5
-ENDS = 1024
-"""Bytes at either end of a PDF that hold its ``%PDF-`` and ``%%EOF``; readers search no further either."""
+ENDS = 1024  # bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
@@ -51,16 +41,9 @@ class PdfLimits(TypedDict, total=False):
     allow_private_addresses: bool
 
 
-def _origin_of(parts: SplitResult) -> tuple[str, str | None, int]:
-    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme]
-
-
 @dataclass(eq=False)
 class Download:
-    """The PDF of a form, within the limits of all its requests together.
-
-    :raises FsmPdfUrlError: if the form has no URL.
-    """
+    """The PDF of a form, within the limits of all its requests together."""
 
     form: Form
     transport: Transport
@@ -72,7 +55,7 @@ class Download:
     def __post_init__(self) -> None:
         self._what = f"the PDF of form {self.form.id}"
         if not isinstance(self.form.form_pdf_url, str) or not self.form.form_pdf_url:
-            raise FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
+            raise errors.FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
         self._limit = TimeLimit(self.max_seconds)
 
     def fetch(self, read: Callable[[Iterator[bytes]], ResultT], token: SecretStr) -> ResultT:
@@ -80,20 +63,28 @@ class Download:
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))
-        except (FsmPdfUrlError, FsmConnectionError, FsmPdfError, FsmResponseError) as error:
+        except (
+            errors.FsmPdfUrlError,
+            errors.FsmConnectionError,
+            errors.FsmPdfError,
+            errors.FsmResponseError,
+        ) as error:
             if self._limit.left() <= 0:
                 late = f"it did not arrive within {self.max_seconds:g} s"
-                raise FsmDownloadTimeoutError(f"{self._what}: {late}") from None
+                raise errors.FsmDownloadTimeoutError(f"{self._what}: {late}") from None
             raise type(error)(f"{self._what}: {error.message}") from None
 
     @contextmanager
     def _opened(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
         url = str(self.form.form_pdf_url)
         for _ in range(MAX_REDIRECTS + 1):
-            parts = as_sent(url, FsmPdfUrlError("its URL is not valid"))
+            parts = as_sent(url, errors.FsmPdfUrlError("its URL is not valid"))
             self._check_url(parts)
             base = self.transport.base
-            ours = _origin_of(parts) == _origin_of(base)
+            origins = [
+                (one.scheme, one.hostname, one.port or DEFAULT_PORTS[one.scheme]) for one in (parts, base)
+            ]
+            ours = origins[0] == origins[1]
             headers = dict(_HEADERS)
             if ours:
                 headers["Authorization"] = f"Bearer {token.get_secret_value()}"
@@ -113,7 +104,7 @@ class Download:
                     # Of another host, the 4xx classes would give advice about the connection. Nor is the body
                     # quoted, since it may repeat the URL.
                     is_specific = status >= 500 or status == 429 or (ours and status >= 400)
-                    kind = None if is_specific else FsmApiError
+                    kind = None if is_specific else errors.FsmApiError
                     raise refusal(response, token, kind, method="GET", path=self._what)
             url = ""
             with suppress(ValueError):  # it quotes the URL
@@ -121,20 +112,20 @@ class Download:
                 joined = urljoin(parts.geturl(), target)  # raises if it is not valid
                 url = target if _PLAIN_URL.fullmatch(target) else joined
             if not url:
-                raise FsmPdfUrlError("it redirects to a URL that is not valid")
-        raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
+                raise errors.FsmPdfUrlError("it redirects to a URL that is not valid")
+        raise errors.FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult) -> None:
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-            raise FsmPdfUrlError("its URL is not http or https")
+            raise errors.FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
-            raise FsmPdfUrlError("its URL contains a user or password")
-        host = f"{parts.scheme}://{parts.netloc}"
+            raise errors.FsmPdfUrlError("its URL contains a user or password")
         if is_readable_on_the_way(parts) and not self.allow_http:
-            raise FsmPdfUrlError(f"{host} is not encrypted: set the connection's allow_http to allow it")
+            problem = "is not encrypted: set the connection's allow_http to allow it"
+            raise errors.FsmPdfUrlError(f"{parts.scheme}://{parts.netloc} {problem}")
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
-        too_large = FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
+        too_large = errors.FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) > self.max_bytes:
             raise too_large
@@ -144,7 +135,7 @@ class Download:
             head += chunk
         if b"%PDF-" not in head[:ENDS]:
             kind = printable(response.headers.get("Content-Type", "no type")[:60])
-            raise FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
+            raise errors.FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
         for chunk in chain([head], iter(next_chunk, b"")):
             received += len(chunk)
             if received > self.max_bytes:
@@ -158,9 +149,9 @@ class Download:
         missing = f"{received:,} bytes without %%EOF at the end"
         is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if not is_chunked or "Content-Encoding" in response.headers:
-            raise FsmResponseError(f"no complete response arrived: {missing}")
+            raise errors.FsmResponseError(f"no complete response arrived: {missing}")
         if received < ENDS:
-            raise FsmNotPdfError(f"the response is not a PDF: {missing}")
+            raise errors.FsmNotPdfError(f"the response is not a PDF: {missing}")
 
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:

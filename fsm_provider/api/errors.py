@@ -1,8 +1,4 @@
-"""The errors of this package, one class for each way in which a caller may react.
-
-The fields of every error are JSON values, so that an error in the triggerer is raised in the task as the same
-class with the same text. No field contains the token, a secret or a signed URL.
-"""
+"""The errors of this package. Their fields are JSON values; none has the token, a secret or a signed URL."""
 
 from __future__ import annotations
 
@@ -20,14 +16,6 @@ __all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
 __all__ += ["FsmUnprocessableEntityError"]
 
 
-WAYS = " (--job-id N, --not-created, or --done for what is no job)"
-
-
-def describe(subject: Mapping[str, Any]) -> str:
-    """Describe the subject of a write: ``propertyID 7, customerReference 'PO-1'``."""
-    return ", ".join(f"{name} {value!r}" for name, value in subject.items())
-
-
 @dataclass(eq=False)
 class FsmError(Exception):
     """Base of every error of this package."""
@@ -40,10 +28,6 @@ class FsmError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **asdict(self)), ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the class name as ``type``, and the fields; the inverse is ``error_from_dict``."""
-        return {"type": type(self).__name__, **asdict(self)}
-
 
 @dataclass(eq=False)
 class _DescribedError(FsmError):
@@ -53,10 +37,12 @@ class _DescribedError(FsmError):
         return self.message
 
 
-class FsmInputError(_DescribedError, ValueError):
-    """Invalid input. Nothing was sent; the text names each invalid field."""
-
+class _PermanentError(_DescribedError):
     permanent = True
+
+
+class FsmInputError(_PermanentError, ValueError):
+    """Invalid input. Nothing was sent; the text names each invalid field."""
 
 
 class FsmNotSentError(_DescribedError):
@@ -75,16 +61,12 @@ class FsmPaginationError(_DescribedError):
     """A listing whose cursors do not lead to its end: ignored, repeated, missing or endless."""
 
 
-class FsmPdfUrlError(_DescribedError):
+class FsmPdfUrlError(_PermanentError):
     """A form's record lacks the URL or version of its PDF, or its URL is not allowed."""
 
-    permanent = True
 
-
-class FsmPdfError(_DescribedError):
+class FsmPdfError(_PermanentError):
     """A form's PDF is refused, or is not the file that is already stored."""
-
-    permanent = True
 
 
 class FsmStorageError(FsmPdfError):
@@ -104,10 +86,7 @@ class FsmDownloadTimeoutError(_DescribedError):
 
 
 @dataclass(eq=False)
-class _RegisteredError(_DescribedError):
-    """A webhook was registered, and a person has to act."""
-
-    permanent = True
+class _RegisteredError(_PermanentError):
     may_have_written = True
 
     webhook_id: int
@@ -125,11 +104,10 @@ class FsmSecretNotStoredError(_RegisteredError):
 class FsmUncertainWriteError(FsmError):
     """A write that may or may not have taken effect, and is not repeated.
 
-    :param path: without the query.
     :param reason: what happened instead of a readable response.
     :param attempted_at: ISO 8601.
     :param subject: what was written, by the service's names, such as ``propertyID``.
-    :param body_excerpt: as that of :class:`FsmApiError`; no ledger keeps it, as it may name people.
+    :param body_excerpt: no ledger keeps it, as it may name people.
     :param command: what to type once it has been looked up.
     """
 
@@ -146,9 +124,10 @@ class FsmUncertainWriteError(FsmError):
     command: str = ""
 
     def __str__(self) -> str:
-        subject = describe(self.subject)
+        subject = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
         said = f"; it said: {self.body_excerpt}" if self.body_excerpt else ""
-        record = f" Then record what you found{WAYS}: {self.command}" if self.command else ""
+        ways = "(--job-id N, --not-created, or --done for what is no job)"
+        record = f" Then record what you found {ways}: {self.command}" if self.command else ""
         return (
             f"{self.method} {self.path} may or may not have taken effect: {self.reason}{said}. "
             f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
@@ -165,13 +144,11 @@ class FsmRepeatableWriteError(FsmUncertainWriteError):
 
 @dataclass(eq=False)
 class FsmApiError(FsmError):
-    """The service returned an HTTP status that is not a success.
+    """The service returned an HTTP status that is not a success; path and URL are without the query.
 
-    :param path: without the query.
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
-    :param url: without the query.
     """
 
     hint: ClassVar[str] = ""
@@ -201,16 +178,17 @@ class FsmRedirectError(FsmApiError):
     hint = "redirects are not followed: set the connection's host to the final URL"
 
 
-class FsmBadRequestError(FsmApiError):
+class _PermanentApiError(FsmApiError):
+    permanent = True
+
+
+class FsmBadRequestError(_PermanentApiError):
     """400 Bad request."""
 
-    permanent = True
 
-
-class FsmUnauthorisedError(FsmApiError):
+class FsmUnauthorisedError(_PermanentApiError):
     """401 Unauthorised."""
 
-    permanent = True
     hint = "the token is not accepted: check the connection's password"
 
 
@@ -226,17 +204,14 @@ class FsmConnectionEditedError(FsmUnauthorisedError):
         return f"{super().__str__()}; the connection leads to {self.leads_to} now"
 
 
-class FsmForbiddenError(FsmApiError):
+class FsmForbiddenError(_PermanentApiError):
     """403 Forbidden."""
 
-    permanent = True
     hint = "the token lacks the permission"
 
 
-class FsmNotFoundError(FsmApiError):
+class FsmNotFoundError(_PermanentApiError):
     """404 Not found."""
-
-    permanent = True
 
     def __str__(self) -> str:
         at = f" at {self.url}" if self.url else ""
@@ -244,17 +219,14 @@ class FsmNotFoundError(FsmApiError):
         return f"{super().__str__()}; there is nothing{at}: {check}"
 
 
-class FsmConflictError(FsmApiError):
+class FsmConflictError(_PermanentApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
-    permanent = True
     hint = "what was to be written may exist already: look it up in the service"
 
 
-class FsmUnprocessableEntityError(FsmApiError):
+class FsmUnprocessableEntityError(_PermanentApiError):
     """422 Unprocessable entity."""
-
-    permanent = True
 
 
 class FsmRateLimitedError(FsmApiError):
@@ -277,10 +249,8 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
 
 
 def is_refusal(status: int) -> bool:
-    """Return whether an HTTP status means that the request was not carried out.
-
-    Not so the 4xx timeouts of a server, or of a load balancer whose backend may have carried on.
-    """
+    """Return whether an HTTP status means that the request was not carried out."""
+    # 408, 444, 460 and 499 are timeouts of a server or load balancer, whose backend may have carried on.
     return 400 <= status < 500 and status not in (408, 444, 460, 499)
 
 
@@ -288,15 +258,3 @@ def error_class_for(status: int) -> type[FsmApiError]:
     if status >= 500:
         return FsmServerError
     return FsmRedirectError if 300 <= status < 400 else _BY_STATUS.get(status, FsmApiError)
-
-
-def error_from_dict(data: Mapping[str, Any]) -> FsmError:
-    """Rebuild an error from :meth:`FsmError.as_dict`.
-
-    :raises ValueError: if the type is not an error of this package.
-    """
-    fields = dict(data)
-    error = globals().get(fields.pop("type"))
-    if not (isinstance(error, type) and issubclass(error, FsmError)):
-        raise ValueError(f"{data.get('type')!r} is not an error of this package")
-    return error(**fields)

@@ -1,7 +1,4 @@
-"""Forms as others ask for them, give and take them: filters, references, identifiers.
-
-A DAG file imports it: the models of pydantic are imported where they are needed.
-"""
+"""Forms as others ask for them, give and take them. A DAG file imports it, so it imports no pydantic."""
 
 from __future__ import annotations
 
@@ -14,15 +11,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from unicodedata import normalize
 
+from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import (
-    parse_identifier,
-    parse_names,
-    parse_text,
-    parse_time,
-    refuse_none,
-    spelled,
-)
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page
@@ -67,7 +57,6 @@ class FormFilter:
     :param created_since: created at or after; a time without a zone is UTC. Likewise ``updated_since``.
     :param form_category: only the service can check it; likewise ``form_name_id``.
     :param form_names: a name, or several of which a form has to have one; checked here, not by the service.
-    :raises FsmInputError: naming the filter of the wrong type.
     """
 
     property_id: int | str | None = None
@@ -94,10 +83,7 @@ class FormFilter:
         }
 
     def matches(self, form: Form) -> bool:
-        """Return whether a form matches every filter that its record shows.
-
-        The service may ignore a filter. An unreadable time matches: the service has filtered by it.
-        """
+        """Return whether a form matches every filter that its record shows; an unreadable time matches."""
         return (
             _same(self.property_id, form.property_id)
             and _same(self.job_id, job_id_from(form))
@@ -115,9 +101,8 @@ class FormFilter:
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        known = {name: _as_json(value) for name, value in given.items() if value is not None}
-        return cast(FormFilters, known)
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return cast(FormFilters, {name: _as_json(value) for name, value in given if value is not None})
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
@@ -133,7 +118,7 @@ def format_time(timestamp: datetime) -> str:
 
 
 def parse_reference_time(value: Any) -> datetime | None:
-    """Parse a time of a reference, to UTC; None, which matches every bound, if it is not an aware time."""
+    """Parse a time of a reference, to UTC; None if it is not an aware time."""
     with suppress(TypeError, ValueError, OverflowError):
         timestamp = datetime.fromisoformat(value)
         return timestamp.astimezone(UTC) if timestamp.tzinfo else None
@@ -141,18 +126,18 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def same_name(name: Any) -> str:
-    """Return a form's name as it is compared: two spellings that look the same are the same."""
+    """Return a form's name as it is compared."""
     return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
 
 
 def _parse_filter(name: str, value: Any) -> Any:
     if name.endswith("_since"):
-        return parse_time(name, value)
+        return validation.parse_time(name, value)
     if name in ("form_category", "created_by_type"):
-        return parse_text(name, value)
+        return validation.parse_text(name, value)
     if name != "form_names":
-        return parse_identifier(name, value)
-    if not (names := parse_names(name, value)):
+        return validation.parse_identifier(name, value)
+    if not (names := validation.parse_names(name, value)):
         raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
     return tuple(map(same_name, names))
 
@@ -164,7 +149,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:
-    return expected is None or (found is not None and spelled(expected) == spelled(found))
+    return expected is None or validation.spelled(expected) == validation.spelled(found)
 
 
 def seconds_of(value: Any) -> float | None:
@@ -201,7 +186,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    refuse_none("forms", given)
+    validation.refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
     return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -17,30 +16,25 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
-MAX_EXACT = 2**53  # floats from here on stand for several integers
 MAX_PROBLEMS = 50  # rows that an error describes
 MAX_LISTED = 300  # characters of the table's columns that it lists
 
-Field = tuple[str, ...]
-"""The place of a cell in a job's request, e.g. ``("job", "quotedAmount")``."""
+Field = tuple[str, ...]  # the place of a cell in a job's request, e.g. ("job", "quotedAmount")
 KEY: Field = ("key",)
 PROPERTY: Field = ("property_id",)
-NUMBERS_ARE_TEXT: tuple[Field, ...] = (KEY, ("job", "notes"), ("job", "priority"))
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA))
 
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
-_NO_INTEGER = re.compile(r"(?!-?[0-9]+$)[+-]?\d[\d.,_']*(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, str]) -> list[dict[str, Any]]:
     """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a table.
 
     ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent.
-    What may be wrong is refused: a date, a float that is not exact, a number that a spreadsheet has shortened
-    (``1E+05``), an error such as ``#N/A``, a column that the table has twice, a quote in CSV that stays open.
-    All rows are checked before any job is returned.
+    Refused are a date, a float that is not exact, a number that a spreadsheet has shortened (``1E+05``), an
+    error such as ``#N/A``, a column that the table has twice, and a quote in CSV that stays open.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a
         DataFrame of pandas or Polars, whose index is no column.
@@ -49,23 +43,22 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
     :return: ``{"property_id": ..., "job": {...}, "key": ...}`` for each row, in order.
-    :raises FsmInputError: with a line for each wrong row, counted from 1 without the header.
+    :raises FsmInputError: with a line for each wrong row, counted from 1 without the header; all are checked.
     """
     columns = _columns(key, property_id, map)
-    restkey = rows.restkey if isinstance(rows, csv.DictReader) else None
     jobs: list[dict[str, Any]] = []
     problems: list[str] = []
     first_rows: dict[str, int] = {}
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
-        job, wrong = _job_from(row, columns, restkey)
+        job, wrong = _job_from(row, columns)
         if "key" in job and (first := first_rows.setdefault(job["key"], number)) != number:
             wrong.append(f"{key}: is the same as in row {first}")
         if wrong:
             problems.append(f"row {number}: {'; '.join(wrong)}")
         jobs.append(job)
+    if (more := len(problems) - MAX_PROBLEMS) > 0:
+        problems[MAX_PROBLEMS:] = [f"and {more} more rows"]
     if problems:
-        if (more := len(problems) - MAX_PROBLEMS) > 0:
-            problems[MAX_PROBLEMS:] = [f"and {more} more rows"]
         raise FsmInputError("\n".join(problems))
     return jobs
 
@@ -86,10 +79,10 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
 
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     table: Any = rows
-    is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         kind = type(rows).__name__
         raise FsmInputError(f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}")
+    is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
     names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
     if names and (problem := _problem_of_columns(names, columns)):
         raise FsmInputError(f"rows: {problem}")
@@ -100,22 +93,19 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
             wanted = f"should be a mapping from column to cell, not {type(row).__name__}"
             raise FsmInputError(f"rows: row {number} of the {type(rows).__name__} {wanted}")
         if isinstance(rows, csv.DictReader):
-            if rows.line_num - lines > 1 and (column := _column_with_rows(row, rows)):
+            suspects = row if rows.line_num - lines > 1 else ()
+            if column := next((one for one in suspects if _holds_rows(row[one], rows)), None):
                 problem = "holds further rows, as if a quote was not closed; if it is right, give list(rows)"
                 raise FsmInputError(f"rows: row {number}: {column}: {problem}")
             lines = rows.line_num
         yield row
 
 
-def _column_with_rows(row: Mapping[str, Any], table: csv.DictReader[Any]) -> str | None:
-    """Return the column whose cell holds further rows, as after a quote that is not closed."""
-    delimiters = len(table.fieldnames or ()) - 1
-    for column, cell in row.items():
-        lines = cell.splitlines() if isinstance(cell, str) else []
-        # Lines that were given without their ends are one.
-        if any(line.count(table.reader.dialect.delimiter) >= delimiters for line in lines[1:] or lines):
-            return column
-    return None
+def _holds_rows(cell: Any, table: csv.DictReader[Any]) -> bool:
+    lines = cell.splitlines() if isinstance(cell, str) else []
+    delimiter, needed = table.reader.dialect.delimiter, len(table.fieldnames or ()) - 1
+    # Lines that were given without their ends are one.
+    return any(line.count(delimiter) >= needed for line in lines[1:] or lines)
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
@@ -133,10 +123,10 @@ def _trimmed(column: Any) -> Any:
     return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
 
 
-def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dict[str, Any], list[str]]:
+def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], list[str]]:
     """Return a row's job, as far as its cells are valid, and what is wrong with the others."""
     names = list(row.keys())
-    if restkey in names:
+    if None in names:  # of a csv.DictReader
         return {}, ["has more cells than there are columns"]
     if problem := _problem_of_columns(names, columns.values()):
         return {}, [problem]
@@ -152,9 +142,10 @@ def _job_from(row: Any, columns: Mapping[Field, str], restkey: Any) -> tuple[dic
             problems.append(f"{column}: {error}")
             continue
         if value is not None:
-            *places, name = field
-            inner = reduce(lambda holder, place: holder.setdefault(place, {}), places, request)
-            inner[name] = value
+            inner = request
+            for place in field[:-1]:
+                inner = inner.setdefault(place, {})
+            inner[field[-1]] = value
     try:
         check(JobRequest, {"property_id": 0, **request}, "", columns)
     except FsmInputError as error:
@@ -172,7 +163,7 @@ def _value(cell: Any, field: Field) -> Any:
     if isinstance(cell, float | Decimal):
         cell = text = _number(cell)
     if type(cell) is int:
-        return str(cell) if field in NUMBERS_ARE_TEXT else cell
+        return str(cell) if field in (KEY, ("job", "notes"), ("job", "priority")) else cell
     if isinstance(cell, str):
         return _text(text, field)
     if field[:2] in ANY_JSON and isinstance(cell, bool | list | dict):
@@ -184,14 +175,15 @@ def _number(number: float | Decimal) -> Any:
     exact = Decimal(float.__repr__(number)) if isinstance(number, float) else number
     if not exact.is_finite():
         raise FsmInputError("is infinite")
-    if isinstance(number, Decimal):
-        return format(exact, "f")
-    if abs(number) >= MAX_EXACT:
-        raise FsmInputError("is a float of 2**53 or more, which is not exact: read it as integers or text")
-    if number.is_integer():
-        return int(number)
-    if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
-        raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
+    if isinstance(number, float):
+        if abs(number) >= 2**53:
+            raise FsmInputError(
+                "is a float of 2**53 or more, which is not exact: read it as integers or text"
+            )
+        if number.is_integer():
+            return int(number)
+        if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
+            raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
     return format(exact, "f")
 
 
@@ -202,13 +194,8 @@ def _text(text: str, field: Field) -> str:
         return text
     if _SHORTENED.fullmatch(text):
         raise FsmInputError("is a number in scientific notation, as spreadsheets shorten long ones")
-    is_identifier = field == PROPERTY or field[-1].endswith("ID")
-    if not is_identifier and field != KEY:
+    if field not in (KEY, PROPERTY) and not field[-1].endswith("ID"):
         return text
     if text.casefold() in _NO_VALUE:
         raise FsmInputError("is a word for no value")
-    if INTEGER_AS_FLOAT.fullmatch(text):
-        return text.partition(".")[0]
-    if is_identifier and _NO_INTEGER.fullmatch(text):
-        raise FsmInputError("is a number, but no plain integer such as 7")
-    return text
+    return text.partition(".")[0] if INTEGER_AS_FLOAT.fullmatch(text) else text

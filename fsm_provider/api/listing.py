@@ -1,14 +1,12 @@
-"""A listing: its cursor, a state machine without requests, and its pages, checked for being complete.
-
-The specification does not name the cursor's query parameter, so that is a setting. A wrong one repeats the
-first page, which is detected at the second.
-"""
+"""A listing: its cursor, a state machine without requests, and its pages, checked for being complete."""
 
 from __future__ import annotations
 
 import logging
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import gt, lt
 from typing import Any
 
 from fsm_provider.api.errors import FsmPaginationError
@@ -18,28 +16,23 @@ from fsm_provider.api.parsing import warn_once
 logger: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PAGES = 10_000
-_COUNTED_AT_ONCE = 2**17
-"""Identifiers; all of a large listing as objects would take ten times their memory."""
+_COUNTED_AT_ONCE = 2**17  # identifiers; all of a large listing as objects would take ten times their memory
 
 
 class CursorPaginator:
     """Follow one listing from its first page to its end, or to an :class:`FsmPaginationError`.
 
-    :param start: the cursor to start from; default: the beginning.
-    :param max_pages: a longer listing is treated as endless.
     :ivar identifiers: of the records of the latest page.
     """
 
-    def __init__(
-        self, cursor_param: str, *, start: int | str | None = None, max_pages: int = DEFAULT_MAX_PAGES
-    ) -> None:
+    def __init__(self, cursor_param: str, *, max_pages: int = DEFAULT_MAX_PAGES) -> None:
         self.page_number: int = 1
-        self.cursor = start
+        self.cursor: int | str | None = None
         self.finished: bool = False
+        self.identifiers: list[Any] = []
         self._cursor_param = cursor_param
         self._max_pages = max_pages
-        self._cursors: set[str] = set() if start is None else {str(start)}
-        self.identifiers: list[Any] = []
+        self._cursors: set[str] = set()
 
     @property
     def params(self) -> dict[str, str]:
@@ -53,24 +46,25 @@ class CursorPaginator:
         records = _identities(page.data)
         if records and records == self.identifiers:
             raise self._error("holds the same records as the page before it")
-        has_more = getattr(page.pagination, "has_more", None)
-        if str(has_more).lower() not in ("true", "1", "false", "0"):
-            raise self._error("does not say whether there is more: pagination.hasMore is no boolean")
-        if str(has_more).lower() in ("false", "0"):
-            self.identifiers = records
+        has_more = str(getattr(page.pagination, "has_more", None)).lower()
+        if has_more in ("true", "1"):
+            self._go_on(getattr(page.pagination, "next_cursor", None))
+        elif has_more in ("false", "0"):
             self.finished = True
-            return
-        cursor = page.pagination.next_cursor if page.pagination else None
-        if cursor is None or cursor in ("", "null"):
+        else:
+            raise self._error("does not say whether there is more: pagination.hasMore is no boolean")
+        self.identifiers = records
+
+    def _go_on(self, cursor: Any) -> None:
+        if cursor in (None, "", "null"):
             raise self._error("says that there is more, but gives no nextCursor")
-        if isinstance(cursor, bool) or not isinstance(cursor, int | str):
+        if type(cursor) not in (int, str):
             raise self._error("gives a nextCursor that is neither text nor integer")
         if str(cursor) in self._cursors:
             raise self._error("gives a nextCursor that the listing had before")
         if self.page_number >= self._max_pages:
             raise self._error(f"is the last of max_pages={self._max_pages}, and there is more")
         self._cursors.add(str(cursor))
-        self.identifiers = records
         self.cursor = cursor
         self.page_number += 1
 
@@ -94,7 +88,6 @@ def _identities(items: list[Any]) -> list[Any]:
 class Listing(Iterator[Page[Any]]):
     """The pages of one listing, fetched lazily. After an error, ``next`` requests the same page again.
 
-    :param url: for messages.
     :param fetch: fetches the paginator's current page.
     :ivar first_total: ``meta.totalRecords`` of the first page, None if absent or unreadable.
     :ivar last_total: that of the latest page, likewise.
@@ -108,7 +101,7 @@ class Listing(Iterator[Page[Any]]):
         self.last_total: int | None = None
         self.paginator = paginator
         self._fetch = fetch
-        self._identifiers: array[int] | None = array("q") if paginator.cursor is None else None
+        self._identifiers: array[int] | None = array("q")
 
     def __next__(self) -> Page[Any]:
         if self.paginator.finished:
@@ -121,9 +114,6 @@ class Listing(Iterator[Page[Any]]):
         self.last_total = int(total) if is_readable else None
         if is_first:
             self.first_total = self.last_total
-            if self.first_total is None and total not in ("", "None"):
-                text = "GET %s: meta.totalRecords is %.30r: whether the listing is complete cannot be checked"
-                warn_once(logger, ("total", self.url), text, self.url, total)
         try:
             if self.first_total is not None and self._identifiers is not None:
                 self._identifiers.extend(self.paginator.identifiers)
@@ -135,14 +125,16 @@ class Listing(Iterator[Page[Any]]):
     def mismatch(self) -> str | None:
         """How the records read differ from the service's totals; None if they agree or cannot be compared.
 
-        They can be if it started at its beginning, its first page has a total and all identifiers are
-        integers. If one record left the listing and another entered it, they agree.
+        They can be if the first page has a total and all identifiers are integers.
         """
         ids, first, last = self._identifiers, self.first_total, self.last_total
         if not self.paginator.finished or ids is None or first is None:
             return None
         parts = len(ids) // _COUNTED_AT_ONCE + 1
-        distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
+        if any(all(map(comes, ids, islice(ids, 1, None))) for comes in (lt, gt)):
+            distinct = len(ids)
+        else:
+            distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
         if {distinct} == {first, last} - {None}:
             return None
         at_the_last = "" if last is None else f" and {last} at the last"

@@ -41,18 +41,14 @@ def _check(kind: type, pattern: str, expected: str) -> BeforeValidator:
 
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
 Integer = Annotated[SerializeAsAny[int], _check(int, r"-?[0-9]+\Z", "an integer")]
-"""An integer, or its text; not a boolean."""
 Timestamp = Annotated[SerializeAsAny[AwareDatetime], _check(datetime, "[0-9]{4}-", "an ISO 8601 time")]
-"""A time as ISO 8601 text; not a number of seconds."""
 
 
 class Record(BaseModel):
-    """A record that the service sends. Equal records dump to equal JSON, and back.
-
-    :cvar identity_field: the attribute that holds the service's identifier, if the record has one.
-    """
+    """A record that the service sends. Equal records dump to equal JSON, and back."""
 
     identity_field: ClassVar[str] = "id"
+    """The attribute that holds the service's identifier."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name,
@@ -249,7 +245,6 @@ class Webhook(Record):
     signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record without its secret."""
         return self.model_dump(mode="json", by_alias=True, exclude={"signing_secret"}, warnings=False)
 
 
@@ -259,10 +254,7 @@ def _in_server_timezone(timestamp: datetime, info: ValidationInfo) -> datetime:
 
 
 class Meta(Record):
-    """A listing's ``meta``.
-
-    A time without a zone, as in the asset listing, is in the validation context's ``timezone``, else in UTC.
-    """
+    """A listing's ``meta``. A time without a zone is in the context's ``timezone``, else in UTC."""
 
     server_time: Annotated[datetime, AfterValidator(_in_server_timezone)] | None = None
     total_records: str | None = None

@@ -1,8 +1,7 @@
 """Parse responses into records, without losing a record to a field of an unexpected type.
 
 A body is validated in one call. Only if that fails is it parsed again, record by record: a value of an
-unexpected type is kept as received, and its field is logged once. Invalid JSON such as half an emoji is
-replaced and logged likewise.
+unexpected type is kept as received, and its field is logged once.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from fsm_provider.api.errors import FsmResponseError
-from fsm_provider.api.models import Page, Record, RecordT
+from fsm_provider.api.models import Page, Record, RecordT, wire_name
 from fsm_provider.api.validation import SURROGATE
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ _logged: set[Hashable] = set()
 def warn_once(
     logger: logging.Logger, key: Hashable, message: str, *args: Any, level: int = logging.WARNING
 ) -> None:
-    """Log a warning, or at another level, once per process and ``key``."""
+    """Log once per process and ``key``."""
     if key not in _logged:
         _logged.add(key)
         logger.log(level, f"{message}; this is logged once", *args)
@@ -57,10 +56,7 @@ def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse JSON. Invalid text and numbers in it are replaced, and logged once per process.
-
-    :raises FsmResponseError: with the position of the error, quoting nothing.
-    """
+    """Parse JSON. Invalid text and numbers in it are replaced, and logged once per process."""
     try:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
@@ -90,7 +86,8 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
             loc = detail["loc"]
             if not loc:
                 raise FsmResponseError(f"{where} is not an object")
-            if any(loc[0] == field.alias and field.is_required() for field in model.model_fields.values()):
+            required = [wire_name(name) for name, field in model.model_fields.items() if field.is_required()]
+            if loc[0] in required:
                 raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
             if any(loc[: len(path)] == path for path in set_aside):
                 continue
@@ -100,20 +97,17 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
                 holder[path[-1]] = time.replace(tzinfo=timezone)
             else:
                 set_aside[path] = holder.pop(path[-1])
-                _warn_of(model, path, detail)
+                kind = model.__name__.partition("[")[0]
+                field = ".".join(step for step in path if isinstance(step, str))
+                message = "%s.%s has an unexpected value (%s, of type %s) and is kept as received"
+                what = kind, field, detail["type"], type(detail["input"]).__name__
+                warn_once(logger, what[:2], message, *what)
     for path, value in set_aside.items():
         parent: Any = record
         for step in path[:-1]:
             parent = parent[step] if isinstance(step, int) else getattr(parent, _attribute(parent, step))
         setattr(parent, _attribute(parent, path[-1]), value)
     return record
-
-
-def _warn_of(model: type[Record], path: Path, detail: ErrorDetails) -> None:
-    names = model.__name__.partition("[")[0], ".".join(step for step in path if isinstance(step, str))
-    what = detail["type"], type(detail["input"]).__name__
-    message = "%s.%s has an unexpected value (%s, of type %s) and is kept as received"
-    warn_once(logger, names, message, *names, *what)
 
 
 def _innermost_field(raw: Any, loc: Path) -> tuple[Any, Path]:
@@ -129,4 +123,4 @@ def _innermost_field(raw: Any, loc: Path) -> tuple[Any, Path]:
 
 
 def _attribute(record: Record, alias: str | int) -> str:
-    return next(name for name, field in type(record).model_fields.items() if field.alias == alias)
+    return next(name for name in type(record).model_fields if wire_name(name) == alias)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from json import dumps
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypedDict, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -19,32 +20,17 @@ from pydantic import (
     JsonValue,
     StrictStr,
     StringConstraints,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
 
-from fsm_provider.api.errors import FsmInputError, describe
+from fsm_provider.api import validation
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.models import AssetDynamicField, Form, Integer, Job, RecordT, Webhook, wire_name
-from fsm_provider.api.settings import EventTypesStyle
-from fsm_provider.api.validation import (
-    FOUND_NOTHING,
-    HALF_A_CHARACTER,
-    NOTHING,
-    SURROGATE,
-    describe_invalid_fields,
-    dotted_name,
-    parse_identifier,
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint(Generic[RecordT]):
-    """One operation.
-
-    :param response: the class of a listing's elements, or of the complete body.
-    :param versioned: whether the request carries ``X-API-VERSION``.
-    """
+class Endpoint(NamedTuple, Generic[RecordT]):
+    """One operation; ``response`` is the class of a listing's elements, or of the complete body."""
 
     method: str
     path: str
@@ -65,8 +51,8 @@ class _Payload(BaseModel):
 
 
 def _integer_to_text(value: Any) -> Any:
-    if value in NOTHING:
-        raise ValueError(FOUND_NOTHING.format(value))
+    if value in validation.NOTHING:
+        raise ValueError(validation.FOUND_NOTHING.format(value))
     return str(value) if type(value) is int else value
 
 
@@ -77,8 +63,8 @@ def _amount_to_text(value: Any) -> Any:
 
 
 def _check_characters(value: Any) -> Any:
-    if SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
-        raise ValueError(HALF_A_CHARACTER)
+    if validation.SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
+        raise ValueError(validation.HALF_A_CHARACTER)
     return value
 
 
@@ -86,7 +72,6 @@ Text = Annotated[StrictStr, StringConstraints(min_length=0)]
 """Of complete characters, which pydantic checks only where it has something else to check."""
 TextID = Annotated[Text, BeforeValidator(_integer_to_text)]
 _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
-Amount = Annotated[StrictStr, _Decimal, BeforeValidator(_amount_to_text)]
 _Complete = AfterValidator(_check_characters)
 
 
@@ -95,7 +80,7 @@ class JobCreate(_Payload):
 
     :param quoted_amount: digits with at most one decimal point, as text, ``Decimal`` or integer.
     :param skills: sent unchanged: the specification does not show its format.
-    :param extra_fields: fields that the specification does not show, by the service's names.
+    :param extra_fields: fields that the specification does not show, by the service's names; sent unchanged.
     """
 
     customer_contact_id: TextID | None = None
@@ -107,20 +92,11 @@ class JobCreate(_Payload):
     service_reminder_instance3_id: Integer | None = None
     skills: Annotated[JsonValue, _Complete] = None
     customer_reference: TextID | None = None
-    quoted_amount: Amount | None = None
+    quoted_amount: Annotated[StrictStr, _Decimal, BeforeValidator(_amount_to_text)] | None = None
     priority: Text | None = None
     business_unit_id: Integer | None = None
     user_group_id: Integer | None = None
-    extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field(
-        default_factory=dict, alias="extra_fields"
-    )
-
-    @field_validator("extra_fields")
-    @classmethod
-    def _extra_fields_are_unknown(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if known := {*JOB_FIELDS, EXTRA_FIELDS} & extra.keys():
-            raise ValueError(f"{', '.join(sorted(map(str, known)))} belongs beside it, not in it")
-        return extra
+    extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field({}, alias="extra_fields")
 
     def body(self) -> dict[str, Any]:
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
@@ -130,9 +106,9 @@ class JobCreate(_Payload):
 
 EXTRA_FIELDS = "extra_fields"
 JOB_FIELDS = {
-    name: str(field.alias)
-    for attribute, field in JobCreate.model_fields.items()
-    for name in (attribute, field.alias)
+    name: wire_name(attribute)
+    for attribute in JobCreate.model_fields
+    for name in (attribute, wire_name(attribute))
     if attribute != EXTRA_FIELDS
 }
 """The service's name of each field, by that name and in snake_case."""
@@ -157,22 +133,12 @@ class JobFields(TypedDict, total=False):
     extra_fields: dict[str, Any]
 
 
-def _as_path_parameter(value: Any) -> Any:
-    try:
-        identifier = parse_identifier("propertyID", value)
-    except FsmInputError as error:
-        raise ValueError(str(error).partition(": ")[2]) from None
-    if identifier in (".", ".."):
-        raise ValueError(f"{identifier!r} is not an identifier")
-    return identifier
-
-
 class JobRequest(_Payload):
     """A job to create: its property, its body and a key that identifies it when it is given again."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
-    property_id: Annotated[int | str, BeforeValidator(_as_path_parameter)]
+    property_id: Annotated[int | str, BeforeValidator(partial(validation.parse_identifier, ""))]
     job: JobCreate
     key: Annotated[TextID, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
 
@@ -191,15 +157,9 @@ class JobRequest(_Payload):
         reference = self.job.customer_reference
         return {"propertyID": self.property_id, **({"customerReference": reference} if reference else {})}
 
-    def __str__(self) -> str:
-        return describe(self.subject)
-
-
-def _text_to_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
+_OneOrSeveral = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 TOKEN_LENGTH = 16  # characters; a part of a URL that is at least this long may be a token
 
 
@@ -211,19 +171,17 @@ class WebhookCreate(_Payload):
     """
 
     object: WebhookObject
-    event_types: Annotated[list[Text], BeforeValidator(_text_to_list)] = Field(min_length=1)
+    event_types: Annotated[list[Text], _OneOrSeveral] = Field(min_length=1)
     target_url: Text = Field(repr=False)
     description: Text | None = None
 
     @field_validator("event_types")
     @classmethod
     def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
-        watched = info.data.get("object")
-        for event_type in value:
-            if not re.fullmatch(r"[^\s.,]+\.[^\s,]+", event_type):
-                raise ValueError(f"{event_type!r} is not of the form <object>.<event>")
-            if watched and not event_type.startswith(f"{watched}."):
-                raise ValueError(f"{event_type!r} is not an event of {watched!r}")
+        watched = info.data.get("object", "")
+        wrong = [one for one in value if not re.fullmatch(rf"{watched}\.[^\s,]+", one)]
+        if watched and wrong:
+            raise ValueError(f"{wrong[0]!r} is not of the form {watched}.<event>")
         if len(set(value)) < len(value):
             raise ValueError("an event type is given twice")
         return value
@@ -237,6 +195,9 @@ class WebhookCreate(_Payload):
             raise ValueError("is not an absolute http(s) URL")
         return value
 
+    def query(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True, exclude_none=True)
+
     @property
     def subject(self) -> dict[str, Any]:
         """The fields to look the registration up by, under the service's names."""
@@ -249,58 +210,38 @@ class WebhookCreate(_Payload):
         tokens = [segment for segment in parts.path.split("/") if len(segment) >= TOKEN_LENGTH]
         return (self.target_url, *tokens, *filter(None, [parts.query]))
 
-    def requests(self, style: EventTypesStyle) -> list[WebhookCreate]:
-        """Return the registrations to send with ``style``: one per event type, or one."""
-        parts = [[event] for event in self.event_types] if style == "separate" else [self.event_types]
-        return [self.model_copy(update={"event_types": events}) for events in parts]
-
-    def query(self, style: EventTypesStyle) -> list[tuple[str, str]]:
-        name = "eventTypes[]" if style == "brackets" else "eventTypes"
-        events = [",".join(self.event_types)] if style == "comma" else self.event_types
-        given = [
-            ("object", self.object),
-            *((name, event) for event in events),
-            ("targetURL", self.target_url),
-        ]
-        return given if self.description is None else [("description", self.description), *given]
-
-
-PayloadT = TypeVar("PayloadT", bound=_Payload)
 
 _MESSAGES = {
     "extra_forbidden": "is not known here. What belongs in a job: "
     f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
-    "string_unicode": HALF_A_CHARACTER,
+    "string_unicode": validation.HALF_A_CHARACTER,
 }
+
+
+PayloadT = TypeVar("PayloadT", bound=_Payload)
 
 
 def check(
     model: type[PayloadT],
     payload: PayloadT | Mapping[str, Any],
     what: str,
-    names: Mapping[Any, str] | None = None,
+    names: Mapping[Any, str] = MappingProxyType({}),
 ) -> PayloadT:
-    """Validate ``payload`` as a ``model``.
+    """Validate ``payload`` as a ``model``; an FsmInputError names every invalid field, without its value.
 
     :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be empty.
     :param names: the caller's names for fields, by their location in the model.
-    :raises FsmInputError: naming every invalid field, without its value.
     """
 
-    def name_for(location: tuple[int | str, ...]) -> str:
-        place = (names[location],) if names and location in names else location
-        return dotted_name((what, *place) if what else place)
+    def place_of(location: validation.Location) -> validation.Location:
+        return (what, names[location]) if location in names else (what, *location)
 
-    try:
-        return model.model_validate(payload)
-    except ValidationError as error:
-        described = describe_invalid_fields(error, name_for=name_for, messages=_MESSAGES)
-    raise FsmInputError(described)  # not inside except: pydantic's error holds the values
+    return validation.validated(model.model_validate, payload, place_of=place_of, messages=_MESSAGES)
 
 
 def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:
-    """Validate jobs and their properties; the error names every invalid field, one job per line.
+    """Validate jobs; the error names every invalid field, one job per line.
 
     :param refuse_equal: refuse equal jobs without keys, as it is not known whether both are wanted.
     """

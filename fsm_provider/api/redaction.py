@@ -28,8 +28,8 @@ _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
     """Return the start of a response's body.
 
-    :param confidential: further texts to leave out, of a request whose response holds a secret: nothing is
-        returned if the body may contain one in some other notation.
+    :param confidential: further texts to leave out, of a request whose response holds a secret: if the body
+        may contain one in some other notation, nothing is returned.
     """
     text = hide(" ".join(body.decode(errors="replace").replace("\0", "").split()), token, *confidential)
     if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", text)):
@@ -59,21 +59,21 @@ def _written(secret: str) -> re.Pattern[str]:
 
 def hide_in(values: Any, *secrets: str) -> Any:
     """Replace secrets in all texts of JSON values, names among them."""
+
+    def hidden(value: Any) -> Any:
+        if isinstance(value, str):
+            return hide(value, *secrets)
+        if isinstance(value, dict):
+            return {hide(str(name), *secrets): hidden(one) for name, one in value.items()}
+        return [hidden(one) for one in value] if isinstance(value, list) else value
+
     text = dumps(values, ensure_ascii=False)  # searched as a whole for what is hardly ever there
-    return _hide_in(values, secrets) if hide(text, *secrets) != text else values
-
-
-def _hide_in(values: Any, secrets: Iterable[str]) -> Any:
-    if isinstance(values, str):
-        return hide(values, *secrets)
-    if isinstance(values, dict):
-        return {hide(str(name), *secrets): _hide_in(value, secrets) for name, value in values.items()}
-    return [_hide_in(value, secrets) for value in values] if isinstance(values, list) else values
+    return hidden(values) if hide(text, *secrets) != text else values
 
 
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
     found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
-    return printable(hide(next(found, ""), token)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH] or None
+    return printable(hide(next(found, ""), token))[:EXCERPT_LENGTH] or None
 
 
 def printable(text: str) -> str:

@@ -1,8 +1,4 @@
-"""When a request is sent: limits on its time and rate, and whether it is repeated. Nothing is sent here.
-
-Full jitter: the delay is uniform between zero and the exponential bound, so that clients that failed together
-do not retry together.
-"""
+"""When a request is sent: limits on its time and rate, and whether it is repeated. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -12,15 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConnectionError,
-    FsmError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmResponseError,
-    FsmServerError,
-)
+from fsm_provider.api import errors
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -28,9 +16,12 @@ _next_times: dict[str, float] = {}
 _reserving = threading.Lock()
 
 REPEATABLE = (
-    FsmConnectionError | FsmRateLimitedError | FsmRepeatableWriteError | FsmResponseError | FsmServerError
+    errors.FsmConnectionError
+    | errors.FsmRateLimitedError
+    | errors.FsmRepeatableWriteError
+    | errors.FsmResponseError
+    | errors.FsmServerError
 )
-"""Errors after which the same request may succeed shortly: the service is unreachable, busy or broken."""
 
 
 class Metrics:
@@ -43,48 +34,34 @@ class Metrics:
         """Record a duration."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often, and with which delays, one request is repeated.
-
-    :param max_retries: repeats after the first attempt.
-    :param base: upper bound of the first delay, in seconds; it doubles with each attempt.
-    :param rate_limited_base: ``base`` after a 429 without ``Retry-After``: rate limits count by the minute.
-    :param cap: upper bound of this backoff, in seconds; a service that asks for less than it gets it.
-    :param budget: upper bound of the sum of all delays of one request, in seconds.
-    """
-
-    max_retries: int = 4
-    base: float = 0.5
-    rate_limited_base: float = 10.0
-    cap: float = 30.0
-    budget: float = 120.0
+BASE = 0.5
+"""Seconds up to which the first delay is drawn: clients should not retry together. It doubles each time."""
+RATE_LIMITED_BASE = 10.0  # after a 429 without Retry-After: rate limits count by the minute
+CAP = 30.0  # of this backoff; Retry-After may ask for more
+BUDGET = 120.0  # for all delays of one request
 
 
 @dataclass(eq=False)
 class Attempts:
-    """Counts the attempts of one request, and the seconds waited, and applies a policy to them."""
+    """Counts the attempts of one request, and the seconds waited."""
 
-    policy: RetryPolicy
+    max_retries: int
     made: int = 0
     waited: float = 0.0
 
-    def delay_after(self, error: FsmError) -> float:
+    def delay_after(self, error: errors.FsmError) -> float:
         """Return the seconds to wait before the next attempt; raise ``error`` if there is to be none."""
         self.made += 1
-        policy = self.policy
-        asked = error.retry_after if isinstance(error, FsmApiError) else None
-        is_rate_limited = asked is None and isinstance(error, FsmRateLimitedError)
-        base = policy.rate_limited_base if is_rate_limited else policy.base
-        bound = min(policy.cap, base * 2.0 ** min(self.made - 1, 60))
+        asked = error.retry_after if isinstance(error, errors.FsmApiError) else None
+        is_rate_limited = asked is None and isinstance(error, errors.FsmRateLimitedError)
+        bound = min(CAP, (RATE_LIMITED_BASE if is_rate_limited else BASE) * 2.0 ** min(self.made - 1, 60))
         delay = max(asked or 0.0, bound * random.random())  # noqa: S311
-        may_repeat = isinstance(error, REPEATABLE) and self.made <= policy.max_retries
-        if not may_repeat or self.waited + delay > policy.budget:
+        may_repeat = isinstance(error, REPEATABLE) and self.made <= self.max_retries
+        if not may_repeat or self.waited + delay > BUDGET:
             raise error
         self.waited += delay
-        logger.warning(
-            "%s; trying again in %.1f s (retry %s of %s)", error, delay, self.made, policy.max_retries
-        )
+        message = "%s; trying again in %.1f s (retry %s of %s)"
+        logger.warning(message, error, delay, self.made, self.max_retries)
         return delay
 
 
@@ -98,7 +75,6 @@ def clocks() -> tuple[float, float]:
 class TimeLimit:
     """A limit on the time from the first of some requests on.
 
-    :param seconds: more than 0.
     :param begin_within: seconds after ``since`` in which a request may begin.
     :param since: what :func:`clocks` returned.
     """
@@ -112,7 +88,6 @@ class TimeLimit:
         self._end = self._end or time.monotonic() + self.seconds
 
     def left(self) -> float:
-        """Return the seconds that are left, 0 or less once the limit is reached."""
         return self.seconds if self._end is None else self._end - time.monotonic()
 
     def is_too_late(self) -> bool:

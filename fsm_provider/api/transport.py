@@ -1,20 +1,27 @@
 """Send one request: return the body of a success, or raise a typed error.
 
-It uses requests' adapter without a session: proxies and CA bundle are looked up in the environment only once,
-``.netrc``, which would replace the token, is ignored, and no redirect is followed. A failure before the first
-byte was sent is distinguished from later ones: only then may a write be repeated.
+It uses requests' adapter without a session: ``.netrc``, which would replace the token, is ignored, and no
+redirect is followed. A write may be repeated only if none of its bytes was sent. No response is mistaken for
+that of another request: a connection is dropped if more bytes follow the response, and after a write, unless
+its response was the expected one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from email.utils import formatdate, mktime_tz, parsedate_tz
-from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
+from functools import cache
+from http import HTTPStatus
+from http.client import BadStatusLine, HTTPException, HTTPResponse, RemoteDisconnected, UnknownProtocol
+from ipaddress import ip_address
 from json import dumps
 from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, urlencode, urlsplit
@@ -24,71 +31,177 @@ from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
-from fsm_provider.api.adapter import Connection, Exchange, PublicConnection, adapted, current, origin_of
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConnectionError,
-    FsmError,
-    FsmInputError,
-    FsmResponseError,
-    FsmUncertainWriteError,
-    error_class_for,
-    is_refusal,
-)
+from fsm_provider.api import errors
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.retry import Metrics, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
-from fsm_provider.api.validation import HALF_A_CHARACTER, parse_headers
+from fsm_provider.api.validation import parse_headers, parse_params
 
 ResultT = TypeVar("ResultT")
 
-MAX_CONNECTIONS = 64
-"""Kept alive; threads beyond that open a connection per request."""
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
-_QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
-"""Errors whose text quotes the response."""
+_OPTIONS: Any = {"retries": False, "redirect": False, "assert_same_host": False}
+_OPTIONS |= {"preload_content": False, "decode_content": False}
+_QUOTING = (
+    BadStatusLine,
+    UnknownProtocol,
+    InvalidChunkLength,
+    InvalidHeader,
+)  # they quote the response
+# Of a body; the last three are of one whose length is negative, or larger than any memory.
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
-"""Errors of reading a body: the last three are of one whose length is negative, or larger than any memory."""
-MAX_ERROR_BODY = 2**20
-"""Bytes of the response of an error, decoded: more are not read."""
+MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
+MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer may have been dropped
+READS = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request as it is sent, and what is known of it.
+
+    :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
+    :ivar began_at: since when a byte of it may have been sent, not counting CONNECT; 0 if none.
+    :ivar is_confirmed: the response was the expected one.
+    """
+
+    method: str
+    url: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    limit: TimeLimit | None = None
+    began_at: float = 0.0
+    is_confirmed: bool = False
+
+    @property
+    def is_write(self) -> bool:
+        return self.method not in READS
+
+
+current: ContextVar[Exchange] = ContextVar("fsm_exchange")  # urllib3 passes no argument to its connections
+
+for _name in ("urllib3.connectionpool", "urllib3.connection"):  # they log URLs, and heads that are malformed
+    logging.getLogger(_name).addFilter(lambda _: current.get(None) is None)
+
+
+def origin_of(error: BaseException) -> BaseException:
+    """Return the first cause of an exception of urllib3 or requests: only its text is free of the URL."""
+    inner = (*error.args, getattr(error, "reason", None), error.__cause__)
+    causes = [one for one in inner if isinstance(one, BaseException)]
+    return origin_of(causes[0]) if causes else error
+
+
+class _Response(HTTPResponse):
+    """The final response, with a complete head: http.client skips 100 only, and accepts a head cut off."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self._socket, self._timeout, self._limit = sock, sock.gettimeout(), current.get().limit
+        self._has_ended = False
+        self.fp.raw.readinto = self._receive  # type: ignore[method-assign]
+
+    def _receive(self, buffer: Any) -> int:
+        """Receive within the limit on the time of all reads: a socket has one for each."""
+        if self._limit:
+            if (left := self._limit.left()) <= 0:
+                raise TimeoutError("its time is over")
+            self._socket.settimeout(left if self._timeout is None else min(left, self._timeout))
+        count = self._socket.recv_into(buffer)
+        self._has_ended = count == 0
+        return count
+
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        super().begin(*args, **kwargs)
+        while self.status < 200 and self.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin(*args, **kwargs)
+        if self._has_ended:
+            raise HTTPException("its head is incomplete")
+
+    def _close_conn(self) -> None:
+        """Shut the connection, which the pool then discards, if more bytes follow the response."""
+        if not self.will_close:
+            self._limit = None
+            with suppress(OSError):  # raised if there are none
+                self._socket.settimeout(0)
+                if self.fp.peek(1):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        super()._close_conn()  # type: ignore[misc]
+
+
+class Connection(HTTPConnection):
+    response_class = _Response
+    latest: Exchange | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a pool may use it for the current exchange, which is all that urllib3 asks it for."""
+        if self.latest is None or (self.latest.is_write and not self.latest.is_confirmed):
+            return False
+        if current.get().is_write and time.monotonic() - self.latest.began_at > MAX_IDLE_BEFORE_WRITE:
+            return False
+        return super().is_connected
+
+    def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        self.latest = exchange = current.get()
+        target = exchange.target
+        if self.proxy is not None and self._tunnel_host is None:  # the proxy forwards it
+            target = f"{'/'.join(url.split('/', 3)[:3])}{target}"
+        if self.sock is None:
+            self.connect()
+        if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
+            raise TimeoutError("the connection was ready too late to send anything")
+        exchange.began_at = time.monotonic()
+        super().request(method, target, *args, **kwargs)
+
+
+class PublicConnection(Connection):
+    """Refuses an IP address that is not public: that of the connected peer, whatever its name resolves to."""
+
+    def _new_conn(self) -> socket.socket:
+        connected = super()._new_conn()
+        ip = ip_address(connected.getpeername()[0].partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if not ip.is_global:
+            connected.close()
+            raise errors.FsmPdfUrlError(
+                f"{ip} is not a public address: set allow_private_addresses to allow it"
+            )
+        return connected
+
+
+@cache
+def adapted(theirs: type[HTTPConnection], ours: type[Connection]) -> type[HTTPConnection]:
+    """Combine urllib3's class of connections, for HTTP, TLS or SOCKS, with ours."""
+    return theirs if issubclass(theirs, Connection) else type(ours.__name__, (ours, theirs), {})
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One request.
-
-    :param subject: of a write, for :class:`FsmUncertainWriteError`.
-    :param confidential: texts that no error or log may contain, even if the service repeats them.
-    """
+    """One request; ``confidential`` texts are in no error or log, even if the service repeats them."""
 
     method: str
     path: str
-    params: Mapping[str, Any] | list[tuple[str, str]] | None = None
+    params: Mapping[str, Any] | None = None
     json: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=dict)
     confidential: tuple[str, ...] = ()
     limit: TimeLimit | None = None
 
-    @property
-    def is_write(self) -> bool:
-        return self.method not in ("GET", "HEAD", "OPTIONS")
-
 
 class Transport:
-    """Kept-alive connections to one service, and to other hosts that it names.
-
-    :param throttle: waits until the service may be sent a request.
-    """
+    """Kept-alive connections to one service, which ``throttle`` waits for, and to other hosts it names."""
 
     def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
-        self.base = as_sent(settings.base_url, FsmInputError("host: is not a valid URL"))
+        self.base = as_sent(settings.base_url, errors.FsmInputError("host: is not a valid URL"))
         self.throttle = throttle
         self._settings = settings
         self._metrics = metrics
@@ -108,13 +221,7 @@ class Transport:
             adapter.close()
 
     def request(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
-        """Send once and return ``read(body)`` of a successful response.
-
-        :raises FsmConnectionError: if nothing was sent.
-        :raises FsmUncertainWriteError: if a write may have taken effect nevertheless.
-        :raises FsmResponseError: if no complete response arrived, to another request.
-        :raises FsmApiError: for any status that is not a success, whatever its body.
-        """
+        """Send once and return ``read(body)`` of a successful response."""
         if call.limit is None:
             self.throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
@@ -127,21 +234,21 @@ class Transport:
                 url = f"{self._settings.base_url}{call.path}"
                 raise refusal(response, token, method=call.method, path=call.path, body_excerpt=said, url=url)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
-        except FsmApiError as error:
-            if not exchange.is_write or is_refusal(error.status):
+        except errors.FsmApiError as error:
+            if not exchange.is_write or errors.is_refusal(error.status):
                 raise
             reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
-        except FsmResponseError as error:
+        except errors.FsmResponseError as error:
             if not exchange.is_write:
-                raise FsmResponseError(f"{call.method} {call.path}: {error}") from None
+                raise errors.FsmResponseError(f"{call.method} {call.path}: {error}") from None
             reason = str(error)
         else:
             exchange.is_confirmed = True
             return result
-        raise FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
+        raise errors.FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
 
     def _body_of(self, response: BaseHTTPResponse) -> bytes:
-        """Read the body; of an error, no more than its start, and nothing if it is incomplete."""
+        """Read the body; of an error, its start, and nothing if it is incomplete."""
         succeeded = 200 <= response.status < 300
         most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
         length = response.headers.get("Content-Length", "")
@@ -156,19 +263,17 @@ class Transport:
                 raise self.incomplete_response(error) from None
             return b""
         if succeeded and len(body) > most:
-            raise FsmResponseError(f"the response is larger than {most // 2**20} MiB, its max_response_mb")
+            raise errors.FsmResponseError(
+                f"the response is larger than {most // 2**20} MiB, its max_response_mb"
+            )
         return bytes(body)
 
     def send(
         self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
     ) -> BaseHTTPResponse:
-        """Send once and return the response, its body unread.
-
-        :param elsewhere: the URL is not on the service's host.
-        :param public_only: refuse an IP address that is not public.
-        """
+        """Send once and return the response, its body unread; ``elsewhere``: not on the service's host."""
         if self._process != os.getpid():  # after a fork, the connections are those of the parent
-            self._adapters = [HTTPAdapter(pool_maxsize=MAX_CONNECTIONS) for _ in (False, True)]
+            self._adapters = [HTTPAdapter(pool_maxsize=64) for _ in (False, True)]
             self._pool = None
             self._process = os.getpid()
         if exchange.limit:
@@ -179,33 +284,28 @@ class Transport:
                 pool = self._pool_for(exchange.url, public_only)
             else:  # looked up once: it takes a tenth of a POST's time
                 pool = self._pool = self._pool or self._pool_for(exchange.url)
-            response: BaseHTTPResponse = pool.urlopen(
-                exchange.method,
-                exchange.url,
-                exchange.body,
-                exchange.headers,
-                retries=False,
-                redirect=False,
-                assert_same_host=False,
-                timeout=self._timeout,
-                preload_content=False,
-                decode_content=False,
-            )
+            what = exchange.method, exchange.url, exchange.body, exchange.headers
+            response: BaseHTTPResponse = pool.urlopen(*what, timeout=self._timeout, **_OPTIONS)
             status = str(response.status)
             return response
         except UNREADABLE as error:
-            failure = self._failure(error, exchange)
+            origin, failure = origin_of(error), self.incomplete_response(error)
         finally:
             current.reset(token)
             self._metrics.incr("requests", method=exchange.method, status=status)
-        raise failure  # not inside except: urllib3's error holds the token and the URL
+        # Not inside except: urllib3's error holds the token and the URL.
+        if exchange.began_at:
+            raise failure
+        if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
+            raise errors.FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
+        raise errors.FsmConnectionError(
+            f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}"
+        )
 
     def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
-        """Look up the connections to a host, or to its proxy, which then decides what can be reached.
-
-        The environment's proxies are not for http to this machine, which would leave it in the clear.
-        """
+        """Look up the connections to a host, or to its proxy, which then decides what can be reached."""
         parts = urlsplit(url)
+        # Through a proxy, http to this machine would leave it in the clear.
         stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
         proxies: Any = {} if stays_here else get_environ_proxies(url)
         request = requests.PreparedRequest()
@@ -216,22 +316,16 @@ class Transport:
         pool.ConnectionCls = adapted(pool.ConnectionCls, ours)
         return cast(HTTPConnectionPool, pool)
 
-    def _failure(self, error: BaseException, exchange: Exchange) -> FsmError:
-        origin = origin_of(error)
-        if exchange.began_at:
-            return self.incomplete_response(error)
-        if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
-            return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
-        return FsmConnectionError(f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}")
-
     def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
         given = {**_HEADERS, **parse_headers("headers", call.headers)}
         headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
+        items = parse_params("params", call.params).items()
         try:
-            items = call.params.items() if isinstance(call.params, Mapping) else call.params or ()
             query = urlencode([(name, value) for name, value in items if value is not None], doseq=True)
         except (TypeError, ValueError) as error:
-            raise FsmInputError(f"params: cannot be written into a URL ({type(error).__name__})") from None
+            raise errors.FsmInputError(
+                f"params: cannot be written into a URL ({type(error).__name__})"
+            ) from None
         target = f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
         body = None
         if call.json is not None:
@@ -239,25 +333,22 @@ class Transport:
                 body = dumps(call.json, allow_nan=False).encode()
                 if b"\\ud" in body:
                     dumps(call.json, ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                raise FsmInputError(f"json: {HALF_A_CHARACTER}") from None
             except (TypeError, ValueError, RecursionError) as error:
-                raise FsmInputError(f"json: {error}") from None
+                raise errors.FsmInputError(f"json: {error}") from None
             headers.setdefault("Content-Type", "application/json")
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(call.method, url, target, headers, body, call.is_write, call.limit)
+        return Exchange(call.method, url, target, headers, body, call.limit)
 
-    def incomplete_response(self, error: BaseException) -> FsmResponseError:
+    def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
         origin = origin_of(error)
-        what = type(origin).__name__
-        if isinstance(origin, RemoteDisconnected) or not isinstance(origin, _QUOTING):
-            what += f": {origin}"
-        what += f" (timeout {self._settings.timeout:g} s)"
-        return FsmResponseError(f"no complete response arrived: {what}")
+        is_quoting = isinstance(origin, _QUOTING) and not isinstance(origin, RemoteDisconnected)
+        what = type(origin).__name__ + ("" if is_quoting else f": {origin}")
+        timeout = f"(timeout {self._settings.timeout:g} s)"
+        return errors.FsmResponseError(f"no complete response arrived: {what} {timeout}")
 
 
-def as_sent(url: str, error: FsmError) -> SplitResult:
+def as_sent(url: str, error: errors.FsmError) -> SplitResult:
     """Split a URL, its host as it is sent; raise ``error`` if it is not valid, without quoting it."""
     request = requests.PreparedRequest()
     with suppress(requests.RequestException, ValueError):
@@ -269,15 +360,17 @@ def as_sent(url: str, error: FsmError) -> SplitResult:
 
 
 def refusal(
-    response: BaseHTTPResponse, token: SecretStr, kind: type[FsmApiError] | None = None, **what: str
-) -> FsmApiError:
+    response: BaseHTTPResponse, token: SecretStr, kind: type[errors.FsmApiError] | None = None, **what: str
+) -> errors.FsmApiError:
     """Make the error for a response that is not a success, by default of the class of its status."""
-    return (kind or error_class_for(response.status))(
-        status=response.status,
-        retry_after=seconds_to_wait(response.headers),
-        request_id=request_id_in(response.headers, token.get_secret_value()),
-        **what,
-    )
+    retry_after: Any = Retry()
+    try:
+        retry_after = min(retry_after.get_retry_after(response), 1e9)
+    except (TypeError, ValueError, OverflowError, InvalidHeader):  # it is absent or invalid
+        retry_after = None
+    request_id = request_id_in(response.headers, token.get_secret_value())
+    made = kind or errors.error_class_for(response.status)
+    return made(response.status, retry_after=retry_after, request_id=request_id, **what)
 
 
 def _in_utf8(body: bytes, content_type: str) -> bytes:
@@ -287,20 +380,6 @@ def _in_utf8(body: bytes, content_type: str) -> bytes:
     try:
         return body.decode(declared[1]).encode()
     except (LookupError, UnicodeError):
-        raise FsmResponseError(f"the body is not in its declared charset, {printable(declared[1])}") from None
-
-
-def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Parse Retry-After, in seconds or as an HTTP-date relative to the service's clock.
-
-    A time in the past gives 0, one in more than thirty years these, an invalid value None.
-    """
-    value: Any = headers.get("Retry-After", "").strip()
-    try:
-        if not value.removeprefix("-").isdecimal():
-            until: Any = parsedate_tz(value)
-            now: Any = parsedate_tz(headers.get("Date", formatdate()))
-            value = mktime_tz(until) - mktime_tz(now)
-        return min(max(0.0, float(value)), 1e9)
-    except (ValueError, TypeError, OverflowError):
-        return None
+        raise errors.FsmResponseError(
+            f"the body is not in its declared charset, {printable(declared[1])}"
+        ) from None

@@ -5,33 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+ResultT = TypeVar("ResultT")
+Location = tuple[int | str, ...]
 
 MAX_PDF_BYTES = 100 * 2**20
-MAX_PDF_SECONDS = 600
-"""Default limit of the total time of a PDF's requests: 175 kB/s for the largest."""
-MAX_IDENTIFIER = 255  # characters
+MAX_PDF_SECONDS = 600  # for all requests of a PDF: 175 kB/s for the largest
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
 FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
-INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")
-"""As pandas writes an integer of a column with gaps."""
-
+INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})
-"""Headers that the client alone sets, in lower case."""
+OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})  # the client sets them
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
-
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 """A % that begins no encoded character: what is sent in its place depends on what sends it."""
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -47,26 +42,32 @@ def refuse_none(name: str, value: object) -> None:
         raise FsmInputError(f"{name}: is None: the template or task output that it comes from is empty")
 
 
-def dotted_name(location: tuple[int | str, ...]) -> str:
-    return ".".join(part if part.isprintable() else ascii(part) for part in map(str, location))
-
-
-def describe_invalid_fields(
-    error: ValidationError,
+def validated(
+    validate: Callable[[Any], ResultT],
+    values: Any,
     *,
-    name_for: Callable[[tuple[int | str, ...]], str] = dotted_name,
-    messages: Mapping[str, str] | None = None,
-) -> str:
-    """Describe each invalid field, without its value: ``host: is missing; password: is empty``.
+    place_of: Callable[[Location], Iterable[Any]] = tuple,
+    messages: Mapping[str, str] = MappingProxyType({}),
+) -> ResultT:
+    """Return what pydantic makes of ``values``; an FsmInputError names each invalid field, without its value.
 
+    :param place_of: makes the place that is shown of that in the model.
     :param messages: by the type of pydantic's error, in place of its own.
     """
+    from pydantic import ValidationError
+
+    try:
+        return validate(values)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False, include_context=False)
     problems = []
-    for detail in error.errors(include_url=False, include_input=False, include_context=False):
-        own_message = detail["msg"].removeprefix("Value error, ")
-        message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
-        problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
-    return "; ".join(problems)
+    for detail in details:
+        own_message = detail["msg"].removeprefix("Value error, ").removeprefix(": ")
+        message = {**_MESSAGES, **messages}.get(detail["type"], own_message)
+        place = map(str, place_of(detail["loc"]))
+        name = ".".join(part if part.isprintable() else ascii(part) for part in place if part)
+        problems.append(": ".join(filter(None, [name, message])))
+    raise FsmInputError("; ".join(problems))  # not inside except: pydantic's error holds the values
 
 
 def parse_text(name: str, value: Any) -> int | str:
@@ -121,8 +122,8 @@ def parse_identifier(name: str, value: Any) -> int | str:
     if INTEGER_AS_FLOAT.fullmatch(text):
         problem = "is a decimal number, as pandas writes a column with gaps: make it an integer"
         raise FsmInputError(f"{name}: {problem}")
-    if len(text) > MAX_IDENTIFIER or _NOT_IN_IDENTIFIERS.search(text):
-        allowed = f"an integer, or up to {MAX_IDENTIFIER} characters without blanks, quotes and brackets"
+    if text in (".", "..") or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
+        allowed = "an integer, or up to 255 characters without blanks, quotes and brackets"
         raise FsmInputError(f"{name}: is not an identifier: {allowed}")
     return identifier if isinstance(identifier, int) else spelled(identifier)
 
@@ -143,20 +144,14 @@ def parse_time(name: str, value: Any) -> datetime:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            shown = _shown(value)
-            raise FsmInputError(f"{name}: {shown} is no ISO 8601 time such as 2026-01-31T08:00Z") from None
+            problem = "is no ISO 8601 time such as 2026-01-31T08:00Z"
+            raise FsmInputError(f"{name}: {_shown(value)} {problem}") from None
     if not isinstance(value, datetime):
         raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
-    time = value if value.tzinfo else value.replace(tzinfo=UTC)
-    try:
-        time.astimezone(UTC)
-    except OverflowError:
-        raise FsmInputError(f"{name}: {time} is not between the years 1 and 9999 in UTC") from None
-    return time
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def parse_past(name: str, value: Any) -> datetime:
-    """Parse a time since 1970 that is not in the future; one without a zone is UTC."""
     time = parse_time(name, value)
     if time.year < 1970 or time > datetime.now(UTC):
         raise FsmInputError(f"{name}: {time} is {'before 1970' if time.year < 1970 else 'in the future'}")
@@ -203,9 +198,7 @@ def parse_json(name: str, value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except RecursionError:
-        raise FsmInputError(f"{name}: is JSON that is nested too deeply") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         advice = "end its template with | tojson, or give a task's output"
         raise FsmInputError(f"{name}: is text, but no JSON: {advice}") from None
 

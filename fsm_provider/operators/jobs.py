@@ -69,7 +69,9 @@ class FsmJobOperator(FsmWriteOperator):
         return Write(row, request.key is not None, request)
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
-        return self.hook.client.send_job(write.payload, headers, limit).as_json()
+        asked: JobRequest = write.payload
+        create_job = self.hook.client.create_job
+        return create_job(asked.property_id, asked.job, headers=headers, limit=limit).as_json()
 
 
 class FsmCreateJobOperator(FsmJobOperator):

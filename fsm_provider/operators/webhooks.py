@@ -41,8 +41,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or ``create``
         it, at the risk of two (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the registrations under the service's own names, without their secrets: one per event type
-        with the ``event_types_style`` ``separate``, else one.
+    :return: the registrations, one per event type, under the service's own names, without their secrets.
     """
 
     template_fields: tuple[str, ...] = (
@@ -74,8 +73,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         with permanent_errors_fail_the_task():
             webhook = self._payload(self.target_url or self._receiver_url())
             task = Task.from_context(context, self.task_id)
-            requests = webhook.requests(self.hook.settings.event_types_style)
-            planned = [self._plan(task, one) for one in requests]
+            each = [webhook.model_copy(update={"event_types": [one]}) for one in webhook.event_types]
+            planned = [self._plan(task, one) for one in each]
             registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
             missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
             for name in registered.keys() - missing.keys():
@@ -121,7 +120,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
             raise FsmNotSentError(text) from None
         sent = payload.model_copy(update={"target_url": target_url})
-        (webhook,) = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
+        webhook = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
         secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""
         mask_secret(secret)
         if not secret:

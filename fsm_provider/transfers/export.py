@@ -21,7 +21,7 @@ from pydantic_core import to_json
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.listing import Listing
-from fsm_provider.api.models import AssetDynamicField, Form, Record
+from fsm_provider.api.models import AssetDynamicField, Form, Record, wire_name
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -132,8 +132,8 @@ class Schema:
     def _sort(
         self, record: Record, prefix: str, fitting: dict[str, int | str], others: dict[str, Any]
     ) -> None:
-        for attribute, field in type(record).model_fields.items():
-            column, value = f"{prefix}{field.alias}", getattr(record, attribute)
+        for attribute in type(record).model_fields:
+            column, value = f"{prefix}{wire_name(attribute)}", getattr(record, attribute)
             if value is None or column == self._without:
                 continue
             if isinstance(value, Record):
@@ -148,7 +148,7 @@ class Schema:
 
 def _columns_for(model: type[Record], prefix: str = "", path: str = "") -> Iterator[Column]:
     for attribute, field in model.model_fields.items():
-        kind, name = _type_for(field), f"{prefix}{field.alias}"
+        kind, name = _type_for(field), f"{prefix}{wire_name(attribute)}"
         if isinstance(kind, type) and issubclass(kind, Record):
             yield from _columns_for(kind, f"{name}_", f"{path}{attribute}.")
         else:

@@ -81,7 +81,7 @@ class Runner:
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
             one.row = known.get(row_id, one.planned)
-            one.attempts = Attempts(self._client.retry_policy)
+            one.attempts = Attempts(self._client.settings.max_retries)
             one.may_resend = self.create_uncertain and one.row.state in ("uncertain", "sending")
         if len(known) < len(self.writes):
             rows = self.ledger.rows_of_task(self.by).values()

@@ -19,8 +19,8 @@ from tests.benchmarks.server import running_service
 from tests.processes import end_on_signals
 
 USUAL_CASES = ("listing", "jobs", "imports", "memory", "walk")
-CASES = (*USUAL_CASES, "bulk", "ledger", "exports", "waiting")
-"""The last four take minutes a round: they are measured only where ``--only`` names them."""
+CASES = (*USUAL_CASES, "bulk", "deliveries", "ledger", "exports", "waiting")
+"""The last five take minutes a round: they are measured only where ``--only`` names them."""
 
 
 def main() -> int:

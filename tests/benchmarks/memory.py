@@ -22,13 +22,18 @@ def measure(port: int, pages: int) -> float:
     service = Service(port)
     list_pages(service, OURS, 0, 1)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
-    start = _resident_mib("VmRSS")
+    start = set_peak_back()
     list_pages(service, OURS, 0, pages)
-    return _resident_mib("VmHWM") - start
+    return resident_mib("VmHWM") - start
 
 
-def _resident_mib(name: str) -> float:
+def set_peak_back() -> float:
+    """Give what is resident, in MiB, from which the peak is counted from now on."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident_mib("VmRSS")
+
+
+def resident_mib(name: str) -> float:
     status = Path("/proc/self/status").read_text()
     return int(status.partition(f"{name}:")[2].split()[0]) / 1024
 

@@ -14,9 +14,10 @@ import yaml
 from sqlalchemy import create_engine
 
 import fsm_provider
-from fsm_provider.api import AssetDynamicField, Form, Job, JobCreate, Webhook
+from fsm_provider.api import AssetDynamicField, Form, Job, Webhook
 from fsm_provider.api.forms import FORM_FILTERS, for_xcom
-from fsm_provider.api.models import Usage
+from fsm_provider.api.models import Usage, wire_name
+from fsm_provider.api.payloads import JOB_FIELDS
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, WebhookEndpoint
@@ -198,11 +199,11 @@ def names_in(table: str, column: int = 0) -> list[str]:
 def test_the_page_of_the_service_names_each_field_of_a_record(heading, record):
     named = names_in(section("service.md", heading))
 
-    assert sorted(named) == sorted(field.alias for field in record.model_fields.values())
+    assert sorted(named) == sorted(map(wire_name, record.model_fields))
 
 
 def test_the_page_of_the_service_names_each_field_of_an_asset_field():
-    fields = {field.alias for record in (AssetDynamicField, Usage) for field in record.model_fields.values()}
+    fields = {wire_name(name) for record in (AssetDynamicField, Usage) for name in record.model_fields}
 
     assert set(names_in(section("service.md", "Asset dynamic field record"))) == fields
 
@@ -219,9 +220,8 @@ def test_the_page_of_the_jobs_names_each_field_of_a_payload():
     table = section("jobs.md", "Fields of a job")
 
     named = names_in(table)
-    assert [*zip(names_in(table, 1), [*named, "extra_fields"], strict=True)] == [
-        (name, field.alias) for name, field in JobCreate.model_fields.items()
-    ]
+    assert named == list(dict.fromkeys(JOB_FIELDS.values()))
+    assert {JOB_FIELDS.get(name, name) for name in names_in(table, 1)} == {*named, "extra_fields"}
 
 
 def test_the_page_of_many_jobs_names_each_outcome():

@@ -36,14 +36,7 @@ THREADS = 4
 MAX_IN_FLIGHT = 64
 """Deliveries that wait for the database or are being stored; senders of further ones are asked to retry."""
 UNKNOWN = "-/-"
-
 MAX_HINT_LENGTH = 200
-
-
-class _Refusal(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        self.reason = reason
 
 
 class Receiver:
@@ -64,24 +57,24 @@ class Receiver:
             return
         try:
             if scope["method"] != "POST":
-                raise _Refusal(405, "method")
+                raise RefusedError("method", 405)
             started = time.monotonic()
             config = await self._config(route, token)
             shown = _show_route(scope, route)  # not before its token is known: it may be anything
             left = self._response_seconds - (time.monotonic() - started)
             if any(name == b"content-encoding" and value != b"identity" for name, value in scope["headers"]):
-                raise _Refusal(415, "content encoding")
+                raise RefusedError("content encoding", 415)
             body = await _read_body(receive)
             started = time.monotonic()
             outcome = await self._in_thread(
                 partial(_record, route, config, scope["headers"], body), within=left
             )
             if outcome == "no asset":  # no parsed DAG uses it
-                raise _Refusal(503, "no asset")
+                raise RefusedError("no asset", 503)
             logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
             _count(outcome, route)
             status = 200
-        except _Refusal as refusal:
+        except RefusedError as refusal:
             status = refusal.status
             logger.warning("Delivery for %s refused: %s", shown, refusal.reason)
             _count("refused", shown, refusal.reason)
@@ -93,18 +86,17 @@ class Receiver:
         await _respond(send, status)
 
     async def _config(self, route: str, token: str) -> RouteConfig:
-        """Return what the route accepts, if the token is one of its own."""
         routes = self._configuration.known()
         if routes is None:
             routes = await self._in_thread(self._configuration.read, within=self._response_seconds)
         config = routes.get(route)
         if not is_any_of(token, config.tokens if config else [""]) or config is None:
-            raise _Refusal(404, "path")
+            raise RefusedError("path", 404)
         return config
 
     async def _in_thread(self, function: Callable[[], T], *, within: float) -> T:
         if self._in_flight >= MAX_IN_FLIGHT:
-            raise _Refusal(503, "busy")
+            raise RefusedError("busy", 503)
         self._in_flight += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
         future.add_done_callback(self._end)
@@ -112,7 +104,7 @@ class Receiver:
             return await asyncio.wait_for(asyncio.shield(future), within)
         except TimeoutError:
             # The thread goes on. If it stores the delivery after all, the sender's retry is a repeat.
-            raise _Refusal(503, "slow") from None
+            raise RefusedError("slow", 503) from None
 
     def _end(self, done: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
@@ -130,10 +122,7 @@ def _show_route(scope: Scope, route: str) -> str:
 
 def _record(route: str, config: RouteConfig, headers: Any, body: bytes) -> Outcome:
     decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-    try:
-        delivery = verify(config.endpoint, config.secrets, decoded, body, now=time.time())
-    except RefusedError as error:
-        raise _Refusal(401, error.reason) from None
+    delivery = verify(config.endpoint, config.secrets, decoded, body, now=time.time())
     extra = {**_hints(body), "received_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
     if config.endpoint.keep_body:
         # As text, which every database and page of Airflow takes, whatever JSON it is.
@@ -149,14 +138,14 @@ async def _read_body(receive: Receive) -> bytes:
             while True:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise _Refusal(400, "disconnected")
+                    raise RefusedError("disconnected", 400)
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY:
-                    raise _Refusal(413, "size")
+                    raise RefusedError("size", 413)
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
-        raise _Refusal(408, "slow body") from None
+        raise RefusedError("slow body", 408) from None
 
 
 def _hints(body: bytes) -> dict[str, str | int]:

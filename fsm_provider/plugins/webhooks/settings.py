@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, ClassVar, Literal, Self, get_args
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
-from fsm_provider.api.settings import is_readable_on_the_way
-from fsm_provider.api.validation import describe_invalid_fields
+from fsm_provider.api.settings import is_readable_on_the_way, split_url
+from fsm_provider.api.validation import validated
 from fsm_provider.plugins.webhooks import URL_PREFIX
 
-CONFIGURATION = "fsm_webhooks"
-"""The Variable that configures the receiver."""
-REGISTRATIONS = "fsm_webhook_secret_"
-"""How the names of the Variables begin that hold registrations, one each."""
-DIGITS = 16
-"""Length of the digest in the name of a registration's Variable."""
-HIDDEN = "***"
-"""Replaces the token in a URL that is shown."""
-REMEMBERED_HOURS = 24
-"""Hours that a delivery is remembered, so that its repeats are dropped."""
+CONFIGURATION = "fsm_webhooks"  # the Variable
+REGISTRATIONS = "fsm_webhook_secret_"  # how the names of the Variables begin that hold one registration each
+DIGITS = 16  # of the digest in such a name
+HIDDEN = "***"  # replaces the token in a URL that is shown
+REMEMBERED_HOURS = 24  # in which a delivery's repeats are dropped
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", to_lower=True)]
 Prefix = Annotated[str, StringConstraints(pattern=r"^[^\s,]*$")]
@@ -50,11 +37,10 @@ class WebhookEndpoint(_Model):
     :param signature: ``standard-webhooks`` (https://www.standardwebhooks.com); ``hmac``, an HMAC-SHA256 with
         the secret as text, of the body or of ``<time>.<body>``; or ``none``: then the token in the path is
         the only protection.
-    :param header: of an ``hmac``: the header with the signature, or several separated by blanks or commas.
+    :param header: of an ``hmac``, with the signature, or several separated by blanks or commas.
     :param prefix: of an ``hmac``: what precedes the signature, e.g. ``sha256=`` or ``v1=``.
     :param timestamp_prefix: of an ``hmac``: what precedes the time of sending in the same header, in seconds
         since 1970, e.g. ``t=`` where it is ``t=1790000000,v1=...``. Then time and body are signed.
-    :param encoding: of an ``hmac``.
     :param tolerance: seconds that a signed time may be off, either way; at most half of
         ``REMEMBERED_HOURS``, so that no delivery is accepted again after it has been forgotten.
     :param keep_body: store the body in the asset event, as text; it may hold personal data.
@@ -93,10 +79,7 @@ class ReceiverSettings(_Model):
     def _base_is_a_url(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("is not an absolute http(s) URL without a query")
-        if is_readable_on_the_way(parts):
+        if is_readable_on_the_way(split_url(value, "https://airflow.example.com", is_base=True)):
             raise ValueError("should be https: http sends path token and deliveries in clear text")
         return value.rstrip("/")
 
@@ -116,16 +99,11 @@ class ReceiverSettings(_Model):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the Variable.
-
-        :raises FsmInputError: one message that names every bad field and quotes no value.
-        """
+        """Parse the Variable; one FsmInputError names every bad field and quotes no value."""
         try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            described = describe_invalid_fields(error)
-        # Not inside except: the cause holds the values.
-        raise FsmInputError(f"Variable {CONFIGURATION}: {described}")
+            return validated(cls.model_validate_json, text)
+        except FsmInputError as error:
+            raise FsmInputError(f"Variable {CONFIGURATION}: {error}") from None
 
 
 def registrations_prefix(fsm_conn_id: str, watched: str) -> str:

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
 
@@ -19,14 +18,12 @@ MIN_KEY_BYTES = 16
 
 
 class RefusedError(Exception):
-    """A delivery that is not authentic.
+    """A delivery is refused. The reason is for the log and the metrics; the sender learns the status only."""
 
-    :param reason: for the log and the metrics; the sender does not learn it.
-    """
-
-    def __init__(self, reason: Literal["signature", "timestamp", "headers"]) -> None:
+    def __init__(self, reason: str, status: int = 401) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.status = status
 
 
 def verify(
@@ -45,20 +42,20 @@ def verify(
     if endpoint.signature == "standard-webhooks":
         identifier = _only_value(headers, "webhook-id")
         timestamp = _only_value(headers, "webhook-timestamp")
-        parts, prefix, decode = _only_value(headers, "webhook-signature").split(" "), "v1,", _from_base64
+        parts, prefix, encoding = _only_value(headers, "webhook-signature").split(" "), "v1,", "base64"
         signed = f"{identifier}.{timestamp}.".encode() + body
         # A delivery that is sent again has another time.
         content = f"{identifier}.".encode() + body
     else:
         parts = _only_value(headers, endpoint.header or "").replace(",", " ").split()
-        prefix, decode = endpoint.prefix, _from_hex if endpoint.encoding == "hex" else _from_base64
+        prefix, encoding = endpoint.prefix, endpoint.encoding
         timestamp, signed = "", body
         if endpoint.timestamp_prefix:
             timestamp = _only(_beginning_with(endpoint.timestamp_prefix, parts))
             signed = f"{timestamp}.".encode() + body
         content = signed
     expected = [hmac.digest(key_from(secret, endpoint), signed, "sha256") for secret in secrets]
-    given = map(decode, _beginning_with(prefix, parts))
+    given = [_decoded(part, encoding) for part in _beginning_with(prefix, parts)]
     # Compare every pair, so that the time does not reveal which matches.
     if not sum([hmac.compare_digest(one, other) for other in given for one in expected]):
         raise RefusedError("signature")
@@ -74,7 +71,7 @@ def key_from(secret: str, endpoint: WebhookEndpoint) -> bytes:
     if endpoint.signature != "standard-webhooks":
         return secret.encode()
     digits = secret.removeprefix("whsec_").rstrip("=")
-    return _from_base64(digits + "=" * (-len(digits) % 4))
+    return _decoded(digits + "=" * (-len(digits) % 4), "base64")
 
 
 def is_any_of(text: str, others: Iterable[str]) -> bool:
@@ -92,18 +89,10 @@ def _is_recent(timestamp: str, tolerance: int, now: float) -> bool:
     return bool(re.fullmatch(r"[1-9][0-9]{0,15}", timestamp)) and abs(now - int(timestamp)) <= tolerance
 
 
-def _from_base64(text: str) -> bytes:
+def _decoded(text: str, encoding: str) -> bytes:
     """Return the bytes; none if it cannot be decoded."""
     try:
-        return base64.b64decode(text.encode("ascii"), validate=True)
-    except ValueError:
-        return b""
-
-
-def _from_hex(text: str) -> bytes:
-    """Return the bytes; none if it cannot be decoded."""
-    try:
-        return bytes.fromhex(text)
+        return bytes.fromhex(text) if encoding == "hex" else base64.b64decode(text, validate=True)
     except ValueError:
         return b""
 

@@ -181,7 +181,7 @@ MATRIX = [
     ),
     limited("429", "slow backoff"),
     limited("429, Retry-After 17", 17, body="slow down", retry_after=17),
-    limited("429, Retry-After negative", "backoff", retry_after="-5"),
+    limited("429, Retry-After negative", "slow backoff", retry_after="-5"),
     limited("429, Retry-After unreadable", "slow backoff", retry_after="soon"),
     Row("429, Retry-After a day", faults.Status(429, retry_after=86_400), *(LIMITED,) * 4),
     refused(400, "FsmBadRequestError"),

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
+from fsm_provider.api import Form, FsmClient
+
 Part = bytes | Callable[[threading.Event], bytes]
 
 
@@ -155,3 +157,8 @@ def drip(content: bytes, *, every: float) -> list[Part]:
         return wait
 
     return list(map(due, content))
+
+
+def download(client: FsmClient, url: str | None, **limits: Any) -> bytes:
+    """Fetch the PDF of form 5001, whose record has this URL."""
+    return client.download_pdf(Form.model_validate({"id": 5001, "formPDFURL": url}), b"".join, **limits)

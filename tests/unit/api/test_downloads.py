@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from fsm_provider.api import (
-    Form,
     FsmApiError,
     FsmConnectionError,
     FsmForbiddenError,
@@ -22,7 +21,7 @@ from fsm_provider.api import (
 )
 from fsm_provider.api.downloads import MAX_REDIRECTS
 from fsm_provider.testing import FakeFileHost, faults
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw import RawServer, download, http
 from tests.unit.api.test_error_chains import SECRET, assert_holds_no_secret
 from tests.unit.conftest import TOKEN
 
@@ -49,11 +48,6 @@ def client(service, make_client):
 def files(service):
     with FakeFileHost(service) as running:
         yield running
-
-
-def download(client, url, **options):
-    form = Form.model_validate({"id": 5001, "formPDFURL": url})
-    return client.download_pdf(form, b"".join, **options)
 
 
 def tokens_seen(requests):

@@ -1,15 +1,153 @@
-"""Forms as records, references and identifiers."""
+"""Forms: the filters of their listing, records, references and identifiers."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import for_xcom, job_id_from, parse_forms, reference_to
-from tests.unit.api.test_form_filter import NINE, form
+from fsm_provider.api.forms import FormFilter, for_xcom, job_id_from, parse_forms, reference_to
+from fsm_provider.api.models import Form
+from fsm_provider.api.parsing import parse_record
+
+EIGHT = datetime(2026, 1, 31, 8, tzinfo=UTC)
+NINE = "2026-01-31T09:00:00Z"
+WIRE = {
+    "property_id": ("7", "propertyID", "7"),
+    "job_id": ("21", "jobID", "21"),
+    "created_since": ("2026-01-31T08:00:00+00:00", "createdOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
+    "updated_since": ("2026-01-31T08:00:00+00:00", "lastUpdatedOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
+    "form_category": ("Gas", "formCategory", "Gas"),
+    "form_name_id": ("3", "formNameID", "3"),
+    "created_by_type": ("User", "createdByType", "User"),
+    "created_by_id": ("71", "createdByID", "71"),
+}
+
+
+def form(**changes: Any) -> Form:
+    """Read a form in which everything can be filtered by; a field of None is absent."""
+    record = {
+        "id": 121,
+        "formName": "Gas safety",
+        "propertyID": "7",
+        "jobDetails": {"jobID": 21, "jobTown": "Anytown"},
+        "createdByType": "User",
+        "createdByID": "71",
+        "createdOnDateTime": NINE,
+        "lastUpdatedOnDateTime": NINE,
+        "formPDFURL": "https://files.example.com/canary.pdf",
+        "links": {"job": "https://api.example.com/canary"},
+        **changes,
+    }
+    given = {name: value for name, value in record.items() if value is not None}
+    return parse_record(given, Form, timezone=UTC)
+
+
+def test_every_filter_is_sent_under_the_specified_name():
+    filters = FormFilter(**{name: given for name, (given, _, _) in WIRE.items()})
+
+    assert filters.params() == {name: sent for _, name, sent in WIRE.values()}
+
+
+def test_no_filter_sends_nothing_and_matches_every_form():
+    assert FormFilter().params() == {}
+    assert FormFilter().matches(form())
+    assert FormFilter().matches(Form(id=1))
+    assert str(FormFilter()) == "all forms"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, True) for name in ("property_id", "job_id", "form_name_id", "created_by_id")),
+        *((name, 1.5) for name in ("form_category", "created_by_type")),
+    ],
+)
+def test_a_bad_filter_is_named(name, value):
+    with pytest.raises(FsmInputError, match=f"^{name}: "):
+        FormFilter(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "since",
+    [EIGHT.replace(microsecond=999), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
+)
+def test_a_time_is_sent_in_utc_with_milliseconds(since):
+    assert FormFilter(created_since=since).params() == {"createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"}
+
+
+@pytest.mark.parametrize(
+    ("filters", "matched"),
+    [
+        ({"property_id": 7}, True),
+        ({"property_id": 8}, False),
+        ({"property_id": "07"}, True),
+        ({"job_id": 21}, True),
+        ({"job_id": "2"}, False),
+        ({"created_by_type": "User"}, True),
+        ({"created_by_type": "Customer"}, False),
+        ({"created_by_id": 71}, True),
+        ({"created_by_id": "72"}, False),
+        ({"created_since": EIGHT}, True),
+        ({"created_since": NINE}, True),
+        ({"created_since": "2026-01-31T09:00:00.001Z"}, False),
+        ({"updated_since": "2026-01-31T10:00:00"}, False),
+        ({"updated_since": "2026-01-31T10:00:00+01:00"}, True),
+        ({"property_id": 7, "job_id": 21, "created_since": EIGHT}, True),
+        ({"property_id": 7, "job_id": 22, "created_since": EIGHT}, False),
+        ({"form_category": "Oil", "form_name_id": 9}, True),
+    ],
+)
+def test_a_form_is_checked_against_each_filter(filters, matched):
+    assert FormFilter(**filters).matches(form()) is matched
+
+
+@pytest.mark.parametrize(
+    ("filters", "absent"),
+    [
+        ({"property_id": 7}, {"propertyID": None}),
+        ({"job_id": 21}, {"jobDetails": None}),
+        ({"job_id": 21}, {"jobDetails": "job 21"}),
+        ({"job_id": 21}, {"jobDetails": {"jobID": "J-21"}}),
+        ({"created_by_type": "User"}, {"createdByType": None}),
+        ({"created_by_id": 71}, {"createdByID": None}),
+    ],
+)
+def test_a_form_that_does_not_say_whose_it_is_does_not_match(filters, absent):
+    assert not FormFilter(**filters).matches(form(**absent))
+
+
+@pytest.mark.parametrize("name", ["created_since", "updated_since"])
+@pytest.mark.parametrize("time", [None, "yesterday", [NINE]])
+def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
+    unreadable = form(createdOnDateTime=time, lastUpdatedOnDateTime=time)
+
+    assert FormFilter(**{name: EIGHT}).matches(unreadable)
+    assert not FormFilter(**{name: EIGHT}, job_id=22).matches(unreadable)
+
+
+def test_a_filter_is_described_by_what_is_set():
+    assert str(FormFilter(property_id=7, form_category="Gas")) == "property_id=7, form_category=Gas"
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {name: given for name, (given, _, _) in WIRE.items()}, {"created_since": EIGHT}, {"job_id": "J-1"}],
+)
+def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
+    first = FormFilter(**filters)
+
+    assert FormFilter(**json.loads(json.dumps(first.as_dict()))) == first
+
+
+@pytest.mark.parametrize(
+    ("details", "job"), [({"jobID": 21}, 21), ({"jobID": "21"}, 21), ({}, None), (None, None), ("21", None)]
+)
+def test_the_job_of_a_form_is_found_where_it_can_be_read(details, job):
+    assert job_id_from(form(jobDetails=details)) == job
 
 
 def test_a_reference_has_exactly_its_six_keys():

@@ -6,13 +6,7 @@ from functools import partial
 
 import pytest
 
-from fsm_provider.api import (
-    FsmApiError,
-    FsmBadRequestError,
-    FsmClient,
-    FsmError,
-    Settings,
-)
+from fsm_provider.api import FsmApiError, FsmBadRequestError, FsmClient, FsmError, Settings
 from fsm_provider.api.redaction import EXCERPT_LENGTH
 from tests.unit.api.raw import RawServer, http
 from tests.unit.conftest import TOKEN
@@ -67,7 +61,7 @@ def test_the_value_of_a_key_that_ends_in_secret_is_not_quoted(status, body):
     for send in (register, request):
         error = refusal(status, body, send)
 
-        shown = str(error) + repr(error) + str(error.as_dict())
+        shown = str(error) + repr(error) + str(vars(error))
         assert SECRET[:12] not in shown
         assert SECRET[-6:] not in shown
         assert ("is taken" in body) == ("is taken" in shown)

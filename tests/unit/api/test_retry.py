@@ -1,6 +1,12 @@
+"""When a request is repeated, and when one may be sent at all."""
+
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from uuid import uuid4
 
 import pytest
 
@@ -15,9 +21,9 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     error_class_for,
 )
-from fsm_provider.api.retry import Attempts, RetryPolicy
+from fsm_provider.api.retry import Attempts, reserve_time
 
-POLICY = RetryPolicy(max_retries=3, base=1.0, cap=6.0, budget=20.0)
+RETRIES = 3
 UNREACHED = FsmConnectionError("refused")
 
 
@@ -25,10 +31,10 @@ def error_for(status: int, retry_after: float | None = None) -> FsmApiError:
     return error_class_for(status)(status=status, method="GET", path="/forms", retry_after=retry_after)
 
 
-def delay_after(error, policy=POLICY, attempt=1, waited=0.0):
+def delay_after(error, retries=RETRIES, attempt=1, waited=0.0):
     """Return the delay, None if the error is raised."""
     try:
-        return Attempts(policy, attempt - 1, waited).delay_after(error)
+        return Attempts(retries, attempt - 1, waited).delay_after(error)
     except type(error):
         return None
 
@@ -52,13 +58,13 @@ def named(error: object) -> str:
 @pytest.mark.parametrize("error", REPEATED, ids=named)
 def test_what_may_pass_is_repeated_max_retries_times(error, attempt, repeated):
     assert (delay_after(error, attempt=attempt) is not None) is repeated
-    assert delay_after(error, RetryPolicy(max_retries=0)) is None
+    assert delay_after(error, retries=0) is None
 
 
 @pytest.mark.parametrize("error", NEVER_REPEATED, ids=named)
 def test_what_cannot_pass_is_raised_as_it_is(error):
     with pytest.raises(type(error)) as raised:
-        Attempts(POLICY).delay_after(error)
+        Attempts(RETRIES).delay_after(error)
 
     assert raised.value is error
 
@@ -68,47 +74,84 @@ def asks(seconds, status=429):
 
 
 @pytest.mark.parametrize(
-    ("policy", "error", "attempt", "waited", "draw", "delay"),
+    ("error", "attempt", "waited", "draw", "delay"),
     [
         # The bound doubles up to the cap, and the draw is a share of it.
         *[
-            (RetryPolicy(max_retries=9, base=1.0, cap=6.0), UNREACHED, attempt, 0, 1, bound)
-            for attempt, bound in enumerate([1, 2, 4, 6, 6, 6], 1)
+            (UNREACHED, attempt, 0, 1, bound)
+            for attempt, bound in enumerate([0.5, 1, 2, 4, 8, 16, 30, 30], 1)
         ],
-        *[(POLICY, UNREACHED, 3, 0, draw, delay) for draw, delay in ((0, 0), (0.25, 1), (1, 4))],
+        *[(UNREACHED, 3, 0, draw, delay) for draw, delay in ((0, 0), (0.25, 0.5), (1, 2))],
         # A limit is waited for longer.
-        (RetryPolicy(), error_for(429), 1, 0, 1, 10),
-        (RetryPolicy(), error_for(503), 1, 0, 1, 0.5),
-        (RetryPolicy(), UNREACHED, 1, 0, 1, 0.5),
+        *[(error_for(429), attempt, 0, 1, bound) for attempt, bound in ((1, 10), (2, 20), (3, 30))],
+        (error_for(503), 1, 0, 1, 0.5),
         # Retry-After is obeyed even beyond the cap, but not below the backoff.
         *[
-            (POLICY, asks(asked, status), 1, 0, 1, delay)
+            (asks(asked, status), 1, 0, 1, delay)
             for status in (429, 503)
-            for asked, delay in ((0.0, 1), (0.5, 1), (1.5, 1.5), (19.0, 19))
+            for asked, delay in ((0.0, 0.5), (0.4, 0.5), (1.5, 1.5), (119.0, 119))
         ],
         # No delay past the remaining budget is begun.
-        *[(POLICY, asks(8), 1, waited, 0, delay) for waited, delay in ((0, 8), (12, 8), (12.5, None))],
-        (POLICY, UNREACHED, 3, 17, 1, None),
-        (POLICY, UNREACHED, 3, 16, 1, 4),
-        (POLICY, asks(3600), 1, 0, 1, None),
+        *[(asks(8), 1, waited, 0, delay) for waited, delay in ((0, 8), (112, 8), (112.5, None))],
+        (UNREACHED, 3, 118.5, 1, None),
+        (UNREACHED, 3, 118, 1, 2),
+        (asks(3600), 1, 0, 1, None),
     ],
 )
-def test_a_delay(monkeypatch, policy, error, attempt, waited, draw, delay):
+def test_a_delay(monkeypatch, error, attempt, waited, draw, delay):
     monkeypatch.setattr(random, "random", lambda: draw)
 
-    assert delay_after(error, policy, attempt, waited) == delay
+    assert delay_after(error, 9, attempt, waited) == delay
 
 
 def test_delays_add_up_to_the_budget():
-    attempts = Attempts(POLICY)
+    attempts = Attempts(RETRIES)
 
-    assert [attempts.delay_after(asks(10)) for _ in range(2)] == [10, 10]
+    assert [attempts.delay_after(asks(60)) for _ in range(2)] == [60, 60]
     with pytest.raises(FsmRateLimitedError):
-        attempts.delay_after(asks(10))
+        attempts.delay_after(asks(60))
 
 
 def test_a_wait_is_said_with_its_reason(caplog):
-    Attempts(POLICY).delay_after(asks(7, 503))
+    Attempts(RETRIES).delay_after(asks(7, 503))
 
     assert "GET /forms returned HTTP 503" in caplog.text
     assert "7.0 s" in caplog.text
+
+
+@pytest.fixture
+def reserve():
+    """Reserves the times of a service that no other test knows."""
+    return partial(reserve_time, f"https://{uuid4()}.example.com")
+
+
+def test_moments_are_evenly_spaced(clock, reserve):
+    assert [reserve(4) for _ in range(4)] == [0, 0.25, 0.5, 0.75]
+
+
+def test_time_that_passes_is_not_waited_again(clock, reserve):
+    reserve(2)
+    clock.now += 0.25
+
+    assert reserve(2) == 0.25
+
+
+def test_idle_time_is_not_saved_up_for_a_burst(clock, reserve):
+    reserve(2)
+    clock.now += 60
+
+    assert [reserve(2) for _ in range(3)] == [0, 0.5, 1]
+
+
+def test_no_time_is_given_to_two_threads(reserve):
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: reserve(10), range(400)))
+
+    assert reserve(10) >= 40 - (time.monotonic() - started)
+
+
+def test_the_times_of_one_service_are_not_those_of_another(clock, reserve):
+    reserve(1)
+
+    assert reserve_time(f"https://{uuid4()}.example.com", 1) == 0

@@ -27,14 +27,13 @@ BAD = {
     "cursor_param": [None, 5, "", "a b", "a\n"],
     "page_size_param": [5, "", "a b"],
     "page_size": [0, -1, 1.5, "x", ""],
-    "event_types_style": ["commas", None],
     "server_timezone": ["", "Mars/Base", "../../etc/passwd", None, 5],
     "timeout": [0, "x", None, "inf", "nan"],
     "max_retries": [-1, 1.5, "x", None],
     "max_requests_per_second": [0, "x", "inf"],
     "verify_ssl": ["maybe", 2, None],
     "allow_http": ["maybe", None],
-    "ca_bundle": [5, "/no/such/bundle.pem", "a" * 256],
+    "ca_bundle": [5],
 }
 
 
@@ -125,7 +124,6 @@ def test_the_path_of_the_host_is_kept_without_its_last_slash(given, kept):
         ("server_timezone", "Europe/London", ZoneInfo("Europe/London")),
         ("api_version", "", ""),
         ("cursor_param", "page[cursor]", "page[cursor]"),
-        ("event_types_style", "brackets", "brackets"),
     ],
 )
 def test_values_may_be_text_as_in_a_connection_uri(field, text, read):
@@ -175,13 +173,9 @@ def test_the_page_of_a_job_is_a_url_with_its_id(url):
 @pytest.mark.parametrize(
     "url",
     [
-        "",
         "javascript:alert({id})",
         "http://app.example.com/{id}",
         "https://app.example.com/jobs",
-        "https://app.example.com/{id}/{jobID}",
-        "https://app.example.com/{id}/{id.__class__}",
-        "https://{id}.example.com/",
         "https://user:canary@app.example.com/{id}",
         "https://app.example.com/a b/{id}",
         "https://app.example.com\\@evil.example/{id}",

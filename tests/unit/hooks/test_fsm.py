@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, Connec
 from fsm_provider.api import FsmInputError
 from fsm_provider.hooks.fsm import FsmHook, settings_from
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN
 
 
@@ -146,6 +147,17 @@ def test_a_cursor_parameter_that_the_service_ignores_is_named(service, connect):
     assert not passed
     assert "'next'" in message
     assert "cursor_param" in message
+
+
+@pytest.mark.parametrize("fault", [faults.Status(400, b"canary"), faults.Body("canary")], ids=["400", "200"])
+def test_what_another_host_answers_is_not_shown(service, connect, fault):
+    service.fail("*", "*", fault, every=True)
+    connect(service)
+
+    passed, message = FsmHook().test_connection()
+
+    assert not passed
+    assert "canary" not in message
 
 
 def test_a_refused_token_fails_the_test(service, connect):

@@ -207,7 +207,8 @@ def fails(service, connect, supervisor):
 
 
 def is_for_other_event_types(service, connect, supervisor):
-    connect(service, event_types_style="repeat")
+    other = faults.Rewrite(lambda webhook: {**webhook, "eventTypes": ["jobs.other"]})
+    service.fail("POST", "/settings/webhooks", other)
     register_for_receiver(run("1"), event_types=BOTH)
 
 

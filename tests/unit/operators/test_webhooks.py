@@ -250,13 +250,14 @@ class TestOnce:
 
         assert ids(registered) == [1, 3]
 
-    def test_a_registration_for_other_event_types_is_uncertain(self, service, connect, store, variables):
-        connect(service, event_types_style="repeat")
+    def test_a_registration_for_other_event_types_is_uncertain(self, service, store, variables):
+        other = faults.Rewrite(lambda webhook: {**webhook, "eventTypes": ["jobs.other"]})
+        service.fail("POST", "/settings/webhooks", other)
 
         for cleared in (0, 1):
             with pytest.raises(AirflowFailException, match="webhook 1 was not registered for jobs"):
                 register_both(context_for(store, cleared=cleared))
-        assert len(service.webhooks) == 1
+        assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
         assert "secret" not in records(variables)[0]
 
     def test_a_registration_whose_variable_was_deleted_is_not_sent_again(

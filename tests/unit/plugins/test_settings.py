@@ -20,7 +20,7 @@ def signed(**fields):
     ("configuration", "message"),
     [
         ({"endpoint": {}}, "endpoint: is not a setting"),
-        ({"base_url": "airflow.example.com"}, "base_url: is not an absolute http(s) URL without a query"),
+        ({"base_url": "airflow.example.com"}, "base_url: should be a URL such as https://airflow"),
         ({"base_url": "http://airflow.example.com"}, "base_url: should be https: http sends path token"),
         ({"endpoints": {"jobs": {"signature": "none"}}}, "endpoints: 'jobs' is not <connection>/<object>"),
         ({"endpoints": {"a/forms": {"signature": "none"}}}, "endpoints: 'a/forms' is not <connection>"),

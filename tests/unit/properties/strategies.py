@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import AwareDatetime, SecretStr
 
-from fsm_provider.api.models import Record
+from fsm_provider.api.models import Record, wire_name
 
 # What Hypothesis would hardly hit upon: names that mean something here, or to pydantic.
 _NAMES = ["id", "data", "jobID", "form_name", "values", "self", "bool", "int", "str", "model_fields", ""]
@@ -56,7 +56,7 @@ def kind_for(annotation: Any) -> Any:
 
 def kinds_for(model: type[Record]) -> dict[str, Any]:
     """Give the fields of a model by their wire names, each with its type."""
-    return {str(field.alias): kind_for(field.annotation) for field in model.model_fields.values()}
+    return {wire_name(name): kind_for(field.annotation) for name, field in model.model_fields.items()}
 
 
 def valid_values(kind: Any) -> st.SearchStrategy[Any]:
@@ -102,7 +102,7 @@ def any_records(draw: st.DrawFn, model: type[Record]) -> dict[str, Any]:
 @st.composite
 def _records(draw: st.DrawFn, model: type[Record], values: Any) -> dict[str, Any]:
     kinds = kinds_for(model)
-    required = {str(field.alias) for field in model.model_fields.values() if field.is_required()}
+    required = {wire_name(name) for name, field in model.model_fields.items() if field.is_required()}
     present = draw(st.lists(st.sampled_from(sorted(kinds)), max_size=5, unique=True))
     record = draw(st.dictionaries(names.filter(lambda name: name not in kinds), json_values, max_size=2))
     for name in present:

@@ -357,7 +357,9 @@ class TestConnections:
 
     def test_connections_of_airflows_database_are_read(self, service, store, tmp_path):
         leave_uncertain(service, store, create_job())
+        leave_uncertain(service, store, write_job(key="PM-\N{SNOWMAN}"))
         environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
+        environment["PYTHONIOENCODING"] = "ascii"
         environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
         connection = service.connection()
         connection["extra"]["state_conn_id"] = "our_ledger"
@@ -374,10 +376,12 @@ class TestConnections:
         ours = ("--conn-id", "fsm_ours")
         settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
         listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
+        uncertain = run_process("fsm_provider", "ledger", "list", "--uncertain", *ours)
 
+        assert r"PM-\u2603" in uncertain.stdout, "the terminal cannot show a snowman"
         assert (settled.returncode, settled.stderr) == (0, "")
         assert (listed.returncode, listed.stderr) == (0, "")
-        assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711]
+        assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711, None]
         assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
 
     def test_what_airflow_warns_of_meanwhile_is_not_shown(self, run, monkeypatch, caplog):

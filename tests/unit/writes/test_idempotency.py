@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmError, client
-from fsm_provider.api.retry import Attempts, RetryPolicy
+from fsm_provider.api import FsmError, retry
+from fsm_provider.api.retry import Attempts
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
@@ -28,7 +28,7 @@ PATH = "/properties/7/jobs"
 @pytest.fixture(autouse=True)
 def delays(monkeypatch):
     """As short as they are long otherwise."""
-    monkeypatch.setattr(client, "RetryPolicy", partial(RetryPolicy, base=0.01))
+    monkeypatch.setattr(retry, "BASE", 0.01)
 
 
 @pytest.fixture
@@ -232,12 +232,10 @@ def test_a_registration_is_repeated_and_its_secret_stored(service, connect, stor
     assert len(set(keys(service))) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["Authorization", "content-type", "Idempotency Key", "Host", "Schlüssel", "a:b"]
-)
-def test_a_header_with_a_meaning_is_refused(service, connect, attempt, name):
+@pytest.mark.parametrize("name", ["Idempotency Key", "Schlüssel", "a:b"])
+def test_what_is_no_name_of_a_header_is_refused(service, connect, attempt, name):
     connect(service, idempotency_header=name)
-    with pytest.raises(AirflowFailException, match="idempotency_header: should be the name of a header"):
+    with pytest.raises(AirflowFailException, match="idempotency_header: String should match"):
         attempt()
 
 
