@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import logging
 import re
+import secrets
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http import HTTPMethod
 from math import inf
 from typing import Any, get_args
@@ -21,6 +25,7 @@ EXAMPLES = """\
 examples:
   %(prog)s --form-after 20 --form-name 'Gas Safety Record' --form-name 'Job Sign-off'
   %(prog)s --property 7 --property 8 --form '7:Warning Notice'
+  %(prog)s --form-after 20 --deliver http://127.0.0.1:8080/fsm/webhooks/fsm_default/jobs/a-token-of-20-characters
   %(prog)s --fail 'POST /properties/*/jobs 502' --fail 'GET /forms 429:30 2'
   %(prog)s --fail 'POST /properties/*/jobs reset-after always' --idempotency-header Idempotency-Key
 
@@ -31,7 +36,11 @@ a fault is one of:
   reset-after    the request is handled, e.g. the job stored, then the connection is reset
   delay:5        the request is handled, and the response comes 5 seconds later
 
-Each job has a page, at the URL of its links.self, for a browser and without the token."""
+GET /jobs lists the jobs, and GET /jobs/ID returns one. A browser needs no token and gets a page."""
+RECEIVER = re.compile(r"http://.+/fsm/webhooks/(\w+)/(\w+)/([^/?]+)")
+"""The URL of this package's receiver, for an object of a connection."""
+PARAMETERS = ("port", "token", "dialect", "cursor_param", "page_size", "properties", "idempotency_header")
+SIGNING_SECRET = "whsec_ZmFrZS1zaWduaW5nLXNlY3JldA=="  # noqa: S105 - a fake's
 
 
 def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
@@ -103,6 +112,18 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         help="fail so many requests that match (default: 1; always: all), * matches anything; may be "
         "repeated, the last that matches counts",
     )
+    parser.add_argument(
+        "--deliver",
+        type=_target,
+        metavar="URL",
+        help="deliver each job that is created or updated there, as a webhook; on this machine only",
+    )
+    parser.add_argument(
+        "--signing-secret",
+        type=_signing_secret,
+        default=SIGNING_SECRET,
+        help="signs deliveries as Standard Webhooks describes (default: %(default)s)",
+    )
     given = parser.parse_args(arguments)
     if given.form_name and given.form_after is None:
         parser.error("--form-name needs --form-after")
@@ -119,20 +140,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     logging.getLogger("fsm_provider.testing").setLevel(logging.INFO)
     engineer = None
     if given.form_after is not None:
-        names = given.form_name or Engineer.form_names
-        engineer = Engineer(after=given.form_after, form_names=tuple(names))
+        engineer = Engineer(given.form_after, tuple(given.form_name or Engineer.form_names))
     interrupted = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: interrupted.set())
+    # A ledger or a watermark knows the identifiers of an earlier fake.
+    id_offset = 10_000 * secrets.randbelow(200_000)
     service = FakeFieldService(
-        port=given.port,
-        token=given.token,
-        dialect=given.dialect,
-        cursor_param=given.cursor_param,
-        page_size=given.page_size,
-        engineer=engineer,
-        properties=given.properties,
-        idempotency_header=given.idempotency_header,
+        **{name: getattr(given, name) for name in PARAMETERS}, engineer=engineer, id_offset=id_offset
     )
     for method, path, fault, calls in given.faults:
         service.fail(method, path, fault, calls=calls, every=calls is None)
@@ -142,12 +157,28 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         print(f"--port {given.port}: {error.strerror}", file=sys.stderr)
         return 1
     with service:
-        for job_id, (property_id, name) in enumerate(given.forms, start=1):
+        if given.deliver:
+            service.add_webhook(given.deliver, given.signing_secret)
+        for job_id, (property_id, name) in enumerate(given.forms, start=id_offset + 1):
             service.add_form(job_id=job_id, property_id=property_id, form_name=name)
         print(f"Fake field service at {service.base_url}, token {service.settings.token}")
-        print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}", flush=True)
+        print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}")
+        if receiver := RECEIVER.fullmatch(given.deliver or ""):
+            _print_variables(receiver, given.signing_secret)
+        sys.stdout.flush()
         interrupted.wait()
     return 0
+
+
+def _print_variables(receiver: re.Match[str], secret: str) -> None:
+    """Print what the receiver of this package needs, but a secret only if it is the fake's own."""
+    connection, watched, token = receiver.groups()
+    settings = {"endpoints": {f"{connection}/{watched}": {"signature": "standard-webhooks"}}}
+    suffix = f"{connection}_{watched}".upper()
+    print(f"export AIRFLOW_VAR_FSM_WEBHOOKS={shlex.quote(json.dumps(settings))}")
+    print(f"export AIRFLOW_VAR_FSM_WEBHOOK_SECRET_TOKENS_{suffix}={shlex.quote(token)}")
+    shown = secret if secret == SIGNING_SECRET else "<SIGNING_SECRET>"
+    print(f"export AIRFLOW_VAR_FSM_WEBHOOK_SECRETS_{suffix}={shlex.quote(shown)}")
 
 
 def _number(kind: type[Any], minimum: float, maximum: float = inf) -> Callable[[str], Any]:
@@ -168,6 +199,19 @@ def _header(text: str) -> str:
     if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"should be the name of a header, not {text!r}")
     return text
+
+
+def _target(text: str) -> str:
+    if not re.fullmatch(r"http://(127\.0\.0\.1|localhost)(:[0-9]{1,5})?/[!-~]*", text):
+        raise argparse.ArgumentTypeError(f"should begin with http://127.0.0.1 and a port, not {text!r}")
+    return text
+
+
+def _signing_secret(text: str) -> str:
+    with suppress(ValueError):
+        if len(base64.b64decode(text.removeprefix("whsec_"), validate=True)) >= 16:
+            return text
+    raise argparse.ArgumentTypeError("should be base64 of at least 16 bytes, after whsec_ or without it")
 
 
 def _form(text: str) -> tuple[int, str]:

@@ -1,11 +1,10 @@
-"""The service's four endpoints, the PDF of a form and the pages of jobs, as an ASGI application."""
+"""The service's four endpoints, the PDF of a form and the jobs, as an ASGI application."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.datastructures import QueryParams
@@ -13,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from fsm_provider.testing import pages, parsing, wire
-from fsm_provider.testing.listing import Criteria, CursorError, Listing, Page, T
+from fsm_provider.testing.listing import Criteria, CursorError, Listing, T
 from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.settings import Settings
-from fsm_provider.testing.state import ServiceState
+from fsm_provider.testing.state import ServiceState, StoredForm
 
 
 def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> FastAPI:
@@ -29,10 +28,14 @@ def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> Fa
     router.get("/forms/{form_id}/pdf")(endpoints.form_pdf)
     router.post("/settings/webhooks")(endpoints.register_webhook)
 
+    # The specification shows no path of these two.
+    jobs = APIRouter(prefix=f"{base_path}/jobs", dependencies=[Depends(endpoints.authorise_unless_browser)])
+    jobs.get("")(endpoints.list_jobs)
+    jobs.get("/{job_id}")(endpoints.get_job)
+
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     app.include_router(router)
-    app.get(f"{base_path}/jobs")(endpoints.jobs_page)
-    app.get(f"{base_path}/jobs/{{job_id}}")(endpoints.job_page)
+    app.include_router(jobs)
     return app
 
 
@@ -48,30 +51,27 @@ class _Endpoints:
         if scheme != "Bearer" or token != self._settings.token:
             raise HTTPException(401, "Unauthorised", headers={"WWW-Authenticate": "Bearer"})
 
+    async def authorise_unless_browser(self, request: Request) -> None:
+        if not _is_browser(request):
+            await self.authorise(request)
+
     async def list_asset_dynamic_fields(self, request: Request) -> Response:
-        with self._state.changed:
-            listing = self._state.asset_dynamic_fields
-            page = self._page(request, "assets", listing, (), lambda _: True)
-            return self._response("assets", page, list(page.records))
+        return self._list(request, "assets", self._state.asset_dynamic_fields, dict)
 
     async def list_forms(self, request: Request) -> Response:
         query = QueryParams() if self._settings.ignore_filters else request.query_params
         equal = {name: query[name] for name in parsing.EQUAL_FILTERS if name in query}
         at_least = parsing.parse_lower_bounds(query, self._settings.parse_time)
         criteria = (*equal.items(), *((name, query[name]) for name in at_least))
-        with self._state.changed:
-            page = self._page(
-                request,
-                "forms",
-                self._state.forms,
-                criteria,
-                lambda form: form.matches(equal, at_least),
-            )
-            return self._response("forms", page, [self._with_pdf_url(form.record) for form in page.records])
 
-    def _with_pdf_url(self, form: wire.Record) -> wire.Record:
-        pdf_url = self._settings.pdf_url
-        return form if pdf_url is None else {**form, "formPDFURL": pdf_url(form["id"])}
+        def show(form: StoredForm) -> wire.Record:
+            pdf_url = self._settings.pdf_url
+            changed = {"formPDFURL": pdf_url(form.record["id"])} if pdf_url else {}
+            return {**form.record, **changed}
+
+        return self._list(
+            request, "forms", self._state.forms, show, criteria, lambda form: form.matches(equal, at_least)
+        )
 
     async def form_pdf(self, form_id: str) -> Response:
         try:
@@ -80,17 +80,20 @@ class _Endpoints:
             raise HTTPException(404, f"There is no form {form_id}") from error
         return Response(pdf_for(form.record), media_type="application/pdf")
 
-    async def jobs_page(self, request: Request) -> Response:
-        _check_is_browser(request)
+    async def list_jobs(self, request: Request) -> Response:
         with self._state.changed:
-            return HTMLResponse(pages.jobs_page(self._state.jobs.values()))
+            jobs = self._state.jobs
+            if _is_browser(request):
+                return HTMLResponse(pages.jobs_page(jobs.values()))
+            return self._list(request, "forms", self._state.listed_jobs, jobs.__getitem__)
 
-    async def job_page(self, job_id: str, request: Request) -> Response:
-        _check_is_browser(request)
+    async def get_job(self, job_id: str, request: Request) -> Response:
         with self._state.changed:
             job = self._state.jobs.get(int(job_id)) if wire.is_integer(job_id) else None
             if job is None:
-                raise HTTPException(404)
+                raise HTTPException(404, f"There is no job {job_id}")
+            if not _is_browser(request):
+                return JSONResponse(job)
             forms = [form.record for form in self._state.forms.records if form.job_id == job["id"]]
             return HTMLResponse(pages.job_page(job, forms))
 
@@ -120,46 +123,35 @@ class _Endpoints:
         return await self._once(request, partial(self._register_webhook, request))
 
     async def _register_webhook(self, request: Request) -> Response:
-        query = request.query_params
-        object_ = parsing.parse_webhook_object(query)
-        event_types = parsing.parse_event_types(query, self._settings.event_types_style, object_)
-        if not query.get("targetURL"):
-            raise HTTPException(409, "targetURL is missing")
-        webhook = self._state.add_webhook(
-            description=query.get("description", ""),
-            object_=object_,
-            event_types=event_types,
-            target_url=query["targetURL"],
-        )
-        return JSONResponse(webhook)
+        fields = parsing.parse_webhook(request.query_params, self._settings.event_types_style)
+        return JSONResponse(self._state.add_webhook(fields))
 
-    def _page(
+    def _list(
         self,
         request: Request,
         kind: wire.ListingKind,
         listing: Listing[T],
-        criteria: Criteria,
-        matches: Callable[[T], bool],
-    ) -> Page[T]:
+        show: Callable[[T], wire.Record],
+        criteria: Criteria = (),
+        matches: Callable[[T], bool] = lambda _: True,
+    ) -> Response:
         settings, query = self._settings, request.query_params
-        try:
-            return listing.page(
-                criteria,
-                matches,
-                cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
-                size=parsing.parse_page_size(query, settings.page_size_param, settings.page_size),
-                string_cursors=wire.paginates_in_strings(kind, settings.dialect),
-                cursors_from_zero=settings.cursors_from_zero,
-            )
-        except CursorError as error:
-            raise HTTPException(409, str(error)) from error
+        with self._state.changed:
+            try:
+                page = listing.page(
+                    criteria,
+                    matches,
+                    cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
+                    size=parsing.parse_page_size(query, settings.page_size_param, settings.page_size),
+                    string_cursors=wire.paginates_in_strings(kind, settings.dialect),
+                    cursors_from_zero=settings.cursors_from_zero,
+                )
+            except CursorError as error:
+                raise HTTPException(409, str(error)) from error
+            now = datetime.now(settings.server_timezone)
+            records = [show(record) for record in page.records]
+            return JSONResponse(wire.envelope(kind, page, records, dialect=settings.dialect, now=now))
 
-    def _response(self, kind: wire.ListingKind, page: Page[Any], records: list[wire.Record]) -> Response:
-        now = datetime.now(self._settings.server_timezone)
-        return JSONResponse(wire.envelope(kind, page, records, dialect=self._settings.dialect, now=now))
 
-
-def _check_is_browser(request: Request) -> None:
-    """Return HTTP 404 to others: the specification has no such operation."""
-    if "text/html" not in request.headers.get("accept", ""):
-        raise HTTPException(404)
+def _is_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import secrets
 import time
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from fastapi import FastAPI, HTTPException
@@ -16,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fsm_provider.testing.failing import FakeFaults
-from fsm_provider.testing.front import Front
+from fsm_provider.testing.front import serve
 from fsm_provider.testing.server import BackgroundServer, listen
 from fsm_provider.testing.service import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest, ServiceState
@@ -54,20 +52,11 @@ class FakeFileHost(FakeFaults):
         self._port = listener.getsockname()[1]
         app = FastAPI(openapi_url=None)
         app.get("/forms/{form_id}/pdf")(self._pdf)
-        stopping = asyncio.Event()
-        settings = replace(self._service.settings)
-        front = Front(app, settings, self._recorded, self._script, base_path="", stopping=stopping)
-        self._server = BackgroundServer(front, listener, stopping)
-        self._server.start()
+        self._server = serve(app, listener, replace(self._service.settings), self._recorded, self._script)
         self._service.settings.pdf_url = self.pdf_url
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._service.settings.pdf_url = None
         self._running().stop()
 

@@ -52,10 +52,7 @@ class FormRuns:
     ) -> DagRun:
         """Run a DAG as Airflow would after the next poll of its assets.
 
-        The run has no logical date, and its events are in Airflow's database, where its tasks read them. It
-        takes one event of each of its assets that have new forms: up to ``max_forms_per_event``, the others
-        are for the next call. New is what no call for this DAG has returned in this version, and the first
-        time every form, unless the asset's ``start_from`` is a time.
+        The run has no logical date, and its events are in Airflow's database, where its tasks read them.
 
         :param dag: a DAG with assets of :func:`~fsm_provider.assets.forms.completed_forms` in its schedule.
         :param other_events: the extra of an event of each other asset that starts the run too, by its name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import UTC, datetime
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +13,7 @@ from fsm_provider.testing import parsing
 from fsm_provider.testing.exchange import Exchange, Response
 from fsm_provider.testing.faults import CorrectResponse
 from fsm_provider.testing.script import Script
+from fsm_provider.testing.server import BackgroundServer
 from fsm_provider.testing.settings import Settings
 from fsm_provider.testing.state import RecordedRequest, ServiceState
 
@@ -77,6 +79,22 @@ class Front:
         except Exception:
             exchange.record(500)
             raise
+
+
+def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    settings: Settings,
+    state: ServiceState,
+    script: Script,
+    base_path: str = "",
+) -> BackgroundServer:
+    """Start a server of an application, which records its requests and plays the faults of a script."""
+    stopping = asyncio.Event()
+    front = Front(app, settings, state, script, base_path=base_path, stopping=stopping)
+    server = BackgroundServer(front, listener, stopping)
+    server.start()
+    return server
 
 
 async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Response:

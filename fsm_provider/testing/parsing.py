@@ -77,16 +77,11 @@ def parse_page_size(query: QueryParams, parameter: str | None, default: int) -> 
     return int(value)
 
 
-def parse_webhook_object(query: QueryParams) -> str:
-    """Parse the object of a webhook, one of six."""
-    object_ = query.get("object", "")
+def parse_webhook(query: QueryParams, style: EventTypesStyle) -> Record:
+    """Parse a webhook: of one of six objects, and its event types of the form ``<object>.<event>``."""
+    object_, target_url = query.get("object", ""), query.get("targetURL", "")
     if object_ not in WEBHOOK_OBJECTS:
         raise HTTPException(409, f"object must be one of {', '.join(WEBHOOK_OBJECTS)}")
-    return object_
-
-
-def parse_event_types(query: QueryParams, style: EventTypesStyle, object_: str) -> list[str]:
-    """Parse the event types of a webhook, all of the form ``<object>.<event>``."""
     if style == "brackets":
         types = query.getlist("eventTypes[]")
     elif style == "comma":
@@ -98,4 +93,7 @@ def parse_event_types(query: QueryParams, style: EventTypesStyle, object_: str) 
     for event_type in types:
         if not re.fullmatch(rf"{object_}\.\w+", event_type):
             raise HTTPException(409, f"{event_type!r} is not an event type of {object_}")
-    return types
+    if not target_url:
+        raise HTTPException(409, "targetURL is missing")
+    description = query.get("description", "")
+    return {"description": description, "object": object_, "eventTypes": types, "targetURL": target_url}

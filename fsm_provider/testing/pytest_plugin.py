@@ -134,12 +134,8 @@ def run_with_completed_forms() -> Iterator[Callable[..., DagRun]]:
             run = run_with_completed_forms(fsm_dags["file_records"])
             assert run.state == "success"
 
-    It polls the service once for each asset of ``completed_forms`` in the DAG's schedule, with the asset's
-    own filters, and runs ``dag.test()`` with the events: ``triggering_asset_events`` of the tasks' context.
-    A form that was in an event of the same DAG in this test is new again once it is updated. Where there is
-    no new form, as the filters match none, it raises an AssertionError. ``other_events={"rates": {}}``
-    gives the run an event of another asset of the schedule, with its extra; other arguments are those of
-    ``dag.test()``. See ``fsm_provider.testing.form_runs.FormRuns.run``.
+    A form that was in an event of the same DAG in this test is new again once it is updated. For the
+    arguments see ``fsm_provider.testing.form_runs.FormRuns.run``.
     """
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 

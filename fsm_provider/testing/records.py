@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from fsm_provider.testing.delivering import EVENT_TYPES
 from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.state import ServiceState
 from fsm_provider.testing.wire import Record
@@ -20,8 +21,8 @@ class FakeRecords:
     Returned records are copies: changing them does not change the service's.
     """
 
-    def __init__(self, properties: Iterable[int] | None) -> None:
-        self._state = ServiceState(properties)
+    def __init__(self, properties: Iterable[int] | None, id_offset: int) -> None:
+        self._state = ServiceState(properties, id_offset)
 
     @property
     def jobs(self) -> list[Record]:
@@ -65,6 +66,14 @@ class FakeRecords:
         :param fields: fields of the record by the service's names, e.g. ``status="Closed"``.
         """
         return copy.deepcopy(self._state.add_job(property_id, {}, fields))
+
+    def update_job(self, job_id: int, **fields: Any) -> Record:
+        """Change a job and return it.
+
+        :param fields: fields of the record by the service's names.
+        :raises LookupError: if there is no such job.
+        """
+        return copy.deepcopy(self._state.update_job(job_id, fields))
 
     def add_form(
         self,
@@ -132,9 +141,6 @@ class FakeRecords:
                 form_name=form_names[index % len(form_names)],
                 created=created,
                 updated=created,
-                category=None,
-                form_name_id=None,
-                overrides={},
             )
 
     def update_form(self, form_id: int, *, updated: datetime | None = None, **fields: Any) -> Record:
@@ -153,6 +159,11 @@ class FakeRecords:
         :raises LookupError: if there is no such job.
         """
         return copy.deepcopy(self._state.complete_form(job_id, form_name))
+
+    def add_webhook(self, target_url: str, signing_secret: str) -> Record:
+        """Register a webhook for every event of jobs, as if with the service itself, and return it."""
+        fields = {"description": "", "object": "jobs", "eventTypes": EVENT_TYPES, "targetURL": target_url}
+        return copy.deepcopy(self._state.add_webhook({**fields, "signingSecret": signing_secret}))
 
     def add_asset_dynamic_field(
         self,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fsm_provider.testing.app import create_app
-from fsm_provider.testing.delivering import Deliveries, DeliveryThreads, RecordedDelivery
-from fsm_provider.testing.engineer import Engineer, EngineerThread
+from fsm_provider.testing.delivering import Deliverer, Deliveries, RecordedDelivery
+from fsm_provider.testing.engineer import Engineer
 from fsm_provider.testing.failing import FakeFaults
-from fsm_provider.testing.front import Front
+from fsm_provider.testing.front import serve
 from fsm_provider.testing.records import FakeRecords
+from fsm_provider.testing.schedule import Schedule
 from fsm_provider.testing.script import matches
 from fsm_provider.testing.server import BackgroundServer, listen
 from fsm_provider.testing.settings import Dialect, EventTypesStyle, Settings
 from fsm_provider.testing.state import RecordedRequest
+from fsm_provider.testing.wire import Record
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
             assert [job["customerReference"] for job in service.jobs] == ["PO-1"]
 
     :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`. A browser gets a page for
-    each job at its ``links.self``, and a list of them at ``/jobs``, without a token.
+    each job at its ``links.self``, and a list of them at ``/jobs``, without a token; others get JSON.
 
     :param token: the one accepted bearer token.
     :param port: port to listen on; 0: any free one.
@@ -56,8 +56,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
     :param idempotency_header: the header that has the key of a write. One that is sent again with its key
         takes effect once and is answered as it was first, but by a 422 if its content has changed; a refusal
         is forgotten. None: there is none.
-    :param deliveries: how registered webhooks are notified of new jobs; only those with a target on
+    :param deliveries: how registered webhooks are notified of jobs; only those with a target on
         127.0.0.1 are.
+    :param id_offset: what is added to each identifier: with 0, jobs begin at 1001 and forms at 5001.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         event_types_style: EventTypesStyle = "last",
         idempotency_header: str | None = None,
         deliveries: Deliveries | None = None,
+        id_offset: int = 0,
     ) -> None:
         self.settings: Settings = Settings(
             token=token,
@@ -91,17 +93,15 @@ class FakeFieldService(FakeRecords, FakeFaults):
         )
         self._port = port
         self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
-        FakeRecords.__init__(self, properties)
+        FakeRecords.__init__(self, properties, id_offset)
         FakeFaults.__init__(self, self._state.changed)
         if port:
             self._state.base_url = self._url()
         self._server: BackgroundServer | None = None
-        self._delivery = DeliveryThreads(deliveries or Deliveries(), self._state.record_delivery)
-        self._state.on_job_created.append(self._deliver)
-        self._engineer: EngineerThread | None = None
-        if engineer is not None:
-            self._engineer = EngineerThread(engineer, self._state.complete_form)
-            self._state.on_job_created.append(self._engineer.job_created)
+        self._deliverer = Deliverer(deliveries or Deliveries(), self._state.record_delivery)
+        self._engineer = engineer
+        self._work = Schedule("fsm-engineer", threads=1)
+        self._state.on_job.append(self._job_changed)
 
     def start(self) -> Self:
         """Start the service; returns once it accepts connections.
@@ -112,41 +112,24 @@ class FakeFieldService(FakeRecords, FakeFaults):
             listener = listen(self._port)
             self._port = listener.getsockname()[1]
             self._state.base_url = self._url()
-            stopping = asyncio.Event()
             app = create_app(self.settings, self._state, base_path=self._base_path)
-            front = Front(
-                app,
-                self.settings,
-                self._state,
-                self._script,
-                base_path=self._base_path,
-                stopping=stopping,
-            )
-            self._server = BackgroundServer(front, listener, stopping)
-            self._server.start()
-            self._delivery.start()
-            if self._engineer is not None:
-                self._engineer.start()
+            self._server = serve(app, listener, self.settings, self._state, self._script, self._base_path)
+            self._deliverer.schedule.start()
+            self._work.start()
         return self
 
     def stop(self) -> None:
         """Close all connections, and cancel scheduled forms and deliveries; may be called twice."""
-        self._delivery.stop()
-        if self._engineer is not None:
-            self._engineer.stop()
         if self._server is not None:
             self._server.stop()
             self._server = None
+        self._work.stop()
+        self._deliverer.schedule.stop()
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -162,18 +145,13 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
     def connection(self) -> dict[str, Any]:
         """Make the Airflow connection to this service, in Airflow's JSON form."""
-        extra: dict[str, Any] = {}
-        if self.settings.cursor_param != "cursor":
-            extra["cursor_param"] = self.settings.cursor_param
-        if self.settings.page_size_param is not None:
-            extra["page_size_param"] = self.settings.page_size_param
-        if self.settings.idempotency_header is not None:
-            extra["idempotency_header"] = self.settings.idempotency_header
+        defaults = {"cursor_param": "cursor", "page_size_param": None, "idempotency_header": None}
+        settings = vars(self.settings)
         return {
             "conn_type": "fsm",
             "host": self.base_url,
-            "password": self.settings.token,
-            "extra": extra,
+            "password": settings["token"],
+            "extra": {name: settings[name] for name in defaults if settings[name] != defaults[name]},
         }
 
     def connection_json(self) -> str:
@@ -205,10 +183,10 @@ class FakeFieldService(FakeRecords, FakeFaults):
         with self._state.changed:
             return list(self._state.deliveries)
 
-    def _deliver(self, job_id: int) -> None:
-        with self._state.changed:
-            job, webhooks = dict(self._state.jobs[job_id]), list(self._state.webhooks)
-        self._delivery.job_created(job, webhooks)
+    def _job_changed(self, event_type: str, job: Record) -> None:
+        self._deliverer.deliver(event_type, job, self.webhooks)
+        if event_type == "jobs.created" and self._engineer is not None:
+            self._engineer.accept(job["id"], self._state, self._work)
 
     def clear_requests(self) -> None:
         """Clear the recorded requests."""

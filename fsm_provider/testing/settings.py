@@ -24,21 +24,8 @@ def parse_iso(text: str) -> datetime:
 class Settings:
     """The fake's behaviour; a change applies from the next request.
 
-    :param token: the one accepted bearer token.
-    :param forbidden_tokens: tokens that get a 403.
-    :param page_size: records per page.
-    :param dialect: types of the pagination fields. ``specified``: booleans and
-        integers for assets, strings for forms. ``typed`` and ``string``: the one or the other
-        for both.
-    :param cursor_param: query parameter that carries a cursor.
-    :param page_size_param: query parameter that sets another page size, a positive integer;
-        None: there is none.
-    :param event_types_style: how several event types are parsed from the query. ``last``: only the last of a
-        repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
-        ``eventTypes[]``; ``comma``: the last, split at commas.
-    :param latency: seconds between handling a request and responding.
-    :param idempotency_header: the header that has the key of a write, which is answered as it was answered
-        first; None: there is none.
+    The others are described at :class:`~fsm_provider.testing.FakeFieldService`.
+
     :param ignore_cursor: every page is the first, whatever the cursor, and has a new next cursor.
     :param ignore_filters: every form is listed whatever the filters.
     :param cursors_from_zero: the next cursor of the first page is 0, of the second 1, instead of an
@@ -68,10 +55,6 @@ class Settings:
     def __post_init__(self) -> None:
         if self.page_size < 1:
             raise ValueError(f"page_size must be at least 1, not {self.page_size}")
-        if self.dialect not in get_args(Dialect):
-            raise ValueError(f"dialect must be one of {get_args(Dialect)}, not {self.dialect!r}")
-        if self.event_types_style not in get_args(EventTypesStyle):
-            raise ValueError(
-                f"event_types_style must be one of {get_args(EventTypesStyle)}, "
-                f"not {self.event_types_style!r}"
-            )
+        for name, choices in {"dialect": Dialect, "event_types_style": EventTypesStyle}.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {get_args(choices)}, not {value!r}")

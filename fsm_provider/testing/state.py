@@ -79,22 +79,25 @@ class StoredForm:
 class ServiceState:
     """The records of one fake. Hold ``changed`` to read them, use the methods to change them."""
 
-    def __init__(self, properties: Iterable[int] | None) -> None:
+    def __init__(self, properties: Iterable[int] | None, id_offset: int = 0) -> None:
         self._base_url: str | None = None
         self.changed: threading.Condition = threading.Condition()
         self.requests: list[RecordedRequest] = []
         self.jobs: dict[int, Record] = {}
+        self.listed_jobs: Listing[int] = Listing()
         self.forms: Listing[StoredForm] = Listing()
         self.asset_dynamic_fields: Listing[Record] = Listing()
         self.webhooks: list[Record] = []
         self.answers: dict[str, tuple[Any, Response]] = {}
         """What was asked with an idempotency key, and the response."""
         self.deliveries: list[RecordedDelivery] = []
-        self.on_job_created: list[Callable[[int], None]] = []
+        self.on_job: list[Callable[[str, Record], None]] = []
+        """Called with the type of each event of a job, and the job."""
         self._properties = None if properties is None else set(properties)
         # Apart from each other, so that one kind of identifier taken for another is noticed.
-        self._job_ids = count(1001)
-        self._form_ids = count(5001)
+        self._job_ids = count(id_offset + 1001)
+        self._form_ids = count(id_offset + 5001)
+        self._webhook_ids = count(id_offset + 1)
 
     @property
     def base_url(self) -> str:
@@ -127,7 +130,8 @@ class ServiceState:
     def record_delivery(self, delivery: RecordedDelivery) -> None:
         """Record an attempt at a delivery."""
         status = delivery.status or "no response"
-        log.info("delivery %s, attempt %d: %s", delivery.delivery_id, delivery.attempt, status)
+        event = f"{delivery.event_type} {delivery.job_id}"
+        log.info("delivery of %s, attempt %d: %s", event, delivery.attempt, status)
         with self.changed:
             self.deliveries.append(delivery)
             self.changed.notify_all()
@@ -140,10 +144,38 @@ class ServiceState:
             job = wire.job_record(job_id, property_id, body, base_url=self.base_url, now=now)
             job |= overrides
             self.jobs[job["id"]] = job
+            self.listed_jobs.records.append(job["id"])
             self.changed.notify_all()
-        for listener in self.on_job_created:
-            listener(job["id"])
+        self._publish("jobs.created", job)
         return job
+
+    def update_job(self, job_id: int, overrides: Mapping[str, Any]) -> Record:
+        """Change a job.
+
+        :raises LookupError: if there is no such job.
+        """
+        updated = wire.timestamp(datetime.now(UTC))
+        with self.changed:
+            # A new one, as the other may be on its way into a response.
+            job = self.jobs[job_id] = {**self.jobs[job_id], "lastUpdatedOnDateTime": updated, **overrides}
+            log.info("job %d: %s", job_id, job["status"])
+            self.changed.notify_all()
+        self._publish("jobs.updated", job)
+        return job
+
+    def complete_job(self, job_id: int) -> Record:
+        """Complete a job now."""
+        completed = {
+            "completedByID": 1,
+            "completedByUser": wire.ENGINEER,
+            "completedByType": "User",
+            "completedOnDateTime": wire.timestamp(datetime.now(UTC)),
+        }
+        return self.update_job(job_id, {"status": "Completed", "completed": completed})
+
+    def _publish(self, event_type: str, job: Record) -> None:
+        for listener in self.on_job:
+            listener(event_type, job)
 
     def add_form(
         self,
@@ -153,9 +185,9 @@ class ServiceState:
         form_name: str,
         created: datetime,
         updated: datetime,
-        category: str | None,
-        form_name_id: str | None,
-        overrides: Mapping[str, Any],
+        category: str | None = None,
+        form_name_id: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
     ) -> Record:
         """Add a form, with some fields of its record replaced."""
         created, updated = wire.truncate_to_milliseconds(created), wire.truncate_to_milliseconds(updated)
@@ -169,7 +201,7 @@ class ServiceState:
                 updated=updated,
                 base_url=self.base_url,
             )
-            record |= overrides
+            record |= overrides or {}
             self.forms.records.append(
                 StoredForm(record, job_id, property_id, created, updated, category, form_name_id)
             )
@@ -216,9 +248,6 @@ class ServiceState:
             form_name=form_name,
             created=now,
             updated=now,
-            category=None,
-            form_name_id=None,
-            overrides={},
         )
         log.info("form %d completed against job %d: %s", form["id"], job_id, form_name)
         return form
@@ -238,18 +267,10 @@ class ServiceState:
             self.changed.notify_all()
             return fields[-1]
 
-    def add_webhook(
-        self, *, description: str, object_: str, event_types: list[str], target_url: str
-    ) -> Record:
+    def add_webhook(self, fields: Mapping[str, Any]) -> Record:
         """Register a webhook."""
         with self.changed:
-            webhook = wire.webhook_record(
-                len(self.webhooks) + 1,
-                description=description,
-                object_=object_,
-                event_types=event_types,
-                target_url=target_url,
-            )
+            webhook = wire.webhook_record(next(self._webhook_ids), fields)
             self.webhooks.append(webhook)
             self.changed.notify_all()
         return webhook

@@ -15,6 +15,7 @@ from fsm_provider.testing.settings import Dialect
 Record: TypeAlias = dict[str, Any]
 ListingKind: TypeAlias = Literal["assets", "forms"]
 
+ENGINEER = "Field engineer"
 WEBHOOK_OBJECTS = ("properties", "assets", "contracts", "opportunities", "jobs", "appointments")
 
 JOB_BODY_TYPES: Mapping[str, type] = {
@@ -173,7 +174,7 @@ def form_record(
         "lastUpdatedOnDateTime": timestamp(updated),
         "createdByType": "User",
         "createdByID": "1",
-        "createdByUser": "Field engineer",
+        "createdByUser": ENGINEER,
         "propertyID": str(property_id),
         "jobDetails": {
             "jobID": job_id,
@@ -206,18 +207,10 @@ def asset_dynamic_field_record(
     }
 
 
-def webhook_record(
-    webhook_id: int, *, description: str, object_: str, event_types: list[str], target_url: str
-) -> Record:
-    """Make a webhook registration with a new signing secret."""
-    return {
-        "id": webhook_id,
-        "description": description,
-        "object": object_,
-        "eventTypes": event_types,
-        "targetURL": target_url,
-        "signingSecret": f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}",
-    }
+def webhook_record(webhook_id: int, fields: Mapping[str, Any]) -> Record:
+    """Make a webhook registration, with a new signing secret unless the fields have one."""
+    secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
+    return {"id": webhook_id, "signingSecret": secret, **fields}
 
 
 def paginates_in_strings(kind: ListingKind, dialect: Dialect) -> bool:

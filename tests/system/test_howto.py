@@ -18,7 +18,7 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         users = {"pagination": {"hasMore": False}, "data": [{"id": 1}, {"id": 2}]}
         service.fail("GET", "/users", faults.Status(200, body=users), every=True)
         service.fail("POST", "/jobs/4711/hold", faults.Status(200, body={"isJobOnHold": True}), every=True)
-        job = {"id": 4711, "status": "Done", "completed": {"completedByID": 3}}
+        job = {"id": 4711, "status": "Done", "completed": {"completedOnDateTime": "2026-03-01T12:00:00.000Z"}}
         service.fail("GET", "/jobs/4711", faults.Status(200, body=job), every=True)
         airflow.add_connection("fsm_howto", service.connection())
 

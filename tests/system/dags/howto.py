@@ -131,7 +131,7 @@ def howto():
 
     # [START howto_sensor_record]
     def is_completed(job):
-        return job["completed"] is not None
+        return bool(job["completed"] and job["completed"]["completedOnDateTime"])
 
     FsmRecordSensor(
         task_id="wait_for_completion",

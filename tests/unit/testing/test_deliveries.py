@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from fsm_provider.testing import Deliveries
-from fsm_provider.testing.delivering import body_hmac
+from fsm_provider.testing.__main__ import SIGNING_SECRET
 from tests.unit.api.raw import RawServer, http
 from tests.unit.testing.conftest import register
 
@@ -57,21 +57,30 @@ def wait(service, attempts):
     return service.deliveries
 
 
-def test_a_new_job_is_delivered_and_signed(serve, target):
-    service = watched(serve, target)
+def test_a_job_is_delivered_and_signed_when_it_is_created_and_when_it_is_updated(serve, target):
+    service = serve().service
+    webhook = service.add_webhook(target.url, SIGNING_SECRET)
 
     job = service.add_job(7, customerReference="PO-1")
+    wait(service, 1)
+    updated = service.update_job(job["id"], status="Completed")
+    first, second = wait(service, 2)
 
-    (attempt,) = wait(service, 1)
-    ((path, headers, body),) = target.received
-    assert path == "/hook?x=1"
-    payload = Webhook(service.webhooks[0]["signingSecret"]).verify(body, headers)
-    assert (payload["type"], payload["data"]) == ("jobs.created", job)
-    assert (attempt.job_id, attempt.webhook_id, attempt.attempt, attempt.status) == (job["id"], 1, 1, 200)
+    assert {path for path, *_ in target.received} == {"/hook?x=1"}
+    verify = Webhook(webhook["signingSecret"]).verify
+    payloads = [verify(body, headers) for _, headers, body in target.received]
+    assert [one["data"] for one in payloads] == [job, updated] != [job, job]
+    types = [one["type"] for one in payloads]
+    assert types == [first.event_type, second.event_type] == ["jobs.created", "jobs.updated"]
+    assert (first.job_id, first.webhook_id, first.attempt, first.status) == (job["id"], 1, 1, 200)
+    assert first.delivery_id != second.delivery_id
 
 
 def test_another_scheme(serve, target):
-    service = watched(serve, target, sign=body_hmac("X-Hub-Signature-256", "sha256="))
+    def sign(secret, _identifier, _timestamp, body):
+        return {"X-Hub-Signature-256": hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+
+    service = watched(serve, target, sign=sign)
 
     service.add_job(7)
 
@@ -79,7 +88,7 @@ def test_another_scheme(serve, target):
     ((_, headers, body),) = target.received
     secret = service.webhooks[0]["signingSecret"].encode()
     expected = hmac.new(secret, body, hashlib.sha256).hexdigest()
-    assert headers["X-Hub-Signature-256"] == f"sha256={expected}"
+    assert headers["X-Hub-Signature-256"] == expected
 
 
 def test_it_is_tried_again_until_it_is_accepted_or_given_up(serve, target):
@@ -111,7 +120,7 @@ def test_duplicates(serve, target):
 
     service.add_job(7)
 
-    assert {attempt.delivery_id for attempt in wait(service, 3)} == {"msg_1001_1"}
+    assert len({attempt.delivery_id for attempt in wait(service, 3)}) == 1
 
 
 def test_reordered(serve, target):
@@ -136,15 +145,3 @@ def test_nothing_leaves_this_machine_and_no_other_event_is_delivered(serve, targ
     wait(service, 1)
     service.stop()  # attempts under way are recorded by then
     assert [attempt.webhook_id for attempt in service.deliveries] == [3]
-
-
-def test_a_service_that_stops_delivers_nothing_more(serve, target):
-    held_back = 0.5
-    service = watched(serve, target, reorder=held_back, seed=2)  # for nearly as long as it may be
-
-    service.add_job(7)
-    service.stop()
-    service.start()
-
-    time.sleep(2 * held_back)
-    assert target.received == []

@@ -90,9 +90,3 @@ def test_only_the_given_properties_exist(serve):
     call.service.add_property(2)
 
     assert call("POST", "/properties/2/jobs", json={}).status_code == 201
-
-
-def test_a_seeded_job_has_the_given_fields(call):
-    job = call.service.add_job(7, status="Closed", stageName="Done")
-
-    assert (job["propertyID"], job["status"], job["stageName"]) == (7, "Closed", "Done")

@@ -1,4 +1,4 @@
-"""The pages of jobs: for browsers, without the token."""
+"""The jobs: pages for browsers, without the token, and JSON for others."""
 
 import pytest
 import requests
@@ -50,10 +50,13 @@ def test_nothing_of_a_record_is_html(call):
 
 
 @pytest.mark.parametrize("headers", [{"Accept": "application/json"}, {"Accept": "*/*"}, {"Accept": None}])
-def test_what_is_no_browser_gets_no_page(call, headers):
+def test_what_is_no_browser_needs_the_token_and_gets_the_job(call, headers):
     job = call.service.add_job(7)
+    job = call.service.update_job(job["id"], status="Completed")
+    path = f"/jobs/{job['id']}"
 
-    with_token = call("GET", f"/jobs/{job['id']}", headers=headers)
-
-    assert visit(job["links"]["self"], headers).status_code == with_token.status_code == 404
-    assert visit(f"{call.service.base_url}/jobs", headers).status_code == 404
+    assert call("GET", path, headers=headers).json() == job
+    assert call("GET", "/jobs", headers=headers).json()["data"] == [job]
+    assert [call("GET", f"/jobs/{other}").status_code for other in ("7", "x")] == [404, 404]
+    for shown in (path, "/jobs"):
+        assert visit(call.service.base_url + shown, headers).status_code == 401

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 
 def seed(service, path, count):
+    add = {"/forms": service.add_form, "/jobs": partial(service.add_job, 7)}
     for _ in range(count):
-        service.add_form() if path == "/forms" else service.add_asset_dynamic_field()
+        add.get(path, service.add_asset_dynamic_field)()
 
 
-@pytest.mark.parametrize("path", ["/forms", "/assetDynamicFieldValues"])
+@pytest.mark.parametrize("path", ["/forms", "/assetDynamicFieldValues", "/jobs"])
 @pytest.mark.parametrize("count", [0, 6, 7])
 def test_every_record_is_listed_once_and_in_order(serve, path, count):
     call = serve(page_size=3)
     seed(call.service, path, count)
-    records = call.service.forms if path == "/forms" else call.service.asset_dynamic_fields
+    added = {"/forms": call.service.forms, "/jobs": call.service.jobs}
+    records = added.get(path, call.service.asset_dynamic_fields)
 
     pages = [page["data"] for page in call.pages(path)]
 

@@ -40,7 +40,7 @@ def test_the_token_can_change_while_it_runs(call):
     assert call.service.connection()["password"] == "rotated"
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs", "/forms/", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/", "/jobs/", "/forms/", "/docs", "/openapi.json"])
 def test_an_unknown_path_returns_404_in_json(call, path):
     response = call("GET", path, allow_redirects=False)
 

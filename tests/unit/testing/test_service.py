@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import datetime, timedelta
 
 import pytest
 
-from fsm_provider.testing import Engineer, FakeFieldService
+from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from fsm_provider.testing.__main__ import SIGNING_SECRET
 
 
 def test_stop_ends_every_thread():
@@ -60,29 +62,36 @@ def test_the_connection_names_the_parameters_that_differ(serve):
     assert service.connection()["extra"] == {"cursor_param": "after", "page_size_param": "limit"}
 
 
-def test_the_engineer_completes_each_form_against_a_new_job_after_a_while(serve):
+def test_the_engineer_completes_each_form_and_then_the_job_after_a_while(serve, caplog):
+    caplog.set_level(logging.INFO, "fsm_provider.testing")
     call = serve(engineer=Engineer(after=0.2, form_names=("A", "B"), every=0.2))
     job = call("POST", "/properties/7/jobs", json={}).json()
 
-    forms = call.service.wait_for(lambda: len(call.service.forms) == 2 and call.service.forms, timeout=5)
+    call.service.wait_for(lambda: call.service.jobs[0]["status"] == "Completed", timeout=10)
 
+    forms = call.service.forms
+    events = [one for one in caplog.records if one.msg.startswith(("job", "form"))]
+    assert [one.getMessage().split(":")[1] for one in events] == [" In Progress", " A", " B", " Completed"]
+    assert events[0].created - datetime.fromisoformat(job["createdOnDateTime"]).timestamp() >= 0.09
+    [completed] = call.service.jobs
+    assert completed["completed"]["completedOnDateTime"] >= forms[1]["createdOnDateTime"]
+    assert (job["status"], job["completed"]["completedOnDateTime"]) == ("Open", None)
     began, first, second = (datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms))
     assert first - began >= timedelta(seconds=0.19)
     assert second - began >= timedelta(seconds=0.39)
-    assert [form["formName"] for form in forms] == ["A", "B"]
     assert {form["jobDetails"]["jobID"] for form in forms} == {job["id"]}
-    assert {form["propertyID"] for form in forms} == {"7"}
 
 
-def test_stop_cancels_forms_that_are_not_completed_yet(serve):
-    call = serve(engineer=Engineer(after=1))
+def test_stop_cancels_forms_and_deliveries_that_are_not_due_yet(serve):
+    call = serve(engineer=Engineer(after=1), deliveries=Deliveries(reorder=1, seed=2))  # some 0.96 s
+    call.service.add_webhook("http://127.0.0.1:9/", SIGNING_SECRET)
     call("POST", "/properties/7/jobs", json={})
 
     call.service.stop()
     call.service.start()
     time.sleep(1.2)
 
-    assert call.service.forms == []
+    assert call.service.forms == call.service.deliveries == []
 
 
 def test_waiting_in_vain_is_an_error(call):
