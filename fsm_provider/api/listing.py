@@ -89,8 +89,7 @@ class Listing(Iterator[Page[Any]]):
     """The pages of one listing, fetched lazily. After an error, ``next`` requests the same page again.
 
     :param fetch: fetches the paginator's current page.
-    :ivar first_total: ``meta.totalRecords`` of the first page, None if absent or unreadable.
-    :ivar last_total: that of the latest page, likewise.
+    :ivar first_total: ``meta.totalRecords`` of the first page, or None; ``last_total``: of the latest.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Parse responses into records, without losing a record to a field of an unexpected type.
+"""Parse responses into records. What is of an unexpected type is kept as received, and logged once.
 
-A body is validated in one call. Only if that fails is it parsed again, record by record: a value of an
-unexpected type is kept as received, and its field is logged once.
+A body is validated in one call; only if that fails is it parsed again, record by record.
 """
 
 from __future__ import annotations

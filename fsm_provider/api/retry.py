@@ -75,8 +75,7 @@ def clocks() -> tuple[float, float]:
 class TimeLimit:
     """A limit on the time from the first of some requests on.
 
-    :param begin_within: seconds after ``since`` in which a request may begin.
-    :param since: what :func:`clocks` returned.
+    :param begin_within: seconds after ``since``, by :func:`clocks`, in which a request may begin.
     """
 
     seconds: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from functools import partial
 from typing import Annotated, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
@@ -33,10 +34,7 @@ def _setting(default: Any, title: str, description: str, **limits: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """Validated settings of one service: the fields of the connection's form, with its labels and texts.
-
-    In the connection ``base_url`` is ``host``, ``token`` is ``password`` and ``account`` is ``login``.
-    """
+    """Validated settings of one service: the fields of the connection's form, with its labels and texts."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -124,6 +122,13 @@ class Settings(BaseModel):
     def _page_size_has_a_name(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("page_size_param", "unreadable") is None:
             raise ValueError("is sent nowhere unless page_size_param names its query parameter")
+        return value
+
+    @field_validator("ca_bundle")
+    @classmethod
+    def _bundle_is_there(cls, value: str | None) -> str | None:
+        if value is not None and not os.path.exists(value):  # noqa: PTH110 - it takes any text
+            raise ValueError("there is no such file or folder on this machine")
         return value
 
     @property

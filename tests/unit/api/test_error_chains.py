@@ -81,20 +81,14 @@ def test_of_a_failed_request(respond):
         assert_holds_no_secret(error)
 
 
-def test_of_a_host_that_is_not_reached():
+@pytest.mark.parametrize("failure", ["no host", "no proxy"])
+def test_of_what_is_not_reached(monkeypatch, failure):
+    if failure == "no proxy":
+        monkeypatch.setenv("https_proxy", f"http://user:{SECRET}#@127.0.0.1:3128")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    settings = {"base_url": f"http://127.0.0.1:{port}", "token": TOKEN, "max_retries": 0}
-    with FsmClient(Settings.checked(settings)) as client:
-        for send in requests(client):
-            with pytest.raises(FsmError) as raised:
-                send()
-            assert_holds_no_secret(raised.value)
-
-
-def test_of_a_proxy_whose_url_is_not_valid(monkeypatch):
-    monkeypatch.setenv("https_proxy", f"http://user:{SECRET}#@127.0.0.1:3128")
-    settings = {"base_url": "https://api.example.test", "token": TOKEN, "max_retries": 0}
+    base_url = "https://api.example.test" if failure == "no proxy" else f"http://127.0.0.1:{port}"
+    settings = {"base_url": base_url, "token": TOKEN, "max_retries": 0}
     with FsmClient(Settings.checked(settings)) as client:
         for send in requests(client):
             with pytest.raises(FsmError) as raised:

@@ -109,9 +109,7 @@ def test_a_form_is_checked_against_each_filter(filters, matched):
     ("filters", "absent"),
     [
         ({"property_id": 7}, {"propertyID": None}),
-        ({"job_id": 21}, {"jobDetails": None}),
-        ({"job_id": 21}, {"jobDetails": "job 21"}),
-        ({"job_id": 21}, {"jobDetails": {"jobID": "J-21"}}),
+        *(({"job_id": 21}, {"jobDetails": details}) for details in (None, "job 21", {"jobID": "J-21"})),
         ({"created_by_type": "User"}, {"createdByType": None}),
         ({"created_by_id": 71}, {"createdByID": None}),
     ],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
-from fsm_provider.api.models import AssetDynamicField, Form, Job, Usage, Webhook
+from fsm_provider.api.models import Form, Job, Webhook
 
 SECRET = "whsec-canary"
 FORM = {"id": 121, "formPDFURL": "https://files.example.com/121.pdf?signature=canary"}
@@ -28,26 +27,6 @@ def test_a_value_of_either_type_gets_the_specified_one_and_an_unknown_field_is_k
 
     assert record.as_json()[name] == written
     assert model.model_validate(record.as_json()) == record
-
-
-@pytest.mark.parametrize("scope", ["standard", "assetType", "assetGroup"])
-def test_a_usage_has_one_of_the_three_scopes(scope):
-    assert Usage.model_validate({"scope": scope}).scope == scope
-    with pytest.raises(ValidationError, match="scope"):
-        Usage.model_validate({"scope": scope.upper()})
-
-
-@pytest.mark.parametrize(
-    ("model", "identifier"),
-    [(AssetDynamicField, "dynamicFieldID"), (Job, "id"), (Form, "id"), (Webhook, "id")],
-)
-def test_only_the_identifier_is_required(model, identifier):
-    record = model.model_validate({identifier: 5})
-
-    assert getattr(record, record.identity_field) == 5
-    assert {name: value for name, value in record.as_json().items() if value is not None} == {identifier: 5}
-    with pytest.raises(ValidationError, match=identifier):
-        model.model_validate({identifier: None})
 
 
 @pytest.mark.parametrize("secret", [SECRET, {"value": SECRET}, [SECRET]])

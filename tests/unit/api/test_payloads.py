@@ -67,12 +67,6 @@ def test_identifiers_may_be_given_as_the_other_type_and_fields_in_snake_case():
     assert job_body(**given) == JobCreate(**given).body() == sent
 
 
-def test_a_checked_draft_passes_again():
-    payload = JobCreate(notes="x")
-
-    assert check(JobCreate, payload, "job").body() == {"notes": "x"}
-
-
 @pytest.mark.parametrize("skills", [None, [], [1, 2], "gas", {"id": [1, None]}, [{"id": 1, "skill": "s"}], 0])
 def test_skills_are_sent_as_given(skills):
     assert job_body(skills=skills) == {"skills": skills}

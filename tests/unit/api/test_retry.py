@@ -125,22 +125,12 @@ def reserve():
     return partial(reserve_time, f"https://{uuid4()}.example.com")
 
 
-def test_moments_are_evenly_spaced(clock, reserve):
+def test_requests_are_evenly_spaced_and_idle_time_is_not_saved_up_for_a_burst(clock, reserve):
     assert [reserve(4) for _ in range(4)] == [0, 0.25, 0.5, 0.75]
-
-
-def test_time_that_passes_is_not_waited_again(clock, reserve):
-    reserve(2)
-    clock.now += 0.25
-
-    assert reserve(2) == 0.25
-
-
-def test_idle_time_is_not_saved_up_for_a_burst(clock, reserve):
-    reserve(2)
+    clock.now += 0.5
+    assert reserve(4) == 0.5
     clock.now += 60
-
-    assert [reserve(2) for _ in range(3)] == [0, 0.5, 1]
+    assert [reserve(4) for _ in range(3)] == [0, 0.25, 0.5]
 
 
 def test_no_time_is_given_to_two_threads(reserve):

@@ -33,7 +33,7 @@ BAD = {
     "max_requests_per_second": [0, "x", "inf"],
     "verify_ssl": ["maybe", 2, None],
     "allow_http": ["maybe", None],
-    "ca_bundle": [5],
+    "ca_bundle": [5, "/no/such/bundle.pem", "a" * 256],
 }
 
 

@@ -115,13 +115,6 @@ def test_http_to_this_machine_goes_through_no_proxy(server, monkeypatch, name, h
     assert seen(server) == [("/forms", f"Bearer {TOKEN}")]
 
 
-def test_a_proxy_that_is_down_is_a_connection_error(monkeypatch):
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-
-    with pytest.raises(FsmConnectionError):
-        list_forms("https://api.example.test")
-
-
 def test_a_netrc_does_not_replace_the_token(server, monkeypatch, tmp_path):
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
