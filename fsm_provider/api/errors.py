@@ -172,6 +172,7 @@ class FsmApiError(FsmError):
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
     :param url: without the query.
+    :param connection: the Airflow connection.
     """
 
     hint: ClassVar[str] = ""
@@ -183,11 +184,13 @@ class FsmApiError(FsmError):
     retry_after: float | None = None
     request_id: str | None = None
     url: str = ""
+    connection: str = ""
 
     def __str__(self) -> str:
         parts = (
             f"{self.method} {self.path} returned HTTP {self.status}",
             self.hint,
+            self.connection and self.status in (401, 403, 404) and f"connection '{self.connection}'",
             "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
             self.request_id and f"request id {self.request_id}",
             self.body_excerpt and f"it said: {self.body_excerpt}",

@@ -144,6 +144,7 @@ class Settings(BaseModel):
     idempotency_hours: Positive = Field(
         20, title="Idempotency (h)", description="Hours for which the service remembers such a key."
     )
+    _connection: str = ""
 
     @field_validator("base_url")
     @classmethod

@@ -124,8 +124,9 @@ class Transport:
                 body = self._body_of(response)
             if not 200 <= response.status < 300:
                 said = excerpt(body, token.get_secret_value(), call.confidential)
-                url = f"{self._settings.base_url}{call.path}"
-                raise refusal(response, token, method=call.method, path=call.path, body_excerpt=said, url=url)
+                url, conn_id = f"{self._settings.base_url}{call.path}", self._settings._connection
+                about = {"path": call.path, "body_excerpt": said, "url": url, "connection": conn_id}
+                raise refusal(response, token, method=call.method, **about)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
         except FsmApiError as error:
             if not exchange.is_write or is_refusal(error.status):
@@ -222,7 +223,9 @@ class Transport:
             return self.incomplete_response(error)
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
             return FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
-        return FsmConnectionError(f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}")
+        host = "/".join(exchange.url.split("/", 3)[:3])
+        hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(origin) else ""
+        return FsmConnectionError(f"{host} was not reached: {origin}{hint}")
 
     def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
         given = {**_HEADERS, **parse_headers("headers", call.headers)}

@@ -63,7 +63,7 @@ def describe_invalid_fields(
     """
     problems = []
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
-        own_message = detail["msg"].removeprefix("Value error, ")
+        own_message = re.sub("^(Value error, |Input )|, unable to .*| or instance of .*", "", detail["msg"])
         message = {**_MESSAGES, **(messages or {})}.get(detail["type"], own_message)
         problems.append(": ".join(filter(None, [name_for(detail["loc"]), message])))
     return "; ".join(problems)
