@@ -77,7 +77,7 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
         if name not in JOB_FIELDS and (prefix != EXTRA or not extra):
             advice = f"if the service has one, use '{EXTRA}.{name}'"
             if str(column) in JOB_FIELDS:
-                advice = f"map gives the column of each field: {{'{column}': '{name}'}}"
+                advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
             raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
         field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA, extra)
         if field in columns:

@@ -237,8 +237,9 @@ def test_what_is_no_reference(column, cell, problem):
 )
 @pytest.mark.parametrize("field", ["notes", "extra_fields.due"])
 def test_a_cell_whose_text_is_not_known(field, cell):
+    hint = ": give its isoformat()" if isinstance(cell, date) else ""
     assert error_of([row(cell=cell)], {field: "cell"}) == (
-        f"row 1: cell: should be text or a number, not {type(cell).__name__}"
+        f"row 1: cell: should be text or a number, not {type(cell).__name__}{hint}"
     )
 
 
@@ -381,7 +382,7 @@ def test_a_long_list_of_mistakes_ends():
 
 
 MAPPINGS = "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not"
-MAPPING = "should be a mapping from column to cell, not"
+MAPPING = "should be a mapping, as dict(zip(columns, row)) is, not"
 NO_TABLES = {
     "text": ("a,b", f"{MAPPINGS} str"),
     "one row": (row(), f"{MAPPINGS} dict"),
@@ -413,13 +414,8 @@ NO_FIELD = "map: a job has no field '{0}'; if the service has one, use 'extra_fi
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        *(
-            (
-                {name: "notes"},
-                f"map: a job has no field '{name}'; if the service has one, use 'extra_fields.{name}'",
-            )
-            for name in ("customerRef", "extra_fields.")
-        ),
+        *(({name: "amount"}, NO_FIELD.format(name)) for name in ("customerRef", "extra_fields.")),
+        ({"x": "notes"}, NO_FIELD.format("x") + ", or is it the wrong way round: {'notes': 'x'}?"),
         (
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",
