@@ -190,7 +190,7 @@ class FsmApiError(FsmError):
         parts = (
             f"{self.method} {self.path} returned HTTP {self.status}",
             self.hint,
-            self.connection and self.status in (401, 403, 404) and f"connection '{self.connection}'",
+            f"connection '{self.connection}'" if self.connection and self.status in (401, 403, 404) else "",
             "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
             self.request_id and f"request id {self.request_id}",
             self.body_excerpt and f"it said: {self.body_excerpt}",

@@ -125,8 +125,8 @@ class Transport:
             if not 200 <= response.status < 300:
                 said = excerpt(body, token.get_secret_value(), call.confidential)
                 url, conn_id = f"{self._settings.base_url}{call.path}", self._settings._connection
-                about = {"path": call.path, "body_excerpt": said, "url": url, "connection": conn_id}
-                raise refusal(response, token, method=call.method, **about)
+                about = {"body_excerpt": said, "url": url, "connection": conn_id}
+                raise refusal(response, token, None, method=call.method, path=call.path, **about)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
         except FsmApiError as error:
             if not exchange.is_write or is_refusal(error.status):

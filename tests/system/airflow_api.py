@@ -96,7 +96,7 @@ class AirflowApi:
 
     def import_errors(self) -> dict[str, str]:
         """Each DAG file that cannot be imported, with its stack trace."""
-        errors = self.api("GET", "/importErrors")["import_errors"]
+        errors = self._all("/importErrors", "import_errors")
         return {error["filename"]: error["stack_trace"] for error in errors}
 
     def wait_for_dag(self, dag_id: str) -> None:
