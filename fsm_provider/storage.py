@@ -72,7 +72,7 @@ class AtomicFiles:
                 try:
                     folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise FsmStorageError(f"destination: {folder} cannot be made: {error}") from None
+                    raise FsmStorageError(f"destination: {self.folder} cannot be made: {error}") from None
             partial = self._partial / uuid4().hex  # not that of another attempt, which may still write
             # Opened by its file system: a path would report the temporary name to lineage.
             with self.folder.fs.open(partial.path, "wb") as written:

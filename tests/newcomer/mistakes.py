@@ -115,7 +115,8 @@ COMMANDS = table(
         "service_not_started": (TEST, "http://127.0.0.1:9 was not reached", "Connection refused"),
         "no_host": (
             PROBE,
-            "connection 'no_host': host: is missing: it should be the base URL, e.g. https://",
+            "connection 'no_host': host: is missing: it should be the base",
+            "e.g. https://",
         ),
         "wrong_token": (TEST, "HTTP 401", "the token is not accepted: check the connection's password"),
         "token_with_bearer": (PROBE, "password: should be the bare token"),
@@ -131,11 +132,11 @@ COMMANDS = table(
             "set cursor_param on the connection",
         ),
         "wrong_cursor_param_probed": (
-            *(PROBE, "cursor_param is cursor: with it the second page of /forms followed the first"),
+            *(PROBE, "cursor_param is cursor: with it the second page followed the first"),
         ),
         "connection_not_defined": (PROBE, "connection_not_defined", "isn't defined"),
         "connection_in_single_quotes": (PROBE, "AIRFLOW_CONN_CONNECTION_IN_SINGLE_QUOTES", "JSON"),
-        "typo_in_command": ("python -m fsm_provider prob", "invalid choice: 'prob'", "fake, ledger, probe"),
+        "typo_in_command": ("python -m fsm_provider prob", "invalid choice: 'prob'", "'probe'"),
         "fake_twice": ("python -m fsm_provider fake --form-after 5", "ddress already in use"),
         "fake_without_its_extra": (
             f'python -c "{WITHOUT_FASTAPI}"',
