@@ -122,6 +122,12 @@ class AirflowApi:
         self._ask("POST", f"/dags/{dag_id}/dagRuns", json=body)
         return run_id
 
+    def begin(self, dag_id: str) -> str:
+        """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
+        run_id = self.trigger(dag_id)
+        wait_until(lambda: self.run_state(dag_id, run_id) != "queued", f"{dag_id} has begun")
+        return run_id
+
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pause or unpause a DAG, as soon as it is parsed.
 
