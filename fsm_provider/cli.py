@@ -54,7 +54,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not all letters
     command: str = parser.parse_args(arguments[:1]).command
-    run = import_module(COMMANDS[command][0]).main
+    try:
+        run = import_module(COMMANDS[command][0]).main
+    except ModuleNotFoundError as missing:
+        return fail(2, f"{missing}; install it with: pip install 'airflow-provider-fsm[testing]'")
     return exit_code_of(partial(run, arguments[1:], f"{prog} {command}"))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import SplitResult, quote
 from uuid import uuid4
 
+from fsm_provider.api.errors import FsmStorageError
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class AtomicFiles:
                 path.fs.put_file(f"/dev/fd/{file.fileno()}", path.path, chunksize=UPLOAD_BYTES)
         else:
             for folder in (self._partial, path.parent):
-                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise FsmStorageError(f"destination: {self.folder} cannot be made: {error}") from None
             partial = self._partial / uuid4().hex  # not that of another attempt, which may still write
             # Opened by its file system: a path would report the temporary name to lineage.
             with self.folder.fs.open(partial.path, "wb") as written:

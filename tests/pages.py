@@ -1,6 +1,7 @@
 """The pages of the documentation, as their tests read them."""
 
 import re
+import shlex
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,3 +34,10 @@ def blocks(*kinds: str, pages: list[Path] = PAGES) -> list[Block]:
         for fence in _FENCE.finditer(text)
     ]
     return [block for block in found if not kinds or block.kind in kinds]
+
+
+def commands_with_output(page: Path, name: str) -> list[tuple[list[str], str]]:
+    """Give the arguments of each ``python -m fsm_provider NAME`` of a page, and the output that it shows."""
+    texts = "".join(block.text for block in blocks("text", pages=[page]) if block.text.startswith("$"))
+    shown = re.findall(rf"^\$ python -m fsm_provider {name} (.*)\n((?:[^$].*\n)*)", texts, re.MULTILINE)
+    return [(shlex.split(arguments), output) for arguments, output in shown]

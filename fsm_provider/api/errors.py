@@ -149,6 +149,7 @@ class FsmApiError(FsmError):
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
+    :param connection: the Airflow connection.
     """
 
     hint: ClassVar[str] = ""
@@ -160,11 +161,13 @@ class FsmApiError(FsmError):
     retry_after: float | None = None
     request_id: str | None = None
     url: str = ""
+    connection: str = ""
 
     def __str__(self) -> str:
         parts = (
             f"{self.method} {self.path} returned HTTP {self.status}",
             self.hint,
+            f"connection '{self.connection}'" if self.connection and self.status in (401, 403, 404) else "",
             "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
             self.request_id and f"request id {self.request_id}",
             self.body_excerpt and f"it said: {self.body_excerpt}",

@@ -188,7 +188,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
     validation.refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise FsmInputError(f"forms: should be a list of forms, not {type(given).__name__}")
+        raise FsmInputError(f"forms: should be a list of forms, as sensors give, not {type(given).__name__}")
     return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
 
 
@@ -197,6 +197,8 @@ def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     if isinstance(given, list | tuple):
         cause = "each map index of a mapped task gives one"
         raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
+    if isinstance(given, Mapping) and "customerReference" in given and "formName" not in given:
+        raise FsmInputError(f"{where}: is a job, not a form: give the output of a sensor")
     record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
     if "jobDetails" not in record and "jobID" in record:
         record["jobDetails"] = {"jobID": record["jobID"]}

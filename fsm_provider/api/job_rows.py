@@ -69,6 +69,8 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
         prefix, _, extra = str(name).partition(".")
         if name not in JOB_FIELDS and (prefix != EXTRA or not extra):
             advice = f"if the service has one, use '{EXTRA}.{name}'"
+            if str(column) in JOB_FIELDS:
+                advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
             raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
         field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA, extra)
         if field in columns:
@@ -90,7 +92,7 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     lines = 0
     for number, row in enumerate(records, 1):
         if not hasattr(row, "keys"):
-            wanted = f"should be a mapping from column to cell, not {type(row).__name__}"
+            wanted = f"should be a mapping, as dict(zip(columns, row)) is, not {type(row).__name__}"
             raise FsmInputError(f"rows: row {number} of the {type(rows).__name__} {wanted}")
         if isinstance(rows, csv.DictReader):
             suspects = row if rows.line_num - lines > 1 else ()
@@ -168,7 +170,8 @@ def _value(cell: Any, field: Field) -> Any:
         return _text(text, field)
     if field[:2] in ANY_JSON and isinstance(cell, bool | list | dict):
         return cell
-    raise FsmInputError(f"should be text or a number, not {type(cell).__name__}")
+    hint = ": give its isoformat()" if hasattr(cell, "isoformat") else ""
+    raise FsmInputError(f"should be text or a number, not {type(cell).__name__}{hint}")
 
 
 def _number(number: float | Decimal) -> Any:

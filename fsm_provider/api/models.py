@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -57,6 +57,13 @@ class Record(BaseModel):
         cache_strings="keys",
         defer_build=True,
     )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if attribute := next((one for one in type(self).model_fields if wire_name(one) == name), None):
+                raise AttributeError(f"{name} is the service's name: here it is {attribute}")
+            return super().__getattr__(name)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as JSON values under the service's names; what is unexpected is as received."""

@@ -89,6 +89,7 @@ class Settings(BaseModel):
     idempotency_hours: Positive = _setting(
         20, "Idempotency (h)", "Hours for which the service remembers such a key."
     )
+    _connection: str = ""
 
     @field_validator("base_url")
     @classmethod

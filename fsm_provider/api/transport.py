@@ -231,8 +231,9 @@ class Transport:
                 body = self._body_of(response)
             if not 200 <= response.status < 300:
                 said = excerpt(body, token.get_secret_value(), call.confidential)
-                url = f"{self._settings.base_url}{call.path}"
-                raise refusal(response, token, method=call.method, path=call.path, body_excerpt=said, url=url)
+                url, conn_id = f"{self._settings.base_url}{call.path}", self._settings._connection
+                about = {"body_excerpt": said, "url": url, "connection": conn_id}
+                raise refusal(response, token, None, method=call.method, path=call.path, **about)
             result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
         except errors.FsmApiError as error:
             if not exchange.is_write or errors.is_refusal(error.status):
@@ -298,9 +299,9 @@ class Transport:
             raise failure
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
             raise errors.FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
-        raise errors.FsmConnectionError(
-            f"{'/'.join(exchange.url.split('/', 3)[:3])} was not reached: {origin}"
-        )
+        host = "/".join(exchange.url.split("/", 3)[:3])
+        hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(origin) else ""
+        raise errors.FsmConnectionError(f"{host} was not reached: {origin}{hint}")
 
     def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
         """Look up the connections to a host, or to its proxy, which then decides what can be reached."""

@@ -33,6 +33,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
+_PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instance of .*")
 _MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
 
 
@@ -62,7 +63,7 @@ def validated(
         details = error.errors(include_url=False, include_input=False, include_context=False)
     problems = []
     for detail in details:
-        own_message = detail["msg"].removeprefix("Value error, ").removeprefix(": ")
+        own_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
         message = {**_MESSAGES, **messages}.get(detail["type"], own_message)
         place = map(str, place_of(detail["loc"]))
         name = ".".join(part if part.isprintable() else ascii(part) for part in place if part)

@@ -139,7 +139,8 @@ class FsmHook(BaseHook):
             if isinstance(error, FsmApiError):
                 error = replace(error, body_excerpt="")  # the host may be one that only Airflow reaches
             # Airflow's UI tests a copy of the connection under a temporary name.
-            return False, str(error).removeprefix(f"connection '{self.fsm_conn_id}': ")
+            name = f"connection '{self.fsm_conn_id}'"
+            return False, str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
         if second is None:
             name = self.settings.cursor_param
             untried = f"whether the cursor parameter '{name}' is right could not be tried"
@@ -183,9 +184,11 @@ def settings_from(connection: Connection) -> Settings:
     try:
         if connection.conn_type not in (None, "", FsmHook.conn_type):
             raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
-        return Settings.checked(_values_of(connection))
+        settings = Settings.checked(_values_of(connection))
+        settings._connection = connection.conn_id or ""
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
+    return settings
 
 
 def _values_of(connection: Connection) -> dict[str, Any]:

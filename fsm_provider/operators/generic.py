@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fsm_provider.api.validation import parse_choice, parse_headers, parse_path, parse_text
+from fsm_provider.api.validation import parse_choice, parse_headers, parse_json, parse_path, parse_text
 from fsm_provider.operators.base import (
     PATH,
     FsmBaseOperator,
@@ -33,7 +33,7 @@ class FsmRequestOperator(FsmWriteOperator):
     :param path: begins with ``/`` and holds no query (templated).
     :param method: the HTTP method.
     :param query_params: query parameters (templated).
-    :param json: the body, JSON values (templated).
+    :param json: the body: JSON values, or their text, as a template gives it (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
     :param key: identifies the write; default: the task in its run (templated). If path, query, body or
         headers have changed since it was sent, the task fails, and names what was sent.
@@ -50,6 +50,7 @@ class FsmRequestOperator(FsmWriteOperator):
         **FsmWriteOperator.option_parsers,
         **PATH,
         "headers": parse_headers,
+        "json": parse_json,
     }
 
     def __init__(
@@ -81,7 +82,7 @@ class FsmRequestOperator(FsmWriteOperator):
 
     def execute(self, context: Context) -> Any:
         with permanent_errors_fail_the_task():
-            path, params, body = parse_path(self.path), self.query_params, self.json
+            path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
             if self.method == "GET":
                 return self.hook.request("GET", path, params, body, headers=self.headers)
             self.check_keys({"key": self.key})
@@ -89,10 +90,10 @@ class FsmRequestOperator(FsmWriteOperator):
             task, service = Task.from_context(context, self.task_id), self.hook.settings.service
             content = {"params": params, "json": body, "headers": self.headers}
             row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-            return self.write_once(context, task, [Write(row, key is not None)])[0]
+            return self.write_once(context, task, [Write(row, key is not None, body)])[0]
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
-        sent = (self.method, self.path, self.query_params, self.json)
+        sent = (self.method, self.path, self.query_params, write.payload)
         return self.hook.client.request(*sent, headers={**(self.headers or {}), **headers}, limit=limit)
 
 

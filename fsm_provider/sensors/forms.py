@@ -227,7 +227,7 @@ def _identified(name: str, given: Any) -> tuple[Any, str | None]:
             with suppress(ValueError, SyntaxError, RecursionError):
                 given = parse(given)
                 break
-    if isinstance(given, list | tuple):
+    if hasattr(given, "__iter__") and not isinstance(given, str | Mapping):  # Airflow's is no list
         raise FsmInputError(
             f"{name}: is a list: each map index of a mapped task gives one. Use .expand({name}=...), or map "
             "a task group"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.newcomer.mistakes import MISTAKES
+from tests.newcomer.mistakes import connections, dag_files
 from tests.newcomer.terminals import StaysUp, Terminal, commands_by_step
 from tests.pages import DOCS, PAGES, ROOT, blocks
 from tests.processes import end_on_signals, inherited_environment
@@ -34,9 +34,9 @@ DESTINATION = "/data/gas_safety_records"
 """Of the DAG in README."""
 OWN_SERVICE = (
     f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 --page-size 20 "
-    f"--property 7 {'--form 7:Boiler ' * 30}"
+    f"--fail 'GET /users 403 always' --property 7 {'--form 7:Boiler ' * 30}"
 )
-"""Stands for the newcomer's own service: it has two pages of forms, and one property."""
+"""Stands for the newcomer's own service: it has two pages of forms, one property, and refuses one path."""
 START_SECONDS = 240.0
 
 
@@ -194,6 +194,8 @@ def _environment(home: Path, scratch: Path, api_port: int, log_ports: list[int])
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{api_port}",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_ports[0]),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(log_ports[1]),
+        # Files that are there do not change: they are not parsed over and over.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     }
 
 
@@ -231,8 +233,7 @@ def own(connected: Newcomer) -> Newcomer:
     _write_dags(newcomer)
     exports = [
         f"export AIRFLOW_CONN_{name.upper()}={shlex.quote(text)}"
-        for mistake in MISTAKES
-        for name, text in mistake.connections(newcomer.own_url, OWN_TOKEN).items()
+        for name, text in connections(newcomer.own_url, OWN_TOKEN).items()
     ]
     newcomer.terminals[1].run("\n".join(exports))
     say("step 7", "starting Airflow again ...")
@@ -245,6 +246,5 @@ def _write_dags(newcomer: Newcomer) -> None:
     assert DESTINATION in complete
     stored = str(newcomer.home / "stored")
     (newcomer.dags / "annual_gas_check.py").write_text(complete.replace(DESTINATION, stored))
-    for mistake in MISTAKES:
-        if mistake.tasks:
-            (newcomer.dags / f"{mistake.name}.py").write_text(mistake.dag().replace(DESTINATION, stored))
+    for name, text in dag_files().items():
+        (newcomer.dags / f"{name}.py").write_text(text)

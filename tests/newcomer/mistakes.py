@@ -5,24 +5,36 @@ One line of the message has all of it: the field, and what to do about it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
 TEST = "airflow connections test {name}"
 PROBE = "python -m fsm_provider probe {name}"
+WITHOUT_FASTAPI = (
+    "import sys; sys.modules['fastapi'] = None; from fsm_provider.cli import main; sys.exit(main(['fake']))"
+)
+DAG_OF_TASKS = "mistakes"
 DAG = """\
-from datetime import timedelta
+from datetime import date, timedelta
 
 from airflow.providers.common.compat.sdk import dag, task
 
+from fsm_provider.api import Form, jobs_from_rows
+from fsm_provider.operators.forms import FsmListFormsOperator
+from fsm_provider.operators.generic import FsmListOperator, FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.sensors.forms import FsmFormSensor
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+from fsm_provider.sensors.records import FsmRecordSensor
+from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
 
 
-@dag(schedule=None, is_paused_upon_creation=False)
+def read(rows, **map):
+    return jobs_from_rows(rows, key="ref", property_id="property", map=map)
+
+
+@dag(schedule=None, is_paused_upon_creation=False, max_active_tasks=4)
 def {name}():
 {tasks}
 
@@ -33,269 +45,422 @@ def {name}():
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake, and what is seen of it: of a command, of the import of a DAG, or of a task.
-
-    :param name: of the row, of its DAG, and of its connection.
-    :param says: parts of one line of the message.
-    :param command: what is typed, unless the mistake is in a DAG.
-    :param tasks: the tasks of a DAG.
-    :param breaks_import: whether Airflow shows the message in place of the DAG.
-    :param connection: how the connection differs from the right one; as text, what is typed for it.
-    :param further: other connections, by their names.
-    """
+    """A mistake: a command that is typed, or Python of a DAG."""
 
     name: str
+    text: str
     says: tuple[str, ...]
-    command: str = ""
-    tasks: str = ""
-    breaks_import: bool = False
-    connection: Mapping[str, Any] | str | None = None
-    further: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def is_run(self) -> bool:
-        """Whether a task of a run meets it."""
-        return bool(self.tasks) and not self.breaks_import
 
-    def connections(self, url: str, token: str) -> dict[str, str]:
-        """Give the connections that are defined, as text by their names.
-
-        :param url: the service's.
-        :param token: the service's.
-        """
-        given = {name: json.dumps(one) for name, one in self.further.items()}
-        if isinstance(self.connection, str):
-            return {self.name: self.connection.replace("URL", url).replace("TOKEN", token), **given}
-        if self.connection is None:
-            return given
-        changes = {
-            name: value.replace("URL", url).replace("HOST", url.partition("//")[2]).replace("TOKEN", token)
-            if isinstance(value, str)
-            else value
-            for name, value in self.connection.items()
-        }
-        right = {"conn_type": "fsm", "host": url, "password": token, "extra": {}}
-        return {self.name: json.dumps(right | changes), **given}
-
-    def dag(self) -> str:
-        """Give the DAG file."""
-        return DAG.format(name=self.name, tasks=indent(self.tasks.strip("\n"), "    "))
+def table(rows: Mapping[str, tuple[str, ...]]) -> list[Mistake]:
+    return [Mistake(name, text, tuple(says)) for name, (text, *says) in rows.items()]
 
 
-MISTAKES = [
-    # The connection, as its test or the probe sees it.
-    Mistake(
-        "host_without_scheme",
-        ("HOST was not reached", "the connection's host has no scheme", "http://"),
-        command=PROBE,
-        connection={"host": "HOST"},
-    ),
-    Mistake(
-        "host_without_base_path",
-        ("HTTP 404", "nothing at URL/v2/forms", "base path in the connection's host"),
-        command=TEST,
-        connection={"host": "URL/v2"},
-    ),
-    Mistake(
-        "http_to_another_machine",
-        ("host: http would send the token in the clear", "use https, or set allow_http"),
-        command=TEST,
-        connection={"host": "http://api.example.invalid/v1"},
-    ),
-    Mistake(
-        "service_not_started",
-        ("http://127.0.0.1:9 was not reached", "Connection refused"),
-        command=TEST,
-        connection={"host": "http://127.0.0.1:9"},
-    ),
-    Mistake(
-        "wrong_token",
-        ("HTTP 401", "the token is not accepted: check the connection's password"),
-        command=TEST,
-        connection={"password": "canary-wrong-token"},
-    ),
-    Mistake(
-        "token_with_bearer",
-        ("password: should be the bare token",),
-        command=TEST,
-        connection={"password": "Bearer TOKEN"},
-    ),
-    Mistake(
-        "no_token",
-        ("password: is empty: it should be the API token",),
-        command=TEST,
-        connection={"password": ""},
-    ),
-    Mistake(
-        "typo_in_extra",
-        ("curser_param: is not a setting; these are: ",),
-        command=TEST,
-        connection={"extra": {"curser_param": "cursor"}},
-    ),
-    Mistake(
-        "wrong_cursor_param",
-        ("page 2 of the listing holds the same records", "'page'", "set cursor_param on the connection"),
-        command=TEST,
-        connection={"extra": {"cursor_param": "page"}},
-    ),
-    Mistake(
-        "wrong_cursor_param_probed",
-        ("cursor_param is cursor: with it the second page of /forms followed the first",),
-        command=PROBE,
-        connection={"extra": {"cursor_param": "page"}},
-    ),
-    Mistake("connection_not_defined", ("connection_not_defined", "isn't defined"), command=PROBE),
-    Mistake(
-        "connection_in_single_quotes",
-        ("AIRFLOW_CONN_CONNECTION_IN_SINGLE_QUOTES", "JSON"),
-        command=PROBE,
-        connection="{'conn_type': 'fsm', 'host': 'URL', 'password': 'TOKEN'}",
-    ),
-    # What breaks the import of a DAG.
-    Mistake(
-        "typo_in_job_field",
-        (
-            "job.customerRefernce: is not known",
-            "customerReference",
+CONNECTIONS: dict[str, dict[str, Any] | str] = {
+    "host_without_scheme": {"host": "HOST"},
+    "host_without_base_path": {"host": "URL/v2"},
+    "http_to_another_machine": {"host": "http://api.example.invalid/v1"},
+    "service_not_started": {"host": "http://127.0.0.1:9"},
+    "no_host": {"host": ""},
+    "wrong_token": {"password": "canary-wrong-token"},
+    "token_with_bearer": {"password": "Bearer TOKEN"},
+    "no_token": {"password": ""},
+    "token_in_extra": {"extra": {"token": "canary-wrong-token"}},
+    "typo_in_extra": {"extra": {"curser_param": "cursor"}},
+    "timeout_in_words": {"extra": {"timeout": "a minute"}},
+    "unknown_time_zone": {"extra": {"server_timezone": "London"}},
+    "unknown_event_types_style": {"extra": {"event_types_style": "list"}},
+    "page_of_no_job": {"extra": {"web_url": "https://app.example.com/jobs"}},
+    "wrong_cursor_param": {"extra": {"cursor_param": "page"}},
+    "wrong_cursor_param_probed": {"extra": {"cursor_param": "page"}},
+    "connection_in_single_quotes": "{'conn_type': 'fsm', 'host': 'URL', 'password': 'TOKEN'}",
+    "connection_of_another_type": {"conn_type": "http"},
+    "ledger_not_defined": {"extra": {"state_conn_id": "fsm_ledgr"}},
+    "ledger_in_a_relative_path": {"extra": {"state_conn_id": "relative_ledger"}},
+    "relative_ledger": {"conn_type": "sqlite", "host": "fsm_ledger.db"},
+    "no_ledger": {},
+}
+"""How they differ from the right one; as text, what is typed."""
+
+
+def connections(url: str, token: str) -> dict[str, str]:
+    """Give the connections that are defined, as text by their names.
+
+    :param url: the service's.
+    :param token: the service's.
+    """
+    right = {"conn_type": "fsm", "host": "URL", "password": "TOKEN", "extra": {}}
+    texts = {
+        name: changes if isinstance(changes, str) else json.dumps(right | changes)
+        for name, changes in CONNECTIONS.items()
+    }
+    real = {"URL": url, "HOST": url.partition("//")[2], "TOKEN": token}
+    for shown, is_really in real.items():
+        texts = {name: text.replace(shown, is_really) for name, text in texts.items()}
+    return texts
+
+
+COMMANDS = table(
+    {
+        "host_without_scheme": (PROBE, "HOST was not reached", "does the host speak http?"),
+        "host_without_base_path": (
+            *(TEST, "HTTP 404", "nothing at URL/v2/forms", "base path in the connection's host"),
         ),
-        tasks="""FsmCreateJobOperator(task_id="create", property_id=7, job={"customerRefernce": "PO-1"})""",
-        breaks_import=True,
-    ),
-    Mistake(
-        "field_beside_job",
-        ("jobs[0].customerReference", "belongs in a job"),
-        tasks="""
-FsmCreateJobsOperator(task_id="create_jobs", jobs=[{"property_id": 7, "customerReference": "PO-1"}])
-""",
-        breaks_import=True,
-    ),
-    Mistake(
-        "amount_as_float",
-        ("job.quotedAmount: should be text or Decimal",),
-        tasks="""FsmCreateJobOperator(task_id="create_job", property_id=7, job={"quotedAmount": 99.5})""",
-        breaks_import=True,
-    ),
-    Mistake(
-        "no_interval",
-        ("poke_interval: should be a timedelta, or a number of seconds such as 60, from 1",),
-        tasks="""FsmFormSensor(task_id="wait", poke_interval=0)""",
-        breaks_import=True,
-    ),
-    Mistake(
-        "unknown_webhook_object",
-        ("webhook.object", "'jobs'"),
-        tasks="""FsmRegisterWebhookOperator(task_id="register", object="job", event_types="job.created")""",
-        breaks_import=True,
-    ),
-    # What fails a task.
-    Mistake(
-        "connection_of_another_type",
-        ("connection 'connection_of_another_type': is of type 'http', not 'fsm'",),
-        tasks="""
-FsmCreateJobOperator(
-    task_id="create_job", fsm_conn_id="connection_of_another_type", property_id=7, job={"notes": "1"}
+        "http_to_another_machine": (
+            *(PROBE, "host: http would send the token in the clear", "use https, or set allow_http"),
+        ),
+        "service_not_started": (TEST, "http://127.0.0.1:9 was not reached", "Connection refused"),
+        "no_host": (
+            PROBE,
+            "connection 'no_host': host: is missing: it should be the base",
+            "e.g. https://",
+        ),
+        "wrong_token": (TEST, "HTTP 401", "the token is not accepted: check the connection's password"),
+        "token_with_bearer": (PROBE, "password: should be the bare token"),
+        "no_token": (PROBE, "password: is empty: it should be the API token"),
+        "token_in_extra": (PROBE, "extra: token is not one of its settings: it is the connection's password"),
+        "typo_in_extra": (TEST, "curser_param: is not a setting; these are: "),
+        "timeout_in_words": (PROBE, "connection 'timeout_in_words': timeout: should be a valid number"),
+        "unknown_time_zone": (PROBE, "server_timezone: ", "London"),
+        "unknown_event_types_style": (PROBE, "event_types_style: should be 'separate', 'repeat'"),
+        "page_of_no_job": (PROBE, "web_url: should contain {id}", "https://app.example.com/jobs/{id}"),
+        "wrong_cursor_param": (
+            *(TEST, "page 2 of the listing holds the same records", "'page'"),
+            "set cursor_param on the connection",
+        ),
+        "wrong_cursor_param_probed": (
+            *(PROBE, "cursor_param is cursor: with it the second page followed the first"),
+        ),
+        "connection_not_defined": (PROBE, "connection_not_defined", "isn't defined"),
+        "connection_in_single_quotes": (PROBE, "AIRFLOW_CONN_CONNECTION_IN_SINGLE_QUOTES", "JSON"),
+        "typo_in_command": ("python -m fsm_provider prob", "invalid choice: 'prob'", "'probe'"),
+        "fake_twice": ("python -m fsm_provider fake --form-after 5", "ddress already in use"),
+        "fake_without_its_extra": (
+            f'python -c "{WITHOUT_FASTAPI}"',
+            "pip install 'airflow-provider-fsm[testing]'",
+        ),
+    }
 )
-""",
-        connection={"conn_type": "http"},
-    ),
-    Mistake(
-        "typo_in_conn_id",
-        ("fsm_defualt", "isn't defined"),
-        tasks="""
-FsmCreateJobOperator(task_id="create_job", fsm_conn_id="fsm_defualt", property_id=7, job={"notes": "1"})
-""",
-    ),
-    Mistake(
-        "ledger_not_defined",
-        ("state_conn_id", "fsm_ledgr", "isn't defined"),
-        tasks="""
-FsmCreateJobOperator(task_id="create", fsm_conn_id="ledger_not_defined", property_id=7, job={"notes": "1"})
-""",
-        connection={"extra": {"state_conn_id": "fsm_ledgr"}},
-    ),
-    Mistake(
-        "ledger_in_a_relative_path",
-        ("state_conn_id", "'relative_ledger': its host should be the absolute path of a file"),
-        tasks="""
-FsmCreateJobOperator(
-    task_id="create_job", fsm_conn_id="ledger_in_a_relative_path", property_id=7, job={"notes": "1"}
+IMPORTS = table(
+    {
+        # A job.
+        "typo_in_job_field": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={"customerRefernce": "PO-1"})',
+            *("job.customerRefernce: is not known", "customerReference"),
+        ),
+        "field_beside_job": (
+            'FsmCreateJobsOperator(task_id="t", jobs=[{"property_id": 7, "customerReference": "PO-1"}])',
+            *("jobs[0].customerReference", "belongs in a job"),
+        ),
+        "argument_beside_job": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={}, notes="Boiler")',
+            "notes: is not an argument of FsmCreateJobOperator: it belongs in job",
+        ),
+        "amount_as_float": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={"quotedAmount": 99.5})',
+            "job.quotedAmount: should be text or Decimal",
+        ),
+        "amount_with_currency": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={"quotedAmount": "£99"})',
+            "job.quotedAmount: should be an amount such as '120' or '99.50', as text or Decimal",
+        ),
+        "number_as_notes": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={"notes": 7})',
+            "job.notes: should be a valid string",
+        ),
+        "text_as_job": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job="Boiler")',
+            "job: should be a valid dictionary",
+        ),
+        "date_in_a_job": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={"skills": date(2026, 1, 31)})',
+            "job.skills: input was not a valid JSON value",
+        ),
+        "address_as_property": (
+            'FsmCreateJobOperator(task_id="t", property_id="7 High Street", job={})',
+            *("property_id: is not an identifier", "without blanks"),
+        ),
+        "property_for_property_id": (
+            'FsmCreateJobOperator(task_id="t", property=7, job={})',
+            "missing keyword argument 'property_id'",
+        ),
+        "tuples_as_jobs": (
+            'FsmCreateJobsOperator(task_id="t", jobs=[("PM-1", 7)])',
+            "jobs[0]: should be a valid dictionary",
+        ),
+        "wrong_job_of_many": (
+            'one = {"property_id": 7, "job": {}}\n'
+            'bad = {"property_id": 7, "job": {"notes": 1}, "key": "C-100-2026"}\n'
+            'FsmCreateJobsOperator(task_id="t", jobs=[one] * 12 + [bad])',
+            *("jobs[12]", "key 'C-100-2026'"),
+        ),
+        "key_of_two_jobs": (
+            'jobs = [{"property_id": one, "job": {}, "key": "PM-1"} for one in (7, 8)]\n'
+            'FsmCreateJobsOperator(task_id="t", jobs=jobs)',
+            "jobs[1].key: 'PM-1' is the key of jobs[0], another job",
+        ),
+        "once_per_key_without_key": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={}, once_per="key")',
+            "key: is missing; once_per='key' needs it",
+        ),
+        "once_per_day": (
+            'FsmCreateJobOperator(task_id="t", property_id=7, job={}, once_per="day")',
+            "once_per: 'day' is none of run, key",
+        ),
+        "hundred_at_once": (
+            'FsmCreateJobsOperator(task_id="t", jobs=[], max_concurrency=100)',
+            "max_concurrency: 100 should be at most 64",
+        ),
+        # Rows of a table.
+        "reversed_map": (
+            'read([{"ref": "a", "property": 7, "note": "x"}], note="notes")',
+            *("map: a job has no field 'note'", "the wrong way round: {'notes': 'note'}"),
+        ),
+        "rows_as_tuples": (
+            'read([("a", 7)])',
+            *("row 1 of the list should be a mapping", "dict(zip(columns, row))", "not tuple"),
+        ),
+        "date_cell": (
+            'read([{"ref": "a", "property": 7, "due": date(2026, 1, 31)}], notes="due")',
+            "row 1: due: should be text or a number, not date: give its isoformat()",
+        ),
+        "column_in_another_case": (
+            'read([{"Ref": "a", "property": 7}])',
+            "row 1: there is no column ref, only Ref, property",
+        ),
+        "file_name_as_rows": ('read("due.csv")', "rows: should be mappings, such as a csv.DictReader"),
+        "field_that_no_job_has": (
+            'read([{"ref": "a", "property": 7, "d": "x"}], due="d")',
+            *("map: a job has no field 'due'", "use 'extra_fields.due'"),
+        ),
+        "comma_in_an_amount": (
+            'read([{"ref": "a", "property": 7, "price": "99,50"}], quotedAmount="price")',
+            "row 1: price: should be an amount such as '120' or '99.50'",
+        ),
+        # Forms.
+        "form_name_for_form_names": (
+            'FsmFormSensor(task_id="t", form_name="Gas")',
+            "form_name: is not an argument of FsmFormSensor: did you mean form_names?",
+        ),
+        "created_since_of_a_sensor": (
+            'FsmFormSensor(task_id="t", created_since="2026-01-31")',
+            "created_since: is not an argument of FsmFormSensor: did you mean since?",
+        ),
+        "property_of_a_listing": (
+            'FsmListFormsOperator(task_id="t", property=7)',
+            "property: is not an argument of FsmListFormsOperator: did you mean property_id?",
+        ),
+        "job_and_job_id": (
+            'FsmFormSensor(task_id="t", job=21, job_id=21)',
+            "job: is another way to give job_id; give one of them",
+        ),
+        "since_as_in_germany": (
+            'FsmFormSensor(task_id="t", since="31.01.2026")',
+            "since: '31.01.2026' is no ISO 8601 time such as 2026-01-31T08:00Z",
+        ),
+        "no_form_names": (
+            'FsmFormSensor(task_id="t", form_names=[])',
+            "form_names: is an empty list: leave it out if any form counts",
+        ),
+        "no_interval": (
+            'FsmFormSensor(task_id="t", poke_interval=0)',
+            "poke_interval: should be a timedelta, or a number of seconds such as 60, from 1",
+        ),
+        "tolerance_in_words": (
+            'FsmFormSensor(task_id="t", failure_tolerance="10 min")',
+            "failure_tolerance: should be a timedelta, or a number of seconds such as 60",
+        ),
+        "unknown_xcom": (
+            'FsmFormSensor(task_id="t", xcom="all")',
+            "xcom: 'all' is none of references, ids, full",
+        ),
+        "attribute_by_the_services_name": (
+            "Form(id=1).formName",
+            "formName is the service's name: here it is form_name",
+        ),
+        "job_in_forms": (
+            'FsmFormPdfsToObjectStorageOperator(task_id="t", destination="/data", '
+            'forms=[{"id": 1, "customerReference": "PO-1"}])',
+            "forms[0]: is a job, not a form: give the output of a sensor",
+        ),
+        "file_without_a_format": (
+            'FsmFormsToObjectStorageOperator(task_id="t", destination="/data/forms")',
+            "destination: /data/forms should be a file whose name ends in .jsonl, .csv or .parquet",
+        ),
+        "window_that_ends_before_it_begins": (
+            'FsmFormsToObjectStorageOperator(task_id="t", destination="/data/forms.csv", '
+            'created_since="2026-02-01", created_before="2026-01-01")',
+            *("created_before: ", "is not after created_since"),
+        ),
+        # Any path, and webhooks.
+        "data_for_json": (
+            'FsmRequestOperator(task_id="t", path="/x", data="{}")',
+            "data: is not an argument of FsmRequestOperator: did you mean json?",
+        ),
+        "http_conn_id": (
+            'FsmRequestOperator(task_id="t", path="/x", http_conn_id="x")',
+            "http_conn_id: is not an argument of FsmRequestOperator: did you mean fsm_conn_id?",
+        ),
+        "python_as_json": (
+            'FsmRequestOperator(task_id="t", path="/x", method="POST", json="{\'a\': 1}")',
+            "json: is text, but no JSON: end its template with | tojson",
+        ),
+        "url_as_path": (
+            'FsmRequestOperator(task_id="t", path="https://api.example.com/v1/jobs")',
+            *("path: ", "should start with one /: it is appended to the host"),
+        ),
+        "query_in_path": (
+            'FsmListOperator(task_id="t", path="/jobs?status=Done")',
+            "path: should contain no ? and no #: pass query parameters separately",
+        ),
+        "token_as_header": (
+            'FsmRequestOperator(task_id="t", path="/x", headers={"Authorization": "Bearer x"})',
+            "headers: Authorization is set by the client: leave it out",
+        ),
+        "predicate_as_text": (
+            'FsmRecordSensor(task_id="t", path="/jobs", predicate="status == \'Done\'")',
+            "predicate: should be a function, not str",
+        ),
+        "unknown_webhook_object": (
+            'FsmRegisterWebhookOperator(task_id="t", object="job", event_types="job.created")',
+            *("webhook.object", "should be ", "'jobs'"),
+        ),
+        "event_without_its_object": (
+            'FsmRegisterWebhookOperator(task_id="t", object="jobs", event_types="created")',
+            "webhook.event_types: 'created' is not of the form <object>.<event>",
+        ),
+    }
 )
-""",
-        connection={"extra": {"state_conn_id": "relative_ledger"}},
-        further={"relative_ledger": {"conn_type": "sqlite", "host": "fsm_ledger.db"}},
-    ),
-    Mistake(
-        "property_that_is_none",
-        ("property_id: is the text 'None': the template that it comes from found nothing",),
-        tasks="""
-FsmCreateJobOperator(
-    task_id="create_job", property_id="{{ ti.xcom_pull(task_ids='no_such_task') }}", job={"notes": "2"}
-)
-""",
-    ),
-    Mistake(
-        "property_that_does_not_exist",
-        ("/properties/8/jobs", "HTTP 404", "check the identifier in the path"),
-        tasks="""FsmCreateJobOperator(task_id="create_job", property_id=8, job={"notes": "3"})""",
-    ),
-    Mistake(
-        "jobs_without_tojson",
-        ("jobs: is text, but no JSON: end its template with | tojson",),
-        tasks="""
+COMMON_TASKS = """
 @task
-def read_rows():
-    return [{"property_id": 7, "job": {"notes": "5"}}]
+def rows():
+    return [{"property_id": 7, "job": {"notes": one}} for one in ("1", "2")]
 
-read_rows() >> FsmCreateJobsOperator(
-    task_id="create_jobs", jobs="{{ ti.xcom_pull(task_ids='read_rows') }}"
+job = FsmCreateJobOperator(task_id="job", property_id=7, job={"notes": "3"})
+several = [{"notes": "4"}, {"notes": "5"}]
+jobs = FsmCreateJobOperator.partial(task_id="jobs", property_id=7).expand(job=several)
+forms = FsmFormSensor.partial(task_id="forms", poke_interval=5).expand(job=jobs.output)
+rows = rows()
+"""
+"""What the tasks that fail have as input."""
+TASKS = table(
+    {
+        "connection_of_another_type": (
+            'FsmListOperator(task_id="{name}", fsm_conn_id="{name}", path="/forms")',
+            "connection 'connection_of_another_type': is of type 'http', not 'fsm'",
+        ),
+        "typo_in_conn_id": (
+            'FsmListOperator(task_id="{name}", fsm_conn_id="fsm_defualt", path="/forms")',
+            *("fsm_defualt", "isn't defined"),
+        ),
+        "token_that_is_refused": (
+            'FsmListOperator(task_id="{name}", fsm_conn_id="wrong_token", path="/forms")',
+            *("HTTP 401", "check the connection's password; connection 'wrong_token'"),
+        ),
+        "permission_that_lacks": (
+            'FsmListOperator(task_id="{name}", path="/users")',
+            *("HTTP 403", "the token lacks the permission; connection 'fsm_default'"),
+        ),
+        "ledger_not_defined": (
+            'FsmCreateJobOperator(task_id="{name}", fsm_conn_id="{name}", property_id=7, job={})',
+            *("state_conn_id", "fsm_ledgr", "isn't defined"),
+        ),
+        "ledger_in_a_relative_path": (
+            'FsmCreateJobOperator(task_id="{name}", fsm_conn_id="{name}", property_id=7, job={})',
+            *("state_conn_id", "'relative_ledger': its host should be the absolute path of a file"),
+        ),
+        "no_ledger": (
+            'FsmCreateJobOperator(task_id="{name}", fsm_conn_id="{name}", property_id=7, job={}, key="a", '
+            'once_per="key")',
+            'state_conn_id: is missing: once_per="key"',
+        ),
+        "property_that_is_none": (
+            'FsmCreateJobOperator(task_id="{name}", job={}, '
+            "property_id=\"{{ ti.xcom_pull(task_ids='no_such_task') }}\")",
+            "property_id: is the text 'None': the template that it comes from found nothing",
+        ),
+        "property_that_does_not_exist": (
+            'FsmCreateJobOperator(task_id="{name}", property_id=8, job={})',
+            *(
+                "/properties/8/jobs",
+                "HTTP 404",
+                "connection 'fsm_default'",
+                "check the identifier in the path",
+            ),
+        ),
+        "jobs_without_tojson": (
+            'rows >> FsmCreateJobsOperator(task_id="{name}", jobs="{{ ti.xcom_pull(\'rows\') }}")',
+            "jobs: is text, but no JSON: end its template with | tojson",
+        ),
+        "equal_jobs": (
+            'FsmCreateJobsOperator(task_id="{name}", jobs=[{"property_id": 7, "job": {}}] * 2)',
+            "jobs[1]: is equal to jobs[0]: leave one out, or give both keys",
+        ),
+        "more_jobs_than_allowed": (
+            'FsmCreateJobsOperator(task_id="{name}", jobs=rows, max_jobs=1)',
+            "max_jobs: 2 jobs are to be created, and one attempt may create 1: none was sent",
+        ),
+        "one_job_as_jobs": (
+            'FsmCreateJobsOperator(task_id="{name}", jobs=job.output)',
+            "jobs: should be a list of jobs, not dict",
+        ),
+        "record_in_place_of_id": (
+            'job >> FsmFormSensor(task_id="{name}", job_id="{{ ti.xcom_pull(\'job\') }}")',
+            *("job_id: is a complete record or list as text", "['id']"),
+        ),
+        "jobs_of_a_mapped_task": (
+            'FsmFormSensor(task_id="{name}", job=jobs.output)',
+            *("job: is a list", "map index of a mapped task", ".expand(job=...)"),
+        ),
+        "form_under_another_name": (
+            'FsmFormSensor(task_id="{name}", job=job.output, form_names=["Gas Safety Recrod"], '
+            "deferrable=True, poke_interval=5, timeout=timedelta(seconds=25))",
+            *("Sensor has timed out", "Gas Safety Recrod", "1 other form since then: Gas Safety Record"),
+        ),
+        "forms_of_a_mapped_task": (
+            'FsmFormPdfsToObjectStorageOperator(task_id="{name}", forms=forms.output, destination="/tmp")',
+            *("forms[0]: is a list", "map index of a mapped task", ".expand(forms=...)"),
+        ),
+        "job_as_forms": (
+            'FsmFormPdfsToObjectStorageOperator(task_id="{name}", forms=job.output, destination="/tmp")',
+            "forms: should be a list of forms, as sensors give, not dict",
+        ),
+        "jobs_as_forms": (
+            'FsmFormPdfsToObjectStorageOperator(task_id="{name}", forms=[job.output], destination="/tmp")',
+            "forms[0]: is a job, not a form: give the output of a sensor",
+        ),
+        "form_that_is_not_there": (
+            'FsmFormPdfsToObjectStorageOperator(task_id="{name}", forms=[4711], destination="/tmp")',
+            "forms[0]: form 4711 is not in the listing",
+        ),
+        "folder_that_cannot_be_made": (
+            'FsmFormsToObjectStorageOperator(task_id="{name}", destination="/dev/null/forms/all.csv")',
+            *("destination: ", "/dev/null/forms cannot be made: ", "Not a directory"),
+        ),
+        "storage_without_its_provider": (
+            'FsmFormsToObjectStorageOperator(task_id="{name}", destination="s3://bucket/forms.csv")',
+            "destination: s3://bucket/forms.csv needs apache-airflow-providers-amazon[s3fs]",
+        ),
+        "format_without_its_extra": (
+            'FsmFormsToObjectStorageOperator(task_id="{name}", destination="/tmp/forms.parquet")',
+            "airflow-provider-fsm[parquet]",
+        ),
+        "webhook_without_receiver": (
+            'FsmRegisterWebhookOperator(task_id="{name}", object="jobs", event_types="jobs.created")',
+            "target_url: is missing, and no Variable fsm_webhooks has a base_url and an endpoint",
+        ),
+    }
 )
-""",
-    ),
-    Mistake(
-        "record_in_place_of_id",
-        ("job_id: is a complete record or list as text", "['id']"),
-        tasks="""
-create_job = FsmCreateJobOperator(task_id="create_job", property_id=7, job={"notes": "7"})
-FsmFormSensor(task_id="wait", job_id="{{ ti.xcom_pull(task_ids='create_job') }}") << create_job
-""",
-    ),
-    Mistake(
-        "form_under_another_name",
-        ("Sensor has timed out", "Gas Safety Recrod", "1 other form since then: Gas Safety Record"),
-        tasks="""
-create_job = FsmCreateJobOperator(task_id="create_job", property_id=7, job={"notes": "8"})
-wait = FsmFormSensor(
-    task_id="wait",
-    job_id="{{ ti.xcom_pull(task_ids='create_job')['id'] }}",
-    form_names=["Gas Safety Recrod"],
-    deferrable=True,
-    poke_interval=5,
-    timeout=timedelta(seconds=25),
-)
-create_job >> wait
-""",
-    ),
-    Mistake(
-        "output_of_a_mapped_task",
-        ("forms[0]: is a list", "map index of a mapped task", ".expand(forms=...)"),
-        tasks="""
-jobs = FsmCreateJobOperator.partial(task_id="create_job", property_id=7).expand(
-    job=[{"notes": "9"}, {"notes": "10"}]
-)
-job_ids = jobs.output.map(lambda job: job["id"])
-wait = FsmFormSensor.partial(task_id="wait", poke_interval=5).expand(job_id=job_ids)
-FsmFormPdfsToObjectStorageOperator(
-    task_id="store_pdfs", forms=wait.output, destination="/data/gas_safety_records"
-)
-""",
-    ),
-    Mistake(
-        "webhook_without_receiver",
-        ("target_url: is missing, and no Variable fsm_webhooks has a base_url and an endpoint",),
-        tasks="""FsmRegisterWebhookOperator(task_id="register", object="jobs", event_types="jobs.created")""",
-    ),
-]
-"""No row creates a job that another one could be taken for: each has other notes."""
+
+
+def dag_files() -> dict[str, str]:
+    """Give the DAG files by their names: one for each import that breaks, and one of all tasks that fail."""
+    tasks = [COMMON_TASKS, *(one.text.replace("{name}", one.name) for one in TASKS)]
+    texts = {one.name: one.text for one in IMPORTS} | {DAG_OF_TASKS: "\n".join(tasks)}
+    return {
+        name: DAG.replace("{name}", name).replace("{tasks}", indent(text, "    "))
+        for name, text in texts.items()
+    }

@@ -14,9 +14,9 @@ from tests.pages import blocks
 from tests.system.local_airflow import kill_session
 
 COMMAND_SECONDS = 600.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 20.0
 """After which one who waits presses Ctrl-C again."""
-PRESSES = 3
+PRESSES = 9
 
 
 class CommandError(AssertionError):

@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from tests.newcomer.conftest import OWN_TOKEN, Newcomer
-from tests.newcomer.mistakes import MISTAKES, Mistake
+from tests.newcomer.mistakes import COMMANDS, DAG_OF_TASKS, IMPORTS, TASKS, Mistake
 from tests.system.airflow_api import wait_until
 
 MAX_LENGTH = 600
@@ -56,18 +56,9 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
 @pytest.fixture(scope="module")
 def runs(own: Newcomer) -> dict[str, str]:
     """The run of each DAG, all started; the two without a mistake first."""
-    names = ["first_form", "annual_gas_check", *(one.name for one in MISTAKES if one.is_run)]
-    own.say("DAGs", f"starting {len(names)}")
-    for name in names[:2]:
+    for name in ("first_form", "annual_gas_check"):
         own.api.pause(name, False)
-    return {name: begin(own, name) for name in names}
-
-
-def begin(newcomer: Newcomer, dag_id: str) -> str:
-    """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
-    run_id = newcomer.api.trigger(dag_id)
-    wait_until(lambda: newcomer.api.run_state(dag_id, run_id) != "queued", f"{dag_id} has begun")
-    return run_id
+    return {name: own.api.begin(name) for name in ("first_form", "annual_gas_check", DAG_OF_TASKS)}
 
 
 def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]) -> None:
@@ -85,17 +76,23 @@ def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]
     own.say("first DAG", "first_form has seen it, too")
 
 
-@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.command], ids=str)
+def test_there_are_at_least_sixty_mistakes_each_with_a_name_of_its_own() -> None:
+    names = [one.name for one in (*COMMANDS, *IMPORTS, *TASKS)]
+
+    assert len(set(names)) == len(names) >= 60
+
+
+@pytest.mark.parametrize("mistake", COMMANDS, ids=str)
 def test_a_command_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
-    code, output = own.terminals[1].attempt(mistake.command.format(name=mistake.name))
+    code, output = own.terminals[1].attempt(mistake.text.format(name=mistake.name))
 
     judge(own, mistake, output.splitlines(), output)
     assert code or "failed" in output or "probed" in mistake.name
-    if "fsm_provider" in mistake.command:
+    if "fsm_provider" in mistake.text:
         assert TRACEBACK not in output
 
 
-@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.breaks_import], ids=str)
+@pytest.mark.parametrize("mistake", IMPORTS, ids=str)
 def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
     def found() -> str:
         errors = own.api.import_errors()
@@ -106,25 +103,17 @@ def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> N
     judge(own, mistake, text.splitlines(), text)
 
 
-@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.is_run], ids=str)
+@pytest.mark.parametrize("mistake", TASKS, ids=str)
 def test_the_log_of_a_task_names_the_mistake(own: Newcomer, runs: dict[str, str], mistake: Mistake) -> None:
-    assert own.api.wait_for_run(mistake.name, runs[mistake.name]) == "failed"
-
-    judge_log(own, mistake, runs[mistake.name])
-
-
-def judge_log(newcomer: Newcomer, mistake: Mistake, run_id: str) -> None:
-    """Judge the log of the task that has failed."""
-    api = newcomer.api
-    states = api.task_states(mistake.name, run_id)
-    (task_id,) = [name for name, state in states.items() if state == "failed"]
-    path = f"/dags/{mistake.name}/dagRuns/{run_id}/taskInstances/{task_id}"
+    api, run_id = own.api, runs[DAG_OF_TASKS]
+    path = f"/dags/{DAG_OF_TASKS}/dagRuns/{run_id}/taskInstances/{mistake.name}"
+    api.wait_for_tasks(DAG_OF_TASKS, run_id, lambda states: states.get(mistake.name) == "failed")
     attempt = api.api("GET", path)["try_number"]
     events = api.api("GET", f"{path}/logs/{attempt}", params={"full_content": True})["content"]
     errors = [error for event in events for error in event.get("error_detail", ())]
     lines = [event["event"] for event in events]
     lines += [f"{error['exc_type']}: {error['exc_value']}" for error in errors]
-    judge(newcomer, mistake, lines, json.dumps(events))
+    judge(own, mistake, lines, json.dumps(events))
     assert len(errors) <= 1, f"{len(errors)} tracebacks:\n" + "\n".join(lines)
 
 

@@ -96,7 +96,7 @@ class AirflowApi:
 
     def import_errors(self) -> dict[str, str]:
         """Each DAG file that cannot be imported, with its stack trace."""
-        errors = self.api("GET", "/importErrors")["import_errors"]
+        errors = self._all("/importErrors", "import_errors")
         return {error["filename"]: error["stack_trace"] for error in errors}
 
     def wait_for_dag(self, dag_id: str) -> None:
@@ -120,6 +120,12 @@ class AirflowApi:
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
         body = {"dag_run_id": run_id, "conf": dict(conf or {}), **NO_DATE}
         self._ask("POST", f"/dags/{dag_id}/dagRuns", json=body)
+        return run_id
+
+    def begin(self, dag_id: str) -> str:
+        """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
+        run_id = self.trigger(dag_id)
+        wait_until(lambda: self.run_state(dag_id, run_id) != "queued", f"{dag_id} has begun")
         return run_id
 
     def pause(self, dag_id: str, paused: bool) -> None:

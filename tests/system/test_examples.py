@@ -126,8 +126,8 @@ def test_the_tenant_gets_the_record_by_mail(
     assert state == "success"
     job = airflow.xcom(MAILED, run_id, "create_job")
     (record,) = airflow.xcom(MAILED, run_id, "wait_for_record")
-    (mail,) = mailbox.mails
-    assert (mail["To"], mail["From"]) == ("a.tenant@example.com", "office@example.com")
+    (mail,) = (mail for mail in mailbox.mails if mail["To"] == "a.tenant@example.com")
+    assert mail["From"] == "office@example.com"
     (attached,) = mail.iter_attachments()
     assert attached.get_filename() == f"gas-safety-record-{record['id']}.pdf"
     assert attached.get_content() == service.pdf(record["id"])

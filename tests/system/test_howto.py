@@ -1,15 +1,20 @@
-"""What the pages show in Python runs on a real Airflow: that of operators and sensors, and the recipes."""
+"""What the pages show runs on a real Airflow: the Python of operators and sensors, and the recipes."""
 
 import re
+import shlex
 import sqlite3
+import subprocess
 from contextlib import closing
+from email.message import EmailMessage
 from pathlib import Path
 
 from fsm_provider.testing import Engineer, FakeFieldService, faults
+from tests.capabilities import IS_AIRFLOW_3
 from tests.pages import DOCS, blocks
+from tests.smtp import Mailbox
 from tests.system.airflow_api import wait_until
 from tests.system.examples import WITH_LEDGER
-from tests.system.local_airflow import LocalAirflow
+from tests.system.local_airflow import AIRFLOW, LocalAirflow
 
 
 def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:
@@ -36,6 +41,9 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
         assert all((tmp_path / "forms" / name).is_file() for name in files)
 
 
+RECIPES = DOCS / "recipes.md"
+
+
 def test_the_recipes_run_without_a_logical_date(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
@@ -53,13 +61,13 @@ def test_the_recipes_run_without_a_logical_date(
         "deferrable=True,": "deferrable=True, poke_interval=2,",
         **WITH_LEDGER,
     }
-    recipes = "".join(block.text for block in blocks("python", pages=[DOCS / "recipes.md"]))
+    recipes = "".join(block.text for block in blocks("python", pages=[RECIPES]))
     for old, new in replaced.items():
         assert recipes.count(old) == 1, old
         recipes = recipes.replace(old, new)
     (dags_folder / "recipes.py").write_text(recipes)
 
-    runs = {dag_id: airflow.trigger(dag_id) for dag_id in re.findall(r"^(\w+)\(\)$", recipes, re.MULTILINE)}
+    runs = {dag_id: airflow.begin(dag_id) for dag_id in re.findall(r"^(\w+)\(\)$", recipes, re.MULTILINE)}
     for property_id in properties:
         at_property = {"propertyID": property_id}.items()
         job = wait_until(
@@ -76,3 +84,35 @@ def test_the_recipes_run_without_a_logical_date(
     outcomes = airflow.xcom("planned_visits", runs["planned_visits"], "create")
     assert [(one["key"], one["outcome"]) for one in outcomes] == [("R-1", "created"), ("R-2", "created")]
     assert list((tmp_path / "forms").glob("window_start=*/forms.parquet"))
+
+    if IS_AIRFLOW_3:
+        (backfill,) = (block.text for block in blocks("text", pages=[RECIPES]))
+        two_days = shlex.split(backfill.replace("2026-01-30", "2026-01-02"))[1:]
+        subprocess.run([AIRFLOW, *two_days], env=airflow.env, check=True)
+        runs_of_days = [run for run in airflow.runs("nightly_export") if run["run_type"] == "backfill"]
+        ids = [run["dag_run_id"] for run in runs_of_days]
+        assert [airflow.wait_for_run("nightly_export", one) for one in ids] == ["success"] * 2
+
+
+def text_of(mail: EmailMessage) -> str:
+    return "".join(part.get_content() for part in mail.walk() if part.get_content_maintype() == "text")
+
+
+def test_the_alert_of_the_recipe_mails_what_is_missing_and_what_is_uncertain(
+    airflow: LocalAirflow, service: FakeFieldService, mailbox: Mailbox, dags_folder: Path
+) -> None:
+    late, uncertain = 9743, 9744
+    service.fail("POST", f"/properties/{uncertain}/jobs", faults.Reset(after_handling=True))
+    (recipe,) = (block.text for block in blocks("python", pages=[RECIPES]) if "spring_campaign" in block.text)
+    dag_file = recipe.replace("spring_campaign", "late_campaign").replace("days=28", "seconds=5")
+    dag_file = dag_file.replace("list(range(1, 51))", f"[{late}, {uncertain}]")
+    (dags_folder / "late_campaign.py").write_text(dag_file)
+
+    run_id = airflow.trigger("late_campaign")
+
+    assert airflow.wait_for_run("late_campaign", run_id) == "failed"
+    mails = {mail["Subject"]: text_of(mail) for mail in mailbox.mails if run_id in mail["Subject"]}
+    assert mails.keys() == {f"{run_id}: visit.wait 0", f"{run_id}: visit.create_job 1"}
+    assert re.search("Smoke Alarm Test.* missing", mails[f"{run_id}: visit.wait 0"])
+    said = f"POST /properties/{uncertain}/jobs may or may not have taken effect"
+    assert said in mails[f"{run_id}: visit.create_job 1"]

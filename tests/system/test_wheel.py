@@ -1,8 +1,10 @@
 """The wheel, installed into an empty environment with nothing of this checkout beside it."""
 
 import json
+import re
 import subprocess
 import sys
+from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -64,6 +66,20 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "[apache_airflow_provider]",
         "[pytest11]",
     }
+
+
+def test_its_description_is_the_readme_without_relative_links_and_pictures(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        metadata = archive.read(f"airflow_provider_fsm-{__version__}.dist-info/METADATA")
+    description = message_from_bytes(metadata).get_payload(decode=True).decode()
+    readme = (ROOT / "README.md").read_text()
+
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", description) == []
+    assert "](docs/jobs.md#" in readme
+    assert "which job to look up (docs/jobs.md)" in description
+    for shown in (r"^#+ .*", r"^```.*", r"^- \*\*.*?\*\*", r"^\| `.*?` \|"):
+        found = re.findall(shown, readme, re.MULTILINE)
+        assert re.findall(shown, description, re.MULTILINE) == found != []
 
 
 def test_airflow_shows_the_installed_provider_and_loads_the_webhook_receiver(wheel: Path) -> None:

@@ -90,6 +90,17 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
     assert "no_such_connection" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_a_fake_without_its_extra_says_what_to_install(package):
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None; from fsm_provider.cli import main; exit(main(['fake']))"
+    )
+    result = run("-c", code, package)
+
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.endswith("; install it with: pip install 'airflow-provider-fsm[testing]'\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
 def test_output_that_cannot_be_written_is_an_error():
     code = "from fsm_provider.cli import exit_code_of as run; exit(run(lambda: print() or 0))"
@@ -119,6 +130,12 @@ def test_every_airflow_accepts_the_provider(airflow):
     assert result.returncode == 0
     assert "fsm_provider" not in result.stderr
     assert ("Commands of the field-service" in result.stdout) == PROVIDER_COMMANDS.is_there
+
+
+def test_airflow_shows_the_provider(airflow):
+    shown = airflow("providers", "get", "airflow-provider-fsm", "--output", "json")
+
+    assert [one["Version"] for one in json.loads(shown.stdout)] == [fsm_provider.__version__], shown.stderr
 
 
 @PROVIDER_COMMANDS.needed

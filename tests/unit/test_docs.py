@@ -2,11 +2,14 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 from dataclasses import replace
 from importlib.metadata import metadata
 from pathlib import Path
+from shutil import which
+from subprocess import check_output
 from typing import get_args, get_type_hints
 
 import pytest
@@ -31,11 +34,12 @@ from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
 from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.unit.plugins import signing
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
 CHECKED_HERE = {"python", "json"}
 OUTPUT = {"text"}
-"""Not run, since it contains times and identifiers; its constant part is compared."""
+"""What follows a prompt is run by the tests of that command, and compared but for times."""
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 RUN_IN_A_DATABASE = {"sql"}
@@ -135,6 +139,26 @@ def test_every_way_to_write_the_connection_makes_the_same(monkeypatch):
         settings = FsmHook().client.settings
         assert (settings.base_url, settings.cursor_param) == ("https://api.example.com/v1", "cursor")
         assert settings.token.get_secret_value() == "<ACCESS_TOKEN>"
+
+
+def test_the_readme_installs_what_the_quickstart_installs():
+    """Which ``make newcomer`` runs."""
+    (install,) = (block.text for block in blocks("bash", pages=[PAGES[0]]) if "pip" in block.text)
+
+    assert install in next(block.text for block in blocks("bash", pages=[DOCS / "quickstart.md"]))
+
+
+@pytest.mark.skipif(not which("openssl"), reason="needs openssl")
+def test_the_formulas_of_the_page_give_what_a_sender_signs(tmp_path):
+    body, environment = b'{"type": "jobs.created"}', os.environ | {"SECRET": "canary"}
+    (tmp_path / "body.bin").write_bytes(body)
+    (text,) = (one.text for one in blocks(*OUTPUT, pages=[DOCS / "webhooks.md"]) if "openssl" in one.text)
+    commands = re.findall(r"^\$ (.*)", text, re.MULTILINE)
+
+    runs = [check_output(one, shell=True, cwd=tmp_path, env=environment, text=True) for one in commands]
+
+    signed = [signing.hexadecimal("canary", body), signing.timed("canary", body, at=1_790_000_000)]
+    assert [one.split()[-1] for one in runs] == [one["x-signature"].rpartition("v1=")[2] for one in signed]
 
 
 def test_extras_that_the_pages_install_are_there():

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.capabilities import ASSETS
+from tests.pages import DOCS, blocks
 from tests.versions.test_examples import EXAMPLES, STARTED_BY_FORMS
 
 PROJECT = Path(__file__).parent / "form_runs"
@@ -27,6 +28,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
     shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
     for name in STARTED_BY_FORMS:
         (folder / "dags" / f"{name}.py").symlink_to(EXAMPLES / f"{name}.py")
+    (on_page,) = (block.text for block in blocks("python", pages=[DOCS / "start.md"]))
+    (folder / "dags" / "on_page.py").write_text(on_page)
     command = [sys.executable, "-m", "pytest", "-q", "--junitxml=results.xml"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
     assert run.returncode in (0, 1), run.stdout + run.stderr

@@ -157,8 +157,15 @@ SHORTENED = "is a number in scientific notation, as spreadsheets shorten long on
 SPREADSHEET_ERROR = "is an error of a spreadsheet"
 TOO_LARGE = "is a float of 2**53 or more, which is not exact: read it as integers or text"
 IDENTIFIERS = ("property", "contact")
+NO_TEXT = "should be text or a number, not {}"
+NO_DATE = f"{NO_TEXT}: give its isoformat()"
+NO_FIELD = "map: a job has no field '{0}'; if the service has one, use 'extra_fields.{0}'"
 DATES = [date(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC), pandas.Timestamp("2026-01-31")]
 REFUSED = [
+    *(
+        (("notes", "due"), cell, NO_TEXT.format(type(cell).__name__) + ": give its isoformat()")
+        for cell in DATES
+    ),
     (("amount",), 0.1 + 0.2, "has more than 6 decimals: round it"),
     (("amount",), float("inf"), "is infinite"),
     *((("amount",), cell, AMOUNT) for cell in ("12,50", -3)),
@@ -171,12 +178,12 @@ REFUSED = [
         for cell, problem in [("1E+3", SHORTENED), ("#N/A", SPREADSHEET_ERROR), (1e22, TOO_LARGE)]
     ),
     *(
-        (("reference", "customer", "amount"), cell, f"should be text or a number, not {kind}")
+        (("reference", "customer", "amount"), cell, NO_TEXT.format(kind))
         for cell, kind in [(True, "bool"), (b"7", "bytes"), (["7"], "list"), (numpy.bool_(True), "bool")]
     ),
     *(
-        (("notes", "due"), cell, f"should be text or a number, not {type(cell).__name__}")
-        for cell in [*DATES, numpy.datetime64("2026-01-31"), numpy.array([7])]
+        (("notes", "due"), cell, NO_TEXT.format(type(cell).__name__))
+        for cell in [numpy.datetime64("2026-01-31"), numpy.array([7])]
     ),
 ]
 
@@ -313,7 +320,7 @@ def test_a_long_list_of_mistakes_ends():
 
 
 MAPPINGS = "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not"
-MAPPING = "should be a mapping from column to cell, not"
+MAPPING = "should be a mapping, as dict(zip(columns, row)) is, not"
 NO_TABLES = {
     "text": ("a,b", f"{MAPPINGS} str"),
     "one row": (row(), f"{MAPPINGS} dict"),
@@ -342,13 +349,8 @@ def test_what_is_no_table(table):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        *(
-            (
-                {name: "notes"},
-                f"map: a job has no field '{name}'; if the service has one, use 'extra_fields.{name}'",
-            )
-            for name in ("customerRef", "extra_fields.")
-        ),
+        *(({name: "amount"}, NO_FIELD.format(name)) for name in ("customerRef", "extra_fields.")),
+        ({"x": "notes"}, NO_FIELD.format("x") + ", or is it the wrong way round: {'notes': 'x'}?"),
         (
             {"customerReference": "reference", "customer_reference": "notes"},
             "map: the field 'customerReference' is given twice",

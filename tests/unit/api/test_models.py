@@ -29,6 +29,16 @@ def test_a_value_of_either_type_gets_the_specified_one_and_an_unknown_field_is_k
     assert model.model_validate(record.as_json()) == record
 
 
+def test_an_attribute_by_the_services_name_leads_to_its_own():
+    form = Form.model_validate({"id": 1, "newField": 2})
+
+    with pytest.raises(AttributeError, match=r"^formPDFURL is the service's name: here it is form_pdf_url$"):
+        _ = form.formPDFURL
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = form.nothing
+    assert form.newField == 2
+
+
 @pytest.mark.parametrize("secret", [SECRET, {"value": SECRET}, [SECRET]])
 def test_the_signing_secret_shows_in_no_dump_and_no_repr(secret):
     webhook = Webhook.model_validate({**WEBHOOK, "signingSecret": secret})

@@ -54,6 +54,11 @@ def test_a_certificate_that_no_one_vouches_for_is_refused(secure):
     assert secure.requests == []
 
 
+def test_a_host_that_speaks_http_is_guessed(service):
+    with pytest.raises(FsmConnectionError, match=r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"):
+        list_forms(service.base_url.replace("http:", "https:"))
+
+
 @pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
 def test_the_environments_ca_bundle_vouches(secure, certificate, monkeypatch, name):
     monkeypatch.setenv(name, str(certificate))

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, Connection
 
-from fsm_provider.api import FsmInputError
+from fsm_provider.api import FsmApiError, FsmInputError
 from fsm_provider.hooks.fsm import FsmHook, settings_from
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import faults
@@ -232,6 +232,17 @@ def test_a_connection_that_is_not_defined_is_airflows_error():
         FsmHook("no_such_connection").client  # noqa: B018
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 400])
+def test_an_error_that_the_connection_may_cause_names_it(service, connect, monkeypatch, status):
+    connect(service, max_retries=0)
+    service.fail("GET", "/x", faults.Status(status), every=True)
+
+    with pytest.raises(FsmApiError) as refused:
+        FsmHook().request("GET", "/x")
+
+    assert ("; connection 'fsm_default'" in str(refused.value)) == (status != 400)
+
+
 def test_a_path_that_is_not_there_is_shown_with_the_base_path(service, connect, monkeypatch):
     wrong = {**service.connection(), "host": f"{service.base_url}/v9"}
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(wrong))
@@ -241,3 +252,4 @@ def test_a_path_that_is_not_there_is_shown_with_the_base_path(service, connect, 
     assert not passed
     assert f"there is nothing at {service.base_url}/v9/forms: check" in message
     assert "the base path in the connection's host" in message
+    assert "fsm_default" not in message  # Airflow's UI gives it another name

@@ -91,10 +91,10 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
         create(jobs)
 
     assert str(caught.value).splitlines() == [
-        "jobs[1].job.notes: Input should be a valid string (key 'PM-2')",
+        "jobs[1].job.notes: should be a valid string (key 'PM-2')",
         "jobs[2].property_id: is missing; jobs[2].job.quotedAmount: "
         "should be an amount such as '120' or '99.50', as text or Decimal",
-        "jobs[3]: Input should be a valid dictionary or instance of JobRequest",
+        "jobs[3]: should be a valid dictionary",
     ]
     operator = create("{{ jobs | tojson }}")
     operator.render_template_fields({"jobs": [request(1), {"property_id": 2}]})

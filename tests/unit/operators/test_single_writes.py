@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmRateLimitedError, JobCreate
+from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
 from fsm_provider.api.errors import FsmNotSentError, FsmRepeatableWriteError
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
@@ -154,6 +154,18 @@ def test_models_that_may_come_from_another_task_are_not_rendered():
     given = JobCreate(notes="{{ conn.fsm_default.password }}")
 
     assert operator.render_template(given, {}, None, {id(given)}) is given
+
+
+def test_a_body_is_the_json_that_a_template_gives(service, connect, store):
+    connect(service)
+    service.fail("POST", "/x", faults.Status(200, body={"id": 1}))
+
+    with pytest.raises(FsmInputError, match=r"^json: is text, but no JSON: end its template with"):
+        FsmRequestOperator(task_id="write", method="POST", path="/x", json="{'a': 1}")
+    operator = FsmRequestOperator(task_id="write", method="POST", path="/x", json='{"a": 1}')
+    operator.execute(context_for(store))
+
+    assert [request.json for request in service.requests] == [{"a": 1}]
 
 
 @pytest.mark.parametrize(

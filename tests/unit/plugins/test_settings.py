@@ -25,7 +25,7 @@ def signed(**fields):
         ({"endpoints": {"jobs": {"signature": "none"}}}, "endpoints: 'jobs' is not <connection>/<object>"),
         ({"endpoints": {"a/forms": {"signature": "none"}}}, "endpoints: 'a/forms' is not <connection>"),
         ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: is missing"),
-        (endpoint(signature="sha256"), "endpoints.fsm_default/jobs.signature: Input should be 'standard-"),
+        (endpoint(signature="sha256"), "endpoints.fsm_default/jobs.signature: should be 'standard-"),
         (endpoint(signature="hmac"), "header: is needed for the signature 'hmac'"),
         ({"endpoints": {"a/b/jobs": {"signature": "none"}}}, "endpoints: 'a/b/jobs' is not <connection>"),
         (endpoint(**{"x\ny": 1}), "'x\\ny': is not a setting"),
@@ -33,7 +33,7 @@ def signed(**fields):
         (signed(header="x y"), "header: String should match"),
         (signed(prefix="v1, "), "prefix: String should match"),
         (signed(timestamp_prefix="t=", prefix="t="), "prefix: should precede the signature"),
-        (signed(tolerance=43201), "tolerance: Input should be less than or equal to 43200"),
+        (signed(tolerance=43201), "tolerance: should be less than or equal to 43200"),
     ],
 )
 def test_a_bad_field_is_named(configuration, message):

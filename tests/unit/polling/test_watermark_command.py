@@ -9,10 +9,12 @@ from fsm_provider.cli import main
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import RESET, prefix_for
 from tests.capabilities import ASSETS, STATE_STORE
+from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watcher import service_of
 
-AT = "2026-01-06T08:00:00.000Z"
+AT, DAYS_BEFORE = "2026-01-06T07:12:40.310Z", "2025-12-30T07:12:40.310Z"
+NAME = "gas_safety_records"
 ASSETS.require()
 
 
@@ -32,7 +34,7 @@ def asset(service, airflow_database, database_of_assets, connect):
 
     connect(service)
     with create_session() as session:
-        model = AssetModel(name="records", uri="fsm://fsm_default/forms/records", group="asset")
+        model = AssetModel(name=NAME, uri=f"fsm://fsm_default/forms/{NAME}", group="asset")
         session.add(model)
         session.flush()
         session.add(AssetActive.for_asset(model))
@@ -84,16 +86,16 @@ def where(request, monkeypatch, asset):
 
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
-    prefix, at = prefix_for(service_of(service)), datetime.fromisoformat(AT).timestamp()
-    assert run("show")[1].splitlines()[1].split() == ["records", "-", "-"]
-    stored(prefix + WATERMARK, {"watermark": at, "floor": at - 3600, "reset": None})
+    prefix = prefix_for(service_of(service))
+    at, floor = (datetime.fromisoformat(one).timestamp() for one in (AT, DAYS_BEFORE))
+    assert run("show")[1].splitlines()[1].split() == [NAME, "-", "-"]
+    stored(prefix + WATERMARK, {"watermark": at, "floor": floor, "reset": None})
 
-    assert AT in run("show", "records")[1]
-    code, output, _ = run("set", "records", "2026-01-05T08:00:00Z")
-    assert code == 0
-    assert output.startswith("records: begins anew at 2026-01-05T08:00:00.000Z within a minute")
+    shown = commands_with_output(DOCS / "start.md", "watermark")
+    assert [run(*arguments) for arguments, _ in shown] == [(0, output, "") for _, output in shown]
 
-    assert stored(prefix + RESET)["time"] == at - 86_400
+    assert run("show", NAME)[1] == shown[0][1]
+    assert stored(prefix + RESET)["time"] == datetime.fromisoformat("2026-01-05T08:00:00Z").timestamp()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     [
         (["show", "other"], 1, "there is no asset of completed forms"),
         (["set", "other", AT], 1, "there is no asset of completed forms"),
-        (["set", "records", "2999-01-01"], 2, "is in the future"),
-        (["set", "records", "yesterday"], 2, "TIME"),
+        (["set", NAME, "2999-01-01"], 2, "is in the future"),
+        (["set", NAME, "yesterday"], 2, "TIME"),
     ],
 )
 def test_what_it_refuses(asset, run, arguments, code, error):

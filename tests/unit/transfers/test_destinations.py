@@ -45,6 +45,17 @@ def test_what_is_no_path_is_refused(tmp_path, monkeypatch, name, given):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_a_folder_that_cannot_be_made_is_named_with_its_argument(service, connect, tmp_path, name):
+    service.seed_forms(1)
+    connect(service)
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "folder"
+
+    with pytest.raises(Exception, match=f"destination: .*{folder}.* cannot be made: .*Not a directory"):
+        TASKS[name](task_id="t", destination=f"{folder}/{name}").execute(context_for(None))
+
+
 WAYS = {
     "in the URL": lambda folder: {"destination": f"s3://store@{folder}"},
     "beside the URL": lambda folder: {

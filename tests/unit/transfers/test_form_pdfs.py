@@ -338,6 +338,11 @@ def test_so_many_are_fetched_at_once(service, on_disk, references):
         ("destination", " ", "is empty"),
         ("forms", [{"formName": "x"}], r"forms\[0\] has no usable 'id'"),
         ("forms", [7, "seven"], r"forms\[1\] has no usable 'id'"),
+        (
+            "forms",
+            [{"id": 7, "customerReference": None}],
+            r"forms\[0\]: is a job, not a form: give the output",
+        ),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(on_disk, argument, value, said):

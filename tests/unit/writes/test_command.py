@@ -19,6 +19,7 @@ from fsm_provider.writes import command
 from fsm_provider.writes.sql_ledger import LEDGER
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
+from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.writes.operators import lose, write_job, write_jobs, write_request
@@ -159,6 +160,23 @@ class TestSettle:
             returned = [(one["outcome"], one["jobID"], one["by"]["dag_id"]) for one in returned]
         assert returned == result
         assert len(service.requests) == 1
+
+    def test_the_commands_of_the_pages_do_what_they_show(self, service, store, run):
+        pages = [DOCS / "ledger.md", DOCS / "webhooks.md"]
+        shown = [one for page in pages for one in commands_with_output(page, "ledger")]
+        leave_uncertain(service, store, create_job())
+        for arguments, _ in shown:
+            if arguments[0] == "forget":
+                create_job(key=arguments[1]).execute(context_for(store))
+        let_leases_end(store)
+
+        ran = [run(*arguments)[:2] for arguments, _ in shown]
+
+        assert [arguments[0] for arguments, _ in shown] == ["list", "settle", "forget", "forget"]
+        assert ran[1:] == [(0, output) for _, output in shown[1:]]
+        (_, listed), listed_on_page = ran[0], shown[0][1]
+        for line, on_page in zip(listed.splitlines(), listed_on_page.splitlines(), strict=True):
+            assert line.split()[:3] == on_page.split()[:3]
 
     def test_what_was_not_created_is_sent_once_and_only_after_its_lease(self, service, store, run):
         leave_uncertain(service, store, create_job())

@@ -8,6 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.testing import faults
+from tests.pages import DOCS, blocks
 from tests.unit.state_store import context_for
 from tests.unit.writes.operators import JOB, attempt_of, lose, write_job, write_jobs
 
@@ -25,6 +26,17 @@ def find(service):
 
     find_existing.looks = 0
     return find_existing
+
+
+def test_the_function_of_the_page_finds_the_job(service, connect, store, attempt):
+    connect(service)
+    lose(service)
+    listing = {"pagination": {"hasMore": False}, "data": [{"id": 4711, "customerReference": "PO-1 "}]}
+    service.fail("GET", "/properties/7/jobs", faults.Status(200, body=listing))
+    (block,) = (one for one in blocks("python", pages=[DOCS / "jobs.md"]) if "find_existing" in one.text)
+    exec(block.text, page := {})
+
+    assert attempt(find_existing=page["find_existing"]) == 4711
 
 
 @pytest.fixture(params=[write_job, write_jobs])
