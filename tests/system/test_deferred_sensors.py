@@ -1,4 +1,4 @@
-"""Many deferred sensors on one stream of polls, beside a watcher; the service refuses, or a triggerer dies.
+"""Deferred sensors on one stream of polls, beside a watcher: a refusal, a dead triggerer, a paused DAG.
 
 No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test.
 """
@@ -6,7 +6,7 @@ No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test
 import random
 import time
 from collections import Counter, defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +15,10 @@ import pytest
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from tests.seeds import SEED
-from tests.system.airflow_api import PATIENCE
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.dags.watched import POKE_INTERVAL
 from tests.system.form_events import (
+    DAG_ID,
     FIRST_JOBS_EVERY,
     WAITS_ID,
     Waits,
@@ -191,3 +192,22 @@ def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
     )
     assert max(times[form] for form in before) <= 2
     assert {times[form] for form in after} == {1}
+
+
+def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+    airflow.pause(DAG_ID, True)
+    try:
+        early = add(watched)
+        until_silent(watched)
+        late = add(watched, 3)
+    finally:
+        airflow.pause(DAG_ID, False)
+
+    until_emitted(airflow, [*early, *late])
+
+    assert set(times_emitted(airflow, [*early, *late]).values()) == {1}
+
+
+def until_silent(service: FakeFieldService) -> None:
+    """Wait until the watcher is gone, because every DAG of its asset is paused."""
+    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), "no request")

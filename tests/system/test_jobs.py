@@ -1,21 +1,9 @@
-"""Jobs from mapped tasks, and the service's Retry-After as a task's retry delay."""
+"""The service's Retry-After as a task's retry delay."""
 
 from datetime import datetime
 
 from fsm_provider.testing import FakeFieldService, faults
 from tests.system.local_airflow import LocalAirflow
-
-
-def test_jobs_of_mapped_tasks_are_created_once_and_waited_for(
-    airflow: LocalAirflow, service: FakeFieldService
-) -> None:
-    run_id = airflow.trigger("mapped_jobs")
-    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
-
-    airflow.clear("mapped_jobs", run_id, ["create"])
-
-    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
-    assert len(jobs_for(service, "MAPPED")) == 2
 
 
 def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
