@@ -1,7 +1,6 @@
 """Creating many jobs: what is sent, what is not, and the outcome of each."""
 
 import logging
-import re
 from functools import partial
 
 import pytest
@@ -101,27 +100,6 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     with pytest.raises(AirflowFailException, match=r"jobs\[1\]\.job: is missing"):
         operator.execute(context_for(None))
     assert service.requests == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_concurrency": 0}, "max_concurrency: 0 should be an integer of at least 1"),
-        ({"max_concurrency": 65}, "max_concurrency: 65 should be at most 64"),
-        ({"max_jobs": "many"}, "max_jobs: 'many' should be an integer"),
-        ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
-        ({"fail_on": "some"}, "fail_on: 'some' is none of any, uncertain, all, none"),
-        ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
-        ({"once_per": "day"}, "once_per: 'day' is none of run, key"),
-        (
-            {"jobs": [request(1, key="a"), request(2, key="a")]},
-            "jobs[1].key: 'a' is the key of jobs[0], another job",
-        ),
-    ],
-)
-def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
-    with pytest.raises(FsmInputError, match=f"^{re.escape(message)}"):
-        create(**{"jobs": [], **arguments})
 
 
 @pytest.mark.parametrize(

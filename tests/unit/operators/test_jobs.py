@@ -47,20 +47,6 @@ def test_the_api_version_is_sent(service, connect, version, sent):
     assert service.requests[0].headers.get("x-api-version") == sent
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"property_id": None}, "property_id"),
-        ({"property_id": ".."}, "property_id"),
-        ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount"),
-        ({"job": "PO-1"}, "job"),
-    ],
-)
-def test_a_bad_payload_is_refused_when_the_dag_is_parsed(arguments, field):
-    with pytest.raises(FsmInputError, match=rf"^{field}: "):
-        create(**arguments)
-
-
 def test_a_template_hides_only_its_own_field_from_the_check():
     with pytest.raises(FsmInputError, match=r"^job\.unknown: (?!.*job\.quotedAmount)"):
         create(property_id="{{ params.p }}", job={"quotedAmount": "{{ params.q }}", "unknown": 1})

@@ -328,26 +328,6 @@ def test_so_many_are_fetched_at_once(service, on_disk, references):
     assert service.requests_to("GET", "/forms") == [], "full records need no listing"
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "said"),
-    [
-        ("max_concurrency", 65, "should be at most 64"),
-        ("max_seconds", "0.5", "at least 1"),
-        ("allow_private_addresses", "maybe", "true or false"),
-        ("destination", " ", "is empty"),
-        ("forms", [{"formName": "x"}], r"forms\[0\] has no usable 'id'"),
-        ("forms", [7, "seven"], r"forms\[1\] has no usable 'id'"),
-    ],
-)
-def test_a_bad_argument_is_refused_when_the_dag_is_parsed(on_disk, argument, value, said):
-    arguments = {"forms": [1], argument: value}
-
-    with pytest.raises(ValueError, match=said) as raised:
-        on_disk.operator(arguments.pop("forms"), **arguments)
-
-    assert str(raised.value).startswith(argument)
-
-
 def test_forms_may_come_as_json_of_a_template(service, on_disk, references):
     service.add_form()
 
