@@ -11,7 +11,7 @@ from fsm_provider.operators.jobs import job_id_or_skip
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.runner import MAX_LOST_IN_A_ROW
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
-from tests.unit.state_store import context_for
+from tests.unit.state_store import IN_AIRFLOW, context_for
 
 
 @pytest.fixture
@@ -297,6 +297,7 @@ PASSES = {
 PROPERTIES = {GOOD: 1, REJECTED: 9, UNCERTAIN: 2, MISSING: 3}
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("case", PASSES["none"], ids="+".join)
 def test_fail_on_decides_which_outcomes_fail_the_last_attempt(
@@ -312,6 +313,7 @@ def test_fail_on_decides_which_outcomes_fail_the_last_attempt(
     assert (error is None) == (case in PASSES[fail_on])
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", ["uncertain", "all", "none"])
 def test_airflows_retries_come_first(service, connect, store, last_attempt, fail_on):
     connect(service, max_retries=0)
@@ -331,6 +333,7 @@ def test_what_no_retry_helps_is_let_pass_at_once(service, connect, store, last_a
     assert last_attempt(1, 9, fail_on="none", try_number=1) == ([GOOD, REJECTED], None)
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("try_number", [1, LAST])
 def test_a_refused_token_fails_the_task_whatever_may_pass(
@@ -347,6 +350,7 @@ def test_a_refused_token_fails_the_task_whatever_may_pass(
     assert "HTTP 401" in str(error)
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("try_number", [1, LAST])
 def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, last_attempt, fail_on, try_number):

@@ -177,8 +177,7 @@ def check_outcomes(service, outcomes):
                 assert kind in ("uncertain", "unknown")
 
 
-@pytest.mark.parametrize("error", [Killed, RuntimeError])
-@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize(("error", "concurrency"), [(Killed, 1), (Killed, 2), (RuntimeError, 2)])
 @pytest.mark.parametrize("writes", range(9))
 def test_an_end_at_any_write_to_the_store_makes_no_duplicate_and_no_false_outcome(
     service, connect, writes, concurrency, error

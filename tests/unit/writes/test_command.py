@@ -2,9 +2,6 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
@@ -354,31 +351,6 @@ class TestConnections:
         assert (code, output) == (2, "")
         assert says in error
         assert "pa55" not in error
-
-    def test_connections_of_airflows_database_are_read(self, service, store, tmp_path):
-        leave_uncertain(service, store, create_job())
-        environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
-        environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-        connection = service.connection()
-        connection["extra"]["state_conn_id"] = "our_ledger"
-
-        def run_process(*command):
-            return subprocess.run(
-                [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
-            )
-
-        assert run_process("airflow", "db", "migrate").returncode == 0
-        for name, value in (("our_ledger", store.connection), ("fsm_ours", json.dumps(connection))):
-            added = run_process("airflow", "connections", "add", name, "--conn-json", value)
-            assert added.returncode == 0, added.stderr
-        ours = ("--conn-id", "fsm_ours")
-        settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
-        listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
-
-        assert (settled.returncode, settled.stderr) == (0, "")
-        assert (listed.returncode, listed.stderr) == (0, "")
-        assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711]
-        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
 
     def test_what_airflow_warns_of_meanwhile_is_not_shown(self, run, monkeypatch, caplog):
         def read_connection(_):

@@ -17,7 +17,7 @@ from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.sql_ledger import LEDGER, TIMES
 from fsm_provider.writes.task_ledger import PAGE
-from tests.unit.state_store import DatabaseStore, context_for
+from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, context_for
 from tests.unit.supervisor import supervised
 from tests.unit.writes.operators import attempt_of, lose, write_job, write_jobs, write_request
 
@@ -78,6 +78,7 @@ LOST = {
 }
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("write", [write_job, write_jobs, write_request])
 def test_a_write_whose_response_was_lost_is_repeated_with_its_key(service, connect, store, write, fault):
@@ -232,6 +233,7 @@ def test_a_registration_is_repeated_and_its_secret_stored(service, connect, stor
     assert len(set(keys(service))) == 1
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize(
     "name", ["Authorization", "content-type", "Idempotency Key", "Host", "Schlüssel", "a:b"]
 )
