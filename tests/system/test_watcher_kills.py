@@ -1,12 +1,10 @@
 """An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
 
 Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
-random kills of a test that has failed. With ``FSM_KILLS_POSTGRESQL`` Airflow has a cluster from Debian's
-package, for which psycopg2 and asyncpg have to be installed.
+random kills of a test that has failed.
 """
 
 import json
-import os
 import random
 import threading
 import time
@@ -24,7 +22,6 @@ from sqlalchemy import create_engine, text
 
 from fsm_provider.testing import FakeFieldService
 from tests.capabilities import ASSETS, STATE_STORE
-from tests.distributed.backends import postgresql
 from tests.seeds import SEED
 from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.ledger import connections_with_ledger
@@ -174,16 +171,6 @@ class Stage:
         assert began_anew or repeating <= interruptions
 
 
-@contextmanager
-def database() -> Iterator[dict[str, str]]:
-    """Give the environment of the database: SQLite, unless FSM_KILLS_POSTGRESQL is set."""
-    if "FSM_KILLS_POSTGRESQL" not in os.environ:
-        yield {}
-        return
-    with postgresql() as url:
-        yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{url}"}
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
@@ -191,7 +178,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         service.seed_forms(30, first_created=datetime.now(UTC) - timedelta(days=2))
         in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
         env = ENVIRONMENT | (in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home))
-        with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
+        with LocalAirflow(dags, home, env) as airflow:
             running = Stage(airflow, service, dags)
             running.write_dag()
             airflow.wait_for_dag(DAG_ID)
@@ -236,17 +223,6 @@ def test_no_form_is_lost_when_the_triggerer_is_killed(stage: Stage) -> None:
             stage.kill()
 
     stage.check_emitted(f"seed {SEED}, killed")
-
-
-def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
-    form = stage.add()
-
-    def is_read() -> bool:
-        runs = [run for run in stage.airflow.runs(DAG_ID) if run["state"] == "success"]
-        return any(form in stage.airflow.xcom(DAG_ID, run["dag_run_id"], "read") for run in runs[-3:])
-
-    wait_until(is_read, "a run has read the form")
-    stage.check_emitted("not killed")
 
 
 def pause(stage: Stage, paused: bool) -> None:

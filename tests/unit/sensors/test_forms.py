@@ -21,6 +21,7 @@ from fsm_provider.api.forms import format_time
 from fsm_provider.polling.waits import Deferral
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import RESCHEDULES
 from tests.unit.sensors.conftest import SHORT, START, Run
 from tests.unit.state_store import MemoryStateStore, TaskInstance
 
@@ -240,6 +241,17 @@ def test_a_timeout_after_a_poll_that_fails_names_the_failure(service):
     missing = task_instance.pushed["missing"]
     assert missing.pop("text").startswith("no poll has succeeded; the last poll failed: ")
     assert missing == {"form_names": ["Gas"], "found": []}
+
+
+@RESCHEDULES.needed
+def test_the_time_of_the_first_poll_may_be_text(service):
+    """As in ``dag.test()`` of Airflow 3.0."""
+    service.add_form(job_id=11, id=900)
+    task_instance = TaskInstance()
+    task_instance.first_reschedule = datetime.now(UTC).isoformat()
+    sensor = FsmFormSensor(task_id="wait", job_id=11, mode="reschedule", xcom="ids")
+
+    assert sensor.execute({"data_interval_start": START, "ti": task_instance}) == [900]
 
 
 # --- failures ---

@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -11,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmError, client
-from fsm_provider.api.retry import Attempts, RetryPolicy
+from fsm_provider.api.retry import RetryPolicy
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
@@ -252,26 +251,3 @@ def test_what_was_refused_gets_another_key(service, connect, store, attempt, fir
             attempt(cleared=cleared)
     assert len(service.jobs) == 1
     assert len(set(keys(service))) == len(keys(service)) == 2
-
-
-def test_what_was_refused_and_then_lost_is_repeated_with_its_last_key(service, connect, store, attempt):
-    connect(service)
-    service.fail("POST", PATH, faults.Status(429, retry_after=0), call=1)
-    lose(service, call=2)
-    attempt()
-    first, *others = keys(service)
-    assert len(others) == 2
-    assert {first}.isdisjoint(others)
-    assert len(set(others)) == len(service.jobs) == 1
-
-
-def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
-    monkeypatch.setattr(Attempts, "delay_after", lambda *_: 1000.0)
-    connect(service)
-    service.fail("POST", PATH, faults.Reset(), every=True)
-    operator = write_job()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: (service.wait_for(lambda: service.requests, 60), operator.on_kill()))
-        with pytest.raises(FsmError, match="may be repeated"):
-            operator.execute(context_for(store))
-    assert len(keys(service)) == 1
