@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import faults
-from fsm_provider.writes import runner, sql_ledger
+from fsm_provider.writes import sql_ledger
 from tests.capabilities import CONCURRENT_MESSAGES
 from tests.unit.operators.webhooks import (
     BOTH,
@@ -173,8 +173,6 @@ def test_after_the_request_the_variable_knows_and_other_airflows_are_told_that_i
     service, database, variables, caplog, monkeypatch
 ):
     monkeypatch.setattr(state_database, "MAX_REPEATS", 0)
-    # A quarter of it is for the request, in which the table is renamed.
-    monkeypatch.setattr(runner, "MIN_LEASE", 6)
 
     def go_away():
         database.execute("ALTER TABLE fsm_ledger RENAME TO elsewhere")

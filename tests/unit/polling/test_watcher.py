@@ -229,6 +229,7 @@ async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(service
     assert watcher.forms == [form]
 
 
+@ONE_KIND
 @hurried()  # a write that takes a second is no silence
 async def test_two_triggerers_emit_each_form_once_and_one_takes_over(service, triggerers):
     """Airflow 3.0 and 3.1 run the trigger of an asset in every triggerer."""

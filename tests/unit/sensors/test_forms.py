@@ -83,11 +83,13 @@ def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
         ({"job_id": 11}, {"job_id": 12}, {"job_id": 11, "lastUpdatedOnDateTime": None}, [900]),
     ],
 )
-def test_a_form_that_is_completed_later_ends_the_wait(service, run, soon, arguments, there, later, found):
+def test_a_form_that_is_completed_later_ends_the_wait(
+    service, deferred_run, soon, arguments, there, later, found
+):
     service.add_form(**{"job_id": 10, **there})
     soon(service.add_form, polls=3, **{"job_id": 10, "id": 900, **later})
 
-    assert run(xcom="ids", **arguments) == found
+    assert deferred_run(xcom="ids", **arguments) == found
 
 
 def test_a_form_on_two_pages_counts_once(service, run):
@@ -160,10 +162,10 @@ JOB = {"id": 11, "propertyID": 7, "createdOnDateTime": "2026-03-04T05:06:07+00:0
         ({"job": {"id": 5, "jobID": 11, "createdOnDateTime": "2026-03-04"}}, {}, format_time(START)),
     ],
 )
-def test_since_and_its_defaults(service, run, soon, arguments, context, expected):
+def test_since_and_its_defaults(service, deferred_run, soon, arguments, context, expected):
     soon(service.add_form, polls=2, job_id=11)
 
-    run(**arguments, context={"data_interval_start": START, **context})
+    deferred_run(**arguments, context={"data_interval_start": START, **context})
 
     assert bounds(service) == {expected}
 
@@ -389,12 +391,12 @@ def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, 
 
 
 @pytest.mark.parametrize("server_time", ["0001-01-01T00:00:00Z", "soon", None])
-def test_a_service_without_a_clock(service, run, soon, server_time):
+def test_a_service_without_a_clock(service, deferred_run, soon, server_time):
     page = faults.Rewrite(lambda page: {**page, "meta": {**page["meta"], "serverTime": server_time}})
     service.fail("GET", "/forms", page, every=True)
     soon(service.add_form, polls=3, job_id=11, id=900)
 
-    assert run(job_id=11, xcom="ids") == [900]
+    assert deferred_run(job_id=11, xcom="ids") == [900]
 
 
 def test_a_time_of_the_repeated_hour_of_summer_time_counts_for_both_readings(service, connect, run):
