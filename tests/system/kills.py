@@ -276,11 +276,6 @@ class Stage:
         run_id = self.airflow.trigger(dag_id, conf)
         return Run(number, dag_id, run_id, [f"PO-{number}-{index}" for index in range(jobs)], conf)
 
-    def start_again(self, run: Run) -> None:
-        """Delete a run that is over, and trigger it again under the same id."""
-        self.airflow.api("DELETE", f"/dags/{run.dag_id}/dagRuns/{run.run_id}")
-        self.airflow.trigger(run.dag_id, run.conf, run.run_id)
-
     def finish(self, runs: Iterable[Run]) -> list[Report]:
         """Wait for the end of the runs."""
         reports = [self._finish(run) for run in runs]

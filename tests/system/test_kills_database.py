@@ -64,7 +64,7 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
     stage.service.settings.latency = SLOW
     with stage.quiet():
         # Those first that have to run together, as there are not slots for all.
-        for name in ("together", *(f"{victim} killed" for victim in VICTIMS), "deleted"):
+        for name in ("together", *(f"{victim} killed" for victim in VICTIMS)):
             for fsm_conn_id in (kill_stores.STORES[store] for store in STORES):
                 runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
     ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
@@ -79,9 +79,6 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
 
 def _start(stage: Stage, name: str, fsm_conn_id: str) -> list[Run]:
     chance = Random(f"{SEED} {fsm_conn_id} {name}")
-    if name == "deleted":
-        kill = Kill("task", chance.randint(CONCURRENCY, BULK_JOBS // 2), LATENCY)
-        return stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     victim, request = name.removesuffix(" killed"), chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
     planned = None if name == "together" else Kill(victim, request, chance.uniform(0, SLOW))
     return stage.start_bulk("kills_bulk", planned, fsm_conn_id, once_per="key", runs=2)
@@ -129,24 +126,6 @@ def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
         assert len(indices) <= MAX_UNCERTAIN
         assert report.state == ("failed" if indices else "success")
         assert all(one["by"] in dead for one in report.result if one["outcome"] == "uncertain")
-
-
-def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
-    stage: Stage, ended: dict[str, Ended]
-) -> None:
-    [run], [first] = ended["deleted"].runs, ended["deleted"].reports
-
-    # It is to begin and end as the deleted one has: alive.
-    with stage.quiet():
-        stage.start_again(replace(run, conf={**run.conf, "killed": False}))
-    [second] = stage.finish([run])
-
-    assert second.attempts == 1
-    assert (second.state, second.jobs) == (first.state, first.jobs)
-    assert [one["by"] for one in second.result] == [run.task] * BULK_JOBS
-    tally = Tally.from_reports([second])
-    assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
-    assert _indices(second, "uncertain") <= _indices(first, "uncertain")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])

@@ -84,6 +84,7 @@ REFUSED = {
         ({"property_id": ".."}, "property_id: "),
         ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount: "),
         ({"job": "PO-1"}, "job: "),
+        ({"once_per": "key"}, "key: is missing; once_per='key' needs it"),
     ],
     FsmCreateJobsOperator: [
         ({"max_concurrency": 0}, "max_concurrency: 0 should be an integer of at least 1"),

@@ -125,8 +125,9 @@ def test_a_key_whose_template_found_nothing_is_refused(service, key):
         operator.key = key
         with pytest.raises(AirflowFailException, match="key: "):
             operator.execute(run_of())
-    with pytest.raises((FsmInputError, AirflowFailException), match=r"jobs\[0\]\.key: "):
-        jobs(key).execute(run_of())
+    for given, says in ((key, r"jobs\[0\]\.key: "), (None, r"jobs\[0\]\.key: is missing")):
+        with pytest.raises((FsmInputError, AirflowFailException), match=says):
+            jobs(given).execute(run_of())
     assert service.requests == []
 
 
@@ -191,24 +192,6 @@ def test_a_database_that_is_not_in_utf8_holds_the_same(
     other = empty_database(*database_server, tmp_path, encoding)
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", other.connection_json)
     odd_keys_are_different_keys(service)
-
-
-@THREADS.needed
-def test_of_two_contents_at_the_same_moment_one_is_sent(service):
-    start = threading.Barrier(2)
-
-    def run(reference):
-        start.wait()
-        try:
-            return job(job={"customerReference": reference}).execute(run_of(reference))
-        except AirflowFailException as error:
-            return str(error)
-
-    with ThreadPoolExecutor(2) as pool:
-        made, refused = sorted(pool.map(run, ("A", "B")), key=lambda one: isinstance(one, str))
-
-    assert [one["id"] for one in service.jobs] == [made["id"]]
-    assert "key 'PO-1' is that of" in refused or "which is another now" in refused
 
 
 def test_what_another_run_has_planned_meanwhile_is_not_planned_again(service, monkeypatch):
@@ -565,16 +548,6 @@ def test_without_a_database_one_message_says_how_to_add_it(
     with pytest.raises(AirflowFailException, match="state_conn_id: is missing: ") as caught:
         job(once_per=once_per).execute(context_for(store))
     assert "airflow connections add fsm_ledger --conn-type sqlite --conn-host /" in str(caught.value)
-    assert service.requests == []
-
-
-def test_a_missing_key_is_refused_before_anything_is_sent(service):
-    for make in (job, request):
-        with pytest.raises(FsmInputError, match="key: is missing; once_per='key' needs it"):
-            make(key=None)
-    payloads = [{"property_id": number, "job": {}} for number in (1, 2)]
-    with pytest.raises(AirflowFailException, match=r"jobs\[0\]\.key, jobs\[1\]\.key: is missing"):
-        jobs(jobs=payloads).execute(run_of())
     assert service.requests == []
 
 
