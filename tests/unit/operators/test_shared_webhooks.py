@@ -113,12 +113,6 @@ class TestOnce:
         (record,) = records(variables)
         assert [record["secret"]] == [webhook["signingSecret"] for webhook in service.webhooks]
 
-    def test_no_variable_is_written_where_all_is_registered(self, supervisor):
-        register(run("1"), event_types=BOTH)
-        supervisor.refuse(comms.PutVariable)
-
-        assert ids(register(run("2"), event_types=BOTH)) == [1, 2]
-
     def test_a_registration_from_before_the_setting_is_found(self, service, connect, connection_extra):
         state_conn_id = connection_extra.pop("state_conn_id")
         connect(service)
