@@ -279,7 +279,12 @@ async def test_without_a_configuration_it_says_so_every_minute(triggerers, caplo
 @ONE_KIND
 @hurried(60.0)
 async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, triggerers):
-    settings = [{"property_id": 1}, {"property_id": [1, 2]}, {"form_names": "Photo"}, {"job_id": [71, 72]}]
+    settings = [
+        {"property_id": 1},
+        {"property_id": [1, 2]},
+        {"property_id": [2, 3], "form_names": "Photo"},
+        {"job_id": [71, 72]},
+    ]
 
     async with AsyncExitStack() as stack:
         watchers = [
