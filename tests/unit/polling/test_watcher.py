@@ -1,7 +1,7 @@
 """What an asset's watcher emits, on the triggers of Airflow 3.3, and on those of 3.0 to 3.2.
 
-What drawn days of a service show is in ``test_simulation.py``: forms that cannot be listed, have no time of
-update, or shift; refused listings; other filters; a store that fails, and how little is stored.
+What drawn days of a service show is in ``test_simulation.py``: forms that cannot be listed, or have no time
+of update; refused listings; other filters; a store that fails, and how little is stored.
 """
 
 import asyncio
@@ -166,6 +166,26 @@ async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, a
         await follow(watcher, 0 * DAY, *([DAY] if begin else []))
 
     assert sorted(forms + watcher.forms) == added
+
+
+@ONE_KIND
+@hurried()
+async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form(service, triggerers):
+    """As the first form moves to the end, the sixth moves to a page that has been read."""
+    service.settings.page_size = 5
+    service.seed_forms(20, first_created=ago(30 * DAY))
+    forms = {form["id"] for form in service.forms}
+
+    def move():
+        records = service._state.forms.records
+        records.append(records.pop(0))
+
+    service.fail("GET", "/forms", faults.Before(move), call=2)
+
+    async with triggerers.watching(polls=0, start_from="beginning") as watcher:
+        await watcher.until(lambda: len(watcher.forms) >= 20)
+
+    assert set(watcher.forms) == forms
 
 
 @ONE_KIND
