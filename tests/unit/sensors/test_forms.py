@@ -92,6 +92,15 @@ def test_a_form_that_is_completed_later_ends_the_wait(
     assert deferred_run(xcom="ids", **arguments) == found
 
 
+def test_forms_that_a_service_lists_beside_the_filters_do_not_count(service, deferred_run, soon):
+    service.settings.ignore_filters = True
+    service.add_form(job_id=12)
+    service.add_form(job_id=11, created=START - timedelta(days=1))
+    soon(service.add_form, polls=3, job_id=11, id=900)
+
+    assert deferred_run(job_id=11, xcom="ids") == [900]
+
+
 def test_a_form_on_two_pages_counts_once(service, run):
     service.seed_forms(15, first_created=START)
     service.fail("GET", "/forms", faults.RepeatedRecords(), every=True)
