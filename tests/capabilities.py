@@ -54,7 +54,6 @@ CONCURRENT_MESSAGES = Capability("3.2", "before Airflow 3.2 only one thread asks
 LIGHT_PARSING = Capability("3.0", "Airflow 2 itself loads requests when it parses a DAG file")
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
 RELATIVE_PATHS = Capability("3.0", "Airflow 2 takes a relative path from the root of the file system")
-MOVES_ARE_REFUSED = Capability("3.2", "before Airflow 3.2 storage moves a file into a folder of its name")
 RESCHEDULES = Capability("3.0", "Airflow 2 reads from its database when a sensor was first rescheduled")
 PROVIDER_COMMANDS = Capability("3.2", "before Airflow 3.2 a provider adds no commands to airflow")
 RETRIES_OF_KILLED = Capability("3.1", "Airflow 3.0 does not retry a task whose process was killed")

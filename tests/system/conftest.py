@@ -22,7 +22,7 @@ from tests.system.watcher import until_polled
 collect_ignore = ["kit"]  # a user's project, whose tests a test runs
 
 ROOT = Path(__file__).parents[2]
-WATCHED = {"test_deferred_sensors", "test_forms_as_events", "test_metrics", "test_webhooks"}
+WATCHED = {"test_deferred_sensors", "test_metrics", "test_webhooks"}
 """Files whose tests share an Airflow."""
 ALONE = {"test_docs", "test_export_kills", "test_kills", "test_pdf_kills", "test_testing_kit", "test_wheel"}
 """Files that need none, or one of their own. All others share another one."""

@@ -55,7 +55,6 @@ class Databases:
     """The databases of the ledgers, and the connections of Airflow."""
 
     env: dict[str, str] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)
     postgresql: Server | None = None
 
     def connect(self, service: FakeFieldService, fsm_conn_id: str, ledger: str | None) -> None:
@@ -67,11 +66,6 @@ class Databases:
             self.env[f"AIRFLOW_CONN_{state_conn_id.upper()}"] = ledger
         self.env[f"AIRFLOW_CONN_{fsm_conn_id.upper()}"] = json.dumps(connection)
 
-    def add_file(self, service: FakeFieldService, fsm_conn_id: str, file: Path) -> None:
-        """Add a connection whose ledger is in a file of SQLite's."""
-        self.files[fsm_conn_id] = file
-        self.connect(service, fsm_conn_id, json.dumps({"conn_type": "sqlite", "host": str(file)}))
-
 
 @contextmanager
 def databases(folder: Path, service: FakeFieldService, stores: Collection[str]) -> Iterator[Databases]:
@@ -81,7 +75,8 @@ def databases(folder: Path, service: FakeFieldService, stores: Collection[str]) 
         for store in stores:
             fsm_conn_id = STORES[store]
             if store == "SQLite":
-                running.add_file(service, fsm_conn_id, folder / "ledger.db")
+                file = {"conn_type": "sqlite", "host": str(folder / "ledger.db")}
+                running.connect(service, fsm_conn_id, json.dumps(file))
             elif store == "PostgreSQL":
                 running.postgresql = stack.enter_context(postgresql_server())
                 running.connect(service, fsm_conn_id, f"postgres://{running.postgresql.url}")

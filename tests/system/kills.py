@@ -35,7 +35,7 @@ from tests.system.local_airflow import LocalAirflow
 
 SYSTEM = Path(__file__).parent
 OURS, CONTROL = SYSTEM / "dags" / "kills.py", SYSTEM / "dags_control" / "kills_http.py"
-DAG_IDS = {OURS: ("kills_one", "kills_bulk", "kills_not_retried"), CONTROL: ("control_one", "control_bulk")}
+DAG_IDS = {OURS: ("kills_one", "kills_bulk"), CONTROL: ("control_one", "control_bulk")}
 TASK_ID = "create"
 UNCERTAIN = "may or may not have taken effect"
 
@@ -175,14 +175,11 @@ class Report:
 
 
 @contextmanager
-def staged(
-    folder: Path, *dag_files: Path, stores: Collection[str], full: Path | None = None, slots: int = 4
-) -> Iterator["Stage"]:
+def staged(folder: Path, *dag_files: Path, stores: Collection[str], slots: int = 4) -> Iterator["Stage"]:
     """Run an Airflow with these DAGs, a service, and what the ledgers need.
 
     :param folder: an empty one.
     :param stores: where ledgers are.
-    :param full: where that of the connection ``fsm_full`` is, in SQLite.
     :param slots: how many tasks may run at a time.
     """
     dags = folder / "dags"
@@ -190,8 +187,6 @@ def staged(
     for file in dag_files:
         (dags / file.name).symlink_to(file)
     with FakeFieldService(latency=LATENCY) as service, databases(folder, service, stores) as ledgers:
-        if full:
-            ledgers.add_file(service, "fsm_full", full)
         connection = {"conn_type": "http", "host": service.base_url, "password": service.settings.token}
         env = NOTICED_AFTER | ledgers.env
         env["AIRFLOW_CONN_FSM_HTTP"] = json.dumps(connection)
@@ -243,14 +238,12 @@ class Stage:
     def _pause(self, paused: bool) -> None:
         self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
 
-    def start_one(
-        self, dag_id: str, point: str, victim: str, fsm_conn_id: str = "fsm_default", **conf: Any
-    ) -> Run:
+    def start_one(self, dag_id: str, point: str, victim: str, fsm_conn_id: str = "fsm_default") -> Run:
         """Have one job created by a task that dies at this point of its first attempt."""
         number = next(self._numbers)
         if point == "stored, not answered":
             self.killer.planned[number] = Kill(victim, answered=False)
-        conf |= {"point": point, "victim": victim, "fsm_conn_id": fsm_conn_id}
+        conf = {"point": point, "victim": victim, "fsm_conn_id": fsm_conn_id}
         return self._start(dag_id, number, 1, conf)
 
     def start_bulk(
@@ -282,11 +275,6 @@ class Stage:
         conf = {"number": number, **conf}
         run_id = self.airflow.trigger(dag_id, conf)
         return Run(number, dag_id, run_id, [f"PO-{number}-{index}" for index in range(jobs)], conf)
-
-    def start_again(self, run: Run) -> None:
-        """Delete a run that is over, and trigger it again under the same id."""
-        self.airflow.api("DELETE", f"/dags/{run.dag_id}/dagRuns/{run.run_id}")
-        self.airflow.trigger(run.dag_id, run.conf, run.run_id)
 
     def finish(self, runs: Iterable[Run]) -> list[Report]:
         """Wait for the end of the runs."""

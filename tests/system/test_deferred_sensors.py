@@ -1,30 +1,23 @@
-"""Many deferred sensors on one stream of polls, beside a watcher; the service refuses, or a triggerer dies.
+"""Deferred sensors on one stream of polls, beside a watcher: a refusal, a dead triggerer, a paused DAG.
 
 No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test.
 """
 
 import random
 import time
-from collections import Counter, defaultdict
-from datetime import UTC, datetime
-from itertools import pairwise
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import pytest
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from tests.seeds import SEED
-from tests.system.airflow_api import PATIENCE
-from tests.system.dags.watched import POKE_INTERVAL
+from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.form_events import (
-    FIRST_JOBS_EVERY,
+    DAG_ID,
     WAITS_ID,
     Waits,
     add,
-    are_one_a_poll,
-    is_from_sensors,
-    listings,
     times_emitted,
     until_emitted,
 )
@@ -33,7 +26,6 @@ from tests.system.local_airflow import LocalAirflow
 WAITS = 24
 SHORT_WAITS = 8
 """The number of them whose forms exist as soon as they defer."""
-RETRY_AFTER = 4
 OF_PROPERTY = "forms_of_a_property"
 DAG_OF_A_PROPERTY = f"""\
 from airflow.providers.common.compat.sdk import dag, task
@@ -57,19 +49,6 @@ def {OF_PROPERTY}():
 """
 
 
-class FormAtOnce:
-    """Completes the forms of the first jobs as soon as a sensor has found none."""
-
-    def __init__(self, service: FakeFieldService, jobs: int) -> None:
-        self._service, self._jobs = service, jobs
-
-    async def play(self, exchange: Exchange) -> None:
-        await exchange.respond(await exchange.handle())
-        job = exchange.request.query_params.get("jobID")
-        if job and int(job) % FIRST_JOBS_EVERY <= self._jobs:
-            self._service.add_form(job_id=int(job))
-
-
 class AccountRefused:
     """Refuses to list the forms of the whole account."""
 
@@ -78,67 +57,6 @@ class AccountRefused:
             await exchange.respond(await exchange.handle())
         else:
             await faults.Status(403).play(exchange)
-
-
-@pytest.fixture(scope="module")
-def waits(airflow: LocalAirflow, watched_service: FakeFieldService) -> Waits:
-    """Sensors of which some have their forms, which came as soon as they deferred, and the others wait."""
-    at_once = FormAtOnce(watched_service, SHORT_WAITS)
-    watched_service.fail("GET", "/forms", at_once, every=True)
-    try:
-        waits = Waits.start(airflow, watched_service, WAITS)
-        waits.until_deferred(SHORT_WAITS)
-    finally:
-        watched_service.clear_faults()
-    waits.done |= set(range(SHORT_WAITS))
-    return waits
-
-
-def test_deferred_sensors_share_one_listing_a_poll(watched: FakeFieldService, waits: Waits) -> None:
-    start = len(watched.requests)
-    watched.wait_for(lambda: len(listings(watched, start)) >= 10, PATIENCE)
-
-    found = listings(watched, start)
-    took = (found[-1].at - found[0].at).total_seconds()
-    waiting = WAITS - SHORT_WAITS
-    print(f"{waiting} sensors, a poll every {POKE_INTERVAL} s: {len(found)} listings in {took:.1f} s")
-    assert are_one_a_poll(found)
-    requests = [request for request in watched.requests[start:] if is_from_sensors(request)]
-    assert all("jobID" not in dict(request.query) for request in requests)
-
-
-def test_a_storm_of_429_loses_nothing_and_retry_after_is_kept(
-    airflow: LocalAirflow, watched: FakeFieldService, waits: Waits
-) -> None:
-    start = len(watched.requests)
-
-    def gaps(of_sensors: bool) -> list[float]:
-        """The seconds between repeats of a request: a watcher has listings beside each other."""
-        times = defaultdict(list)
-        for request in watched.requests[start:]:
-            if request.status == 429 and is_from_sensors(request) is of_sensors:
-                times[str(request.query)].append(request.at)
-        pairs = [pair for one in times.values() for pair in pairwise(one)]
-        return [(later - earlier).total_seconds() for earlier, later in pairs]
-
-    def until_repeated(times: int) -> None:
-        watched.wait_for(lambda: min(len(gaps(True)), len(gaps(False))) >= times, PATIENCE)
-
-    watched.fail("GET", "/forms", faults.Status(429, retry_after=RETRY_AFTER), every=True)
-    until_repeated(1)
-    added, forms = add(watched, 3), waits.complete(set(range(WAITS)) - waits.done)
-    until_repeated(2)
-    watched.clear_faults()
-    found = gaps(True), gaps(False)
-
-    until_emitted(airflow, added)
-    waits.until_found(forms)
-
-    print(f"429, Retry-After {RETRY_AFTER}: sensors and watcher asked again after {found} s")
-    assert all(gap >= RETRY_AFTER for gap in [*found[0], *found[1]])
-    assert set(times_emitted(airflow, added).values()) == {1}
-    assert len(waits.done) == WAITS
-    assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
 
 
 def times_asked(service: FakeFieldService, start: int, one: tuple[str, str]) -> int:
@@ -191,3 +109,22 @@ def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
     )
     assert max(times[form] for form in before) <= 2
     assert {times[form] for form in after} == {1}
+
+
+def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:
+    airflow.pause(DAG_ID, True)
+    try:
+        early = add(watched)
+        until_silent(watched)
+        late = add(watched, 3)
+    finally:
+        airflow.pause(DAG_ID, False)
+
+    until_emitted(airflow, [*early, *late])
+
+    assert set(times_emitted(airflow, [*early, *late]).values()) == {1}
+
+
+def until_silent(service: FakeFieldService) -> None:
+    """Wait until the watcher is gone, because every DAG of its asset is paused."""
+    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), "no request")

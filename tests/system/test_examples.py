@@ -12,7 +12,7 @@ from tests.system.examples import WITH_LEDGER, copy
 from tests.system.local_airflow import LocalAirflow
 
 QUALITY, INVOICES, RECORDS, REPORT = "quality_copy", "invoices_copy", "records_copy", "gap_report_copy"
-WAREHOUSE, REMEDIAL = "warehouse_copy", "remedial_copy"
+WAREHOUSE, REMEDIAL, MAINTENANCE = "warehouse_copy", "remedial_copy", "maintenance_copy"
 PLANNED = "planned_to_invoice"
 MAILED = "mailed_copy"
 
@@ -81,6 +81,28 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_
     }
     assert {f"job={quoted}.json", f"records/job={quoted}.json"} < set(names(folder))
     assert len(service.requests_to("POST", "/properties/9701/jobs")) == 2, "looking up creates nothing"
+
+
+def test_an_uncertain_row_of_a_due_list_fails_each_run_and_is_not_sent_again(
+    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
+) -> None:
+    copy(airflow, dags_folder, "planned_maintenance_jobs", MAINTENANCE, **WITH_LEDGER)
+    numbers, due_list = (9051, 9052, 9053), tmp_path / "due.csv"
+    due_list.write_text(
+        "\n".join(["reference,propertyID,due", *(f"PM-{one},{one},2026-01-05" for one in numbers)])
+    )
+    service.fail("POST", "/properties/9052/jobs", faults.Reset(after_handling=True))
+
+    for other_rows in ("created", "existing"):
+        run_id, state = run(airflow, MAINTENANCE, due_list=str(due_list))
+
+        assert state == "failed"
+        states = {"choose_rows": "success", "create_jobs": "failed", "report": "success"}
+        assert airflow.task_states(MAINTENANCE, run_id) == states
+        assert airflow.xcom(MAINTENANCE, run_id, "report") == {other_rows: 2, "uncertain": 1}
+        log = " ".join(airflow.task_log(MAINTENANCE, run_id, "report").split())
+        assert "PM-9052 9052 uncertain POST /properties/9052/jobs may or may not have taken effect" in log
+    assert [len(service.requests_to("POST", f"/properties/{one}/jobs")) for one in numbers] == [1, 1, 1]
 
 
 def names(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Jobs from mapped tasks, and the service's Retry-After as a task's retry delay."""
+"""The service's Retry-After as a task's retry delay."""
 
 from datetime import datetime
 
@@ -6,23 +6,10 @@ from fsm_provider.testing import FakeFieldService, faults
 from tests.system.local_airflow import LocalAirflow
 
 
-def test_jobs_of_mapped_tasks_are_created_once_and_waited_for(
-    airflow: LocalAirflow, service: FakeFieldService
-) -> None:
-    run_id = airflow.trigger("mapped_jobs")
-    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
-
-    airflow.clear("mapped_jobs", run_id, ["create"])
-
-    assert airflow.wait_for_run("mapped_jobs", run_id) == "success"
-    assert len(jobs_for(service, "MAPPED")) == 2
-
-
 def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
-    web_url = f"{service.base_url}/jobs/{{id}}?at={{propertyID}}"
-    airflow.add_connection("fsm_unrepeated", service.connection(), max_retries=0, web_url=web_url)
+    airflow.add_connection("fsm_unrepeated", service.connection(), max_retries=0)
     service.fail("POST", "/properties/42/jobs", faults.Status(429, headers={"Retry-After": "9"}))
 
     run_id = airflow.trigger("asked_to_wait")
@@ -36,8 +23,6 @@ def test_a_retry_comes_when_the_service_asks_and_sends_only_what_is_missing(
     assert waited.total_seconds() >= 9
     outcomes = airflow.xcom("asked_to_wait", run_id, "create")
     assert [outcome["outcome"] for outcome in outcomes] == ["existing", "created", "created", "created"]
-    pages = [web_url.format(id=one["jobID"], propertyID=one["propertyID"]) for one in outcomes]
-    assert [outcome["link"] for outcome in outcomes] == pages
 
 
 def jobs_for(service: FakeFieldService, prefix: str) -> list[str]:

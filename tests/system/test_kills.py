@@ -24,7 +24,6 @@ from tests.system.kills import (
     LATENCY,
     OURS,
     POINTS,
-    TASK_ID,
     UNCERTAIN,
     Report,
     Run,
@@ -46,13 +45,7 @@ IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
 """Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
 ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
-KEPT = ("id", "propertyID", "customerReference", "createdOnDateTime", "lastUpdatedOnDateTime")
-"""What a ledger has of a job."""
 JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
-OPTIONS = {
-    "create what may be missing": ("before the POST", {"if_uncertain": "create"}),
-    "create what may exist": ("stored, not answered", {"if_uncertain": "create"}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +76,6 @@ def killed(stage: Stage, fsm_conn_id: str) -> dict[object, Aftermath]:
     with stage.quiet():
         for point, victim in KILLED:
             runs[point, victim] = stage.start_one("kills_one", point, victim, fsm_conn_id)
-        for name, (point, options) in OPTIONS.items():
-            runs[name] = stage.start_one("kills_one", point, "task", fsm_conn_id, **options)
         for number, kill in enumerate(random_kills(SEED, RUNS)):
             [runs[number]] = stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     reports = dict(zip(runs, stage.finish(runs.values()), strict=True))
@@ -133,18 +124,6 @@ def test_a_job_whose_task_is_killed_is_not_created_twice(
         assert said[0] == said_again[0]
 
 
-@pytest.mark.parametrize(("name", "jobs"), [("create what may be missing", 1), ("create what may exist", 2)])
-def test_if_uncertain_a_job_is_created_again_only_where_asked(
-    killed: dict[object, Aftermath], name: str, jobs: int
-) -> None:
-    retried, cleared = killed[name].retried, killed[name].cleared
-    assert cleared
-    assert (retried.state, len(retried.job_ids)) == ("success", jobs)
-    assert retried.result["id"] == retried.job_ids[-1]
-    kept = {name: value for name, value in retried.result.items() if name in KEPT}
-    assert (cleared.state, cleared.result, cleared.jobs) == ("success", kept, retried.jobs)
-
-
 def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_killed(
     killed: dict[object, Aftermath], fsm_conn_id: str, record_property: Callable[[str, str], None]
 ) -> None:
@@ -174,21 +153,6 @@ def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict
             {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"], "by": by}
             for one in aftermath.retried.result
         ]
-
-
-def test_a_stopped_task_finishes_and_records_what_it_has_sent(stage: Stage, fsm_conn_id: str) -> None:
-    run, process = _run_in_the_middle(stage, fsm_conn_id)
-
-    stage.airflow.set_task_state(run.dag_id, run.run_id, TASK_ID, "failed")
-
-    process.wait(PATIENCE)
-    assert stage.killer.seen[run.number] < BULK_JOBS
-    stage.service.settings.latency = LATENCY
-    stage.clear([run])
-    [report] = stage.finish([run])
-    assert report.state == "success"
-    assert Tally.from_reports([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
-    assert stage.killer.seen[run.number] == BULK_JOBS
 
 
 def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage, fsm_conn_id: str) -> None:

@@ -3,14 +3,9 @@
 ``FSM_KILLS_STORES`` names the databases, by default ``SQLite``.
 """
 
-import os
 import signal
-import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -37,36 +32,14 @@ STORES = [store for store in ("SQLite", "PostgreSQL") if store in kill_stores.av
 SLOW = 20 * LATENCY
 """The latency at which two runs overlap, though one starts seconds after the other."""
 MAX_UNCERTAIN = CONCURRENCY + CONCURRENCY // 2
-SMALL_DISK = "10m"
 AWAY_SECONDS = 3.0
 
 
-@contextmanager
-def _small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a disk for one ledger; give None where this may not be done."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        yield None
-        return
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    with _small_disk(tmp_path_factory.mktemp("small") / "disk") as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterator[Stage]:
-    full = disk / "ledger.db" if disk else None
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     # Runs of one list are to run together, and some wait for a killed one.
     folder = tmp_path_factory.mktemp("kills")
-    with staged(folder, OURS, stores=kill_stores.available(), full=full, slots=10) as running:
+    with staged(folder, OURS, stores=kill_stores.available(), slots=10) as running:
         yield running
 
 
@@ -91,7 +64,7 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
     stage.service.settings.latency = SLOW
     with stage.quiet():
         # Those first that have to run together, as there are not slots for all.
-        for name in ("together", *(f"{victim} killed" for victim in VICTIMS), "deleted"):
+        for name in ("together", *(f"{victim} killed" for victim in VICTIMS)):
             for fsm_conn_id in (kill_stores.STORES[store] for store in STORES):
                 runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
     ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
@@ -106,9 +79,6 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
 
 def _start(stage: Stage, name: str, fsm_conn_id: str) -> list[Run]:
     chance = Random(f"{SEED} {fsm_conn_id} {name}")
-    if name == "deleted":
-        kill = Kill("task", chance.randint(CONCURRENCY, BULK_JOBS // 2), LATENCY)
-        return stage.start_bulk("kills_bulk", kill, fsm_conn_id)
     victim, request = name.removesuffix(" killed"), chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
     planned = None if name == "together" else Kill(victim, request, chance.uniform(0, SLOW))
     return stage.start_bulk("kills_bulk", planned, fsm_conn_id, once_per="key", runs=2)
@@ -158,24 +128,6 @@ def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
         assert all(one["by"] in dead for one in report.result if one["outcome"] == "uncertain")
 
 
-def test_a_run_that_is_deleted_and_triggered_again_creates_nothing_twice(
-    stage: Stage, ended: dict[str, Ended]
-) -> None:
-    [run], [first] = ended["deleted"].runs, ended["deleted"].reports
-
-    # It is to begin and end as the deleted one has: alive.
-    with stage.quiet():
-        stage.start_again(replace(run, conf={**run.conf, "killed": False}))
-    [second] = stage.finish([run])
-
-    assert second.attempts == 1
-    assert (second.state, second.jobs) == (first.state, first.jobs)
-    assert [one["by"] for one in second.result] == [run.task] * BULK_JOBS
-    tally = Tally.from_reports([second])
-    assert tally.created + tally.uncertain_existing + tally.uncertain_missing == BULK_JOBS
-    assert _indices(second, "uncertain") <= _indices(first, "uncertain")
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_a_database_that_is_restarted_meanwhile_delays_the_task(
     stage: Stage, fsm_conn_id: str, how: signal.Signals
@@ -197,52 +149,5 @@ def test_a_database_that_is_restarted_meanwhile_delays_the_task(
     assert Tally.from_reports([report]) == Tally(asked=BULK_JOBS, created=BULK_JOBS)
 
 
-def test_on_a_full_disk_nothing_is_sent_without_a_stored_intent(
-    stage: Stage, disk: Path | None, fsm_conn_id: str
-) -> None:
-    if fsm_conn_id != "fsm_sqlite":
-        pytest.skip("the disk is that of SQLite's file")
-    if disk is None:
-        pytest.skip("a small disk can be mounted only as root")
-    stage.service.settings.latency = SLOW
-    [run] = stage.start_bulk("kills_not_retried", None, "fsm_full")
-    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, PATIENCE)
-    filler = disk / "filler"
-    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], capture_output=True)  # until it is full
-    [first] = stage.finish([run])
-    stage.service.settings.latency = LATENCY
-    filler.unlink()
-    stored = _stored(stage.ledgers.files["fsm_full"])
-
-    assert first.state == "failed"
-    assert "full" in first.log
-    tally = Tally.from_reports([first])
-    ended = replace(tally, created=0, uncertain_existing=0, uncertain_missing=0, not_created=0)
-    assert ended == Tally(asked=BULK_JOBS)
-    sent = {reference for reference, jobs in first.jobs.items() if jobs}
-    intents = {reference for reference, state in stored.items() if state == "sending"}
-    assert sent <= {reference for reference, state in stored.items() if state != "free"}
-    assert len(intents) <= MAX_UNCERTAIN
-    unrecorded = sent & intents
-
-    stage.clear([run])
-    [second] = stage.finish([run])
-    print(f"full disk: {tally}, intents: {len(intents)}; then {Tally.from_reports([second])}")
-
-    assert second.state == ("failed" if intents else "success")
-    assert Tally.from_reports([second]) == Tally(
-        asked=BULK_JOBS,
-        created=BULK_JOBS - len(intents),
-        uncertain_existing=len(unrecorded),
-        uncertain_missing=len(intents - unrecorded),
-    )
-
-
 def _indices(report: Report, outcome: str) -> set[int]:
     return {one["index"] for one in report.result if one["outcome"] == outcome}
-
-
-def _stored(file: Path) -> dict[str, str]:
-    """Read what a ledger says of each reference, without the provider."""
-    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
-        return dict(connection.execute("SELECT reference, state FROM fsm_ledger").fetchall())

@@ -31,23 +31,6 @@ def measured(airflow: LocalAirflow, service: FakeFieldService) -> None:
 
 
 @pytest.mark.usefixtures("measured")
-def test_requests_and_what_became_of_them_are_counted(metrics: Metrics) -> None:
-    def requests_with(**tags: str) -> float:
-        return metrics.count("fsm.requests", connection=CONN_ID, **tags)
-
-    assert requests_with(method="POST", status="201") == 3
-    assert requests_with(method="POST", status="422") == 1
-    assert requests_with(method="POST", status="none") == 1
-    assert requests_with(method="GET", status="200") >= 1
-    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="created") == 3
-    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="rejected") == 1
-    assert metrics.count("fsm.writes", connection=CONN_ID, outcome="uncertain") == 1
-    assert metrics.count("fsm.retries", connection=CONN_ID) == 1
-    for reason in ("retry", "throttle"):
-        assert metrics.values("fsm.delay", connection=CONN_ID, reason=reason)
-
-
-@pytest.mark.usefixtures("measured")
 def test_deferred_waits_are_measured(metrics: Metrics) -> None:
     assert set(metrics.values("fsm.waits", connection=CONN_ID)) == {1.0, 0.0}
     assert metrics.count("fsm.waits.polls", connection=CONN_ID, result="complete") >= 1

@@ -1,8 +1,6 @@
-"""Timeouts, refusals, soft_fail, marking and clearing: the same in every mode of the sensor."""
+"""Marking and clearing a sensor on a real Airflow, in every mode."""
 
 import time
-
-import pytest
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import PATIENCE, wait_until
@@ -13,30 +11,6 @@ WAITING = {"poke": "running", "reschedule": "up_for_reschedule", "deferrable": "
 JOBS = dict(zip(MODES, range(700_001, 700_004), strict=True))
 QUIET_SECONDS = 20.0
 """More than the longest interval of a sensor."""
-
-
-@pytest.fixture(scope="module")
-def ended(airflow: LocalAirflow) -> dict[str, str]:
-    """The runs whose sensors end by themselves, all at once."""
-    runs = {mode: airflow.trigger(f"sensor_ends_{mode}") for mode in MODES}
-    for mode, run_id in runs.items():
-        airflow.wait_for_run(f"sensor_ends_{mode}", run_id)
-    return runs
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_sensors_end_alike(airflow: LocalAirflow, ended: dict[str, str], mode: str) -> None:
-    dag_id, run_id = f"sensor_ends_{mode}", ended[mode]
-
-    tasks = airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-
-    assert {task["task_id"]: (task["state"], task["try_number"]) for task in tasks} == {
-        "times_out": ("failed", 1),
-        "times_out_softly": ("skipped", 1),
-        "is_refused": ("failed", 1),
-        "is_refused_softly": ("skipped", 1),
-    }
-    assert "GET /forms returned HTTP 401" in airflow.task_log(dag_id, run_id, "is_refused")
 
 
 def test_a_cancelled_sensor_stops_polling_and_a_cleared_one_starts_again(

@@ -1,12 +1,10 @@
 """An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
 
 Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
-random kills of a test that has failed. With ``FSM_KILLS_POSTGRESQL`` Airflow has a cluster from Debian's
-package, for which psycopg2 and asyncpg have to be installed.
+random kills of a test that has failed.
 """
 
 import json
-import os
 import random
 import threading
 import time
@@ -18,18 +16,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
 
-import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
 from fsm_provider.testing import FakeFieldService
 from tests.capabilities import ASSETS, STATE_STORE
-from tests.distributed.backends import postgresql
 from tests.seeds import SEED
 from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import watermark
 
 ASSETS.require()
 
@@ -92,11 +87,6 @@ class Stage:
     def emitted(self, start: int = 0) -> set[int]:
         """The forms of the events from one on."""
         return {form for event in self.events()[start:] for form in event}
-
-    def triggerers(self) -> set[int]:
-        """The triggerers that have the watcher."""
-        with self._database.connect() as connection:
-            return set(connection.execute(text("SELECT triggerer_id FROM trigger")).scalars())
 
     def polls(self) -> int:
         return len(self.service.requests_to("GET", "/forms"))
@@ -174,16 +164,6 @@ class Stage:
         assert began_anew or repeating <= interruptions
 
 
-@contextmanager
-def database() -> Iterator[dict[str, str]]:
-    """Give the environment of the database: SQLite, unless FSM_KILLS_POSTGRESQL is set."""
-    if "FSM_KILLS_POSTGRESQL" not in os.environ:
-        yield {}
-        return
-    with postgresql() as url:
-        yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{url}"}
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
@@ -191,7 +171,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         service.seed_forms(30, first_created=datetime.now(UTC) - timedelta(days=2))
         in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
         env = ENVIRONMENT | (in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home))
-        with database() as of_database, LocalAirflow(dags, home, env | of_database) as airflow:
+        with LocalAirflow(dags, home, env) as airflow:
             running = Stage(airflow, service, dags)
             running.write_dag()
             airflow.wait_for_dag(DAG_ID)
@@ -236,17 +216,6 @@ def test_no_form_is_lost_when_the_triggerer_is_killed(stage: Stage) -> None:
             stage.kill()
 
     stage.check_emitted(f"seed {SEED}, killed")
-
-
-def test_runs_have_the_forms_of_their_events(stage: Stage) -> None:
-    form = stage.add()
-
-    def is_read() -> bool:
-        runs = [run for run in stage.airflow.runs(DAG_ID) if run["state"] == "success"]
-        return any(form in stage.airflow.xcom(DAG_ID, run["dag_run_id"], "read") for run in runs[-3:])
-
-    wait_until(is_read, "a run has read the form")
-    stage.check_emitted("not killed")
 
 
 def pause(stage: Stage, paused: bool) -> None:
@@ -302,54 +271,3 @@ def test_two_dags_that_disagree_about_an_asset_lose_no_form(stage: Stage, disput
         time.sleep(15)
 
     stage.check_emitted(f"two DAGs, {disputed} disputed")
-
-
-def test_a_triggerer_that_wakes_after_another_has_taken_over_loses_no_form(stage: Stage) -> None:
-    first = stage.triggerers()
-    stage.airflow.start_another("triggerer", "triggerer-2")
-    stage.interruptions += 1  # in Airflow 3.0 and 3.1, the last one to begin takes over
-    session = psutil.Process(stage.airflow.processes["triggerer"].pid)
-    suspended = [session, *session.children(recursive=True)]
-    with stage.forms_coming(random.Random(SEED)):
-        for process in suspended:
-            process.suspend()
-        stage.interruptions += 1
-        try:
-            wait_until(lambda: not stage.triggerers() & first, "another one takes over")
-            stage.until_polled(10)
-        finally:
-            for process in suspended:
-                process.resume()
-        stage.interruptions += 1
-        time.sleep(15)
-        stage.airflow.kill("triggerer-2")
-        stage.interruptions += 1
-        wait_until(lambda: stage.triggerers() == first, "the first one has it again")
-        stage.until_polled(10)
-
-    stage.check_emitted("moved to another triggerer and back")
-
-
-def test_a_watermark_that_is_set_back_is_so_though_the_triggerer_is_killed(stage: Stage) -> None:
-    """The last one: forms that are late by more are history from then on."""
-    forms = [stage.add(late) for late in (500, 400, 300, 200)]
-    wait_until(lambda: set(forms) <= stage.emitted(), "every form is emitted")
-    stage.until_polled(10)
-    before, since = len(stage.events()), datetime.now(UTC) - timedelta(seconds=350)
-    wanted = {
-        form["id"]
-        for form in stage.service.forms
-        if datetime.fromisoformat(form["lastUpdatedOnDateTime"]) >= since
-    }
-
-    watermark(stage.airflow, "set", DAG_ID, since.isoformat())
-    for _ in range(2):
-        stage.until_polled(8)
-        stage.kill()
-    wait_until(lambda: wanted <= stage.emitted(before), "the forms are emitted again")
-    new = stage.add()
-    wait_until(lambda: new in stage.emitted(before), "a new form is emitted")
-
-    print(f"emitted again: {stage.events()[before:]}")
-    assert stage.emitted(before) == {*wanted, new}
-    stage.expected, stage.interruptions = [], 0

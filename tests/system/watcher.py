@@ -1,14 +1,11 @@
 """The watcher of completed forms, as its service sees it."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
 from tests.system.airflow_api import PATIENCE, AirflowApi
-from tests.system.local_airflow import LocalAirflow
 
 
 def polls(service: FakeFieldService) -> list[RecordedRequest]:
@@ -36,11 +33,3 @@ def watching(airflow: AirflowApi, service: FakeFieldService, dag_id: str) -> Ite
         yield
     finally:
         airflow.pause(dag_id, True)
-
-
-def watermark(airflow: LocalAirflow, *arguments: str) -> str:
-    """Run the command where this Airflow's database is; return what it prints."""
-    command = [sys.executable, "-m", "fsm_provider", "watermark", *arguments]
-    done = subprocess.run(command, env=airflow.env, cwd=airflow.home, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -82,8 +82,9 @@ def database(
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request counts as on its way for two seconds, where it is two minutes; it may take longer."""
-    monkeypatch.setattr(runner, "MIN_LEASE", 2.0)
+    """A request counts as on its way for half a second, where it is two minutes; it may take longer."""
+    monkeypatch.setattr(runner, "MIN_LEASE", 0.5)
+    monkeypatch.setattr(runner, "LOOK_INTERVAL", 0.1)
     monkeypatch.setattr(runner, "LEASE_TIMEOUTS", 0)
     monkeypatch.setattr(runner, "TimeLimit", lambda *_, **__: TimeLimit(30.0))
 

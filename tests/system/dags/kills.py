@@ -121,7 +121,6 @@ def kills_one():
         task_id="create",
         property_id="{{ dag_run.conf['number'] * 1000 }}",
         job={"customerReference": "PO-{{ dag_run.conf['number'] }}-0"},
-        if_uncertain="{{ dag_run.conf.get('if_uncertain', 'fail') }}",
         pre_execute=arm,
     )
 
@@ -137,16 +136,5 @@ def kills_bulk():
     )
 
 
-@dag(**settings, user_defined_macros={"job_requests": job_requests})
-def kills_not_retried():
-    FsmCreateJobsOperator(
-        task_id="create",
-        jobs="{{ job_requests(**dag_run.conf) | tojson }}",
-        max_concurrency="{{ dag_run.conf['concurrency'] }}",
-        retries=0,
-    )
-
-
 kills_one()
 kills_bulk()
-kills_not_retried()

@@ -1,6 +1,4 @@
-"""The form sensor in each of its modes: one DAG whose sensors end at once, one that waits."""
-
-from datetime import timedelta
+"""The form sensor in each of its modes."""
 
 from airflow.providers.common.compat.sdk import dag
 
@@ -16,28 +14,6 @@ MODES = {
 NO_JOB = 1
 
 
-def ends(mode, arguments):
-    @dag(
-        dag_id=f"sensor_ends_{mode}",
-        schedule=None,
-        default_args={
-            "retries": 2,
-            "retry_delay": timedelta(seconds=1),
-            "poke_interval": 1,
-            "timeout": 3,
-            "job_id": NO_JOB,
-            **arguments,
-        },
-    )
-    def sensors():
-        FsmFormSensor(task_id="times_out")
-        FsmFormSensor(task_id="times_out_softly", soft_fail=True)
-        FsmFormSensor(task_id="is_refused", fsm_conn_id="fsm_refused")
-        FsmFormSensor(task_id="is_refused_softly", fsm_conn_id="fsm_refused", soft_fail=True)
-
-    return sensors()
-
-
 def waits(mode, arguments):
     @dag(dag_id=f"sensor_waits_{mode}", schedule=None, params={"job_id": NO_JOB})
     def sensors():
@@ -47,5 +23,4 @@ def waits(mode, arguments):
 
 
 for mode, arguments in MODES.items():
-    globals()[f"sensor_ends_{mode}"] = ends(mode, arguments)
     globals()[f"sensor_waits_{mode}"] = waits(mode, arguments)

@@ -17,6 +17,12 @@ from tests.capabilities import ASSETS
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
+@pytest.fixture(autouse=True)
+def nothing_defined_yet(monkeypatch):
+    """The assets that other tests of this process have defined."""
+    monkeypatch.setattr(forms, "_defined", {})
+
+
 def kwargs_for(**arguments):
     ASSETS.require()
     _, configuration = completed_forms("records", **arguments).watchers

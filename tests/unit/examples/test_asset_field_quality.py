@@ -15,104 +15,77 @@ def field(number, name, values=(), used_by=(BOILERS,)):
     return AssetDynamicField.model_validate(given).as_json()
 
 
-def similar(*texts, likeness=0.9):
-    return quality.groups_alike(texts, likeness)
+@pytest.mark.parametrize(
+    ("one", "other", "is_similar"),
+    [
+        ("Serial No.", "serial  no", True),
+        ("Café", "CAFE", True),
+        ("22 mm", "22mm", True),
+        ("Baxi", "Baxi", True),
+        ("Worcester Bosch Ltd", "Worcester Bosch", True),
+        ("Vitodens 100-W", "Vitodens 200-W", False),
+        ("1.5 bar", "15 bar", False),
+        ("G3/4", "G34", False),
+        ("A", "A+", False),
+        ("Gas", "Gaz", False),
+        ("Boiler type", "Boiler model", False),
+    ],
+)
+def test_what_is_similar(one, other, is_similar):
+    found = quality.groups_alike((one, "something else", other), 0.85)
+
+    assert found == ([[one, other]] if is_similar else [])
 
 
-class TestSimilar:
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            ("Serial No.", "serial  no"),
-            ("Glow-worm", "Glowworm"),
-            ("Café", "CAFE"),
-            ("22 mm", "22mm"),
-            ("Baxi", "Baxi"),
-            ("Vaillant", "Vailant"),
-            ("Worcester Bosch Ltd", "Worcester Bosch"),
-        ],
-    )
-    def test_these_are(self, one, other):
-        assert similar(one, "something else", other, likeness=0.85) == [[one, other]]
+def test_one_that_is_like_two_groups_joins_them():
+    texts = ["abcdefghij", "abcdefghijklm", "abcdefghijkl"]
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            ("Phase 1", "Phase 2"),
-            ("Vitodens 100-W", "Vitodens 200-W"),
-            ("1.5 bar", "15 bar"),
-            ("G3/4", "G34"),
-            ("A+", "A++"),
-            ("A", "A+"),
-            ("Gas", "Gaz"),
-            ("Boiler type", "Boiler model"),
-        ],
-    )
-    def test_these_are_not(self, one, other):
-        assert similar(one, other) == []
-
-    def test_one_that_is_like_two_groups_joins_them(self):
-        texts = ["abcdefghij", "abcdefghijklm", "abcdefghijkl"]
-
-        assert similar(*texts[:2]) == []
-        assert similar(*texts) == [["abcdefghij", "abcdefghijklm", "abcdefghijkl"]]
+    assert quality.groups_alike(texts[:2], 0.9) == []
+    assert quality.groups_alike(texts, 0.9) == [texts]
 
 
-class TestFindings:
-    FIELDS = (
+def test_each_finding_is_a_row_and_fields_and_values_are_counted():
+    fields = [
         field(1, "Make", ["Baxi", "BAXI", "Ideal", "baxi "]),
         field(2, "make", [], []),
         field(3, "Make", ["Gas"], None),
         field(4, None, ["Loft", "Loft"]),
-    )
+    ]
+    findings = quality.findings_for(fields, 0.9)
 
-    @pytest.fixture
-    def findings(self):
-        return quality.findings_for(list(self.FIELDS), 0.9)
-
-    def test_each_is_a_row(self, findings):
-        assert [finding.row() for finding in findings] == [
-            ["similar names", "", "Make · make · Make"],
-            ["unused fields", "", "make"],
-            ["unused fields", "", "Make"],
-            ["similar values", "Make", "Baxi · BAXI · baxi "],
-            ["similar values", "(field 4 has no name)", "Loft · Loft"],
-        ]
-
-    def test_fields_and_values_are_counted(self, findings):
-        assert quality.count_by_kind(findings) == {"similar_names": 3, "unused": 2, "similar_values": 5}
+    assert [finding.row() for finding in findings] == [
+        ["similar names", "", "Make · make · Make"],
+        ["unused fields", "", "make"],
+        ["unused fields", "", "Make"],
+        ["similar values", "Make", "Baxi · BAXI · baxi "],
+        ["similar values", "(field 4 has no name)", "Loft · Loft"],
+    ]
+    assert quality.count_by_kind(findings) == {"similar_names": 3, "unused": 2, "similar_values": 5}
 
 
-class TestChanges:
-    def test_changes_are_matched_by_identifier(self):
-        before = [field(1, "Maker", ["Baxi", "Ideal"]), field(2, "Fuel"), field(3, "Phase", ["1"], [])]
-        after = [
-            field(1, "Make", ["BAXI", "Ideal", "Vaillant"]),
-            field(3, "Phase", [], [{"scope": "standard", "fieldKey": "phase"}]),
-            field(4, "Colour"),
-        ]
+def test_changes_are_matched_by_identifier():
+    before = [field(1, "Maker", ["Baxi", "Ideal"]), field(2, "Fuel"), field(3, "Phase", ["1"], [])]
+    after = [
+        field(1, "Make", ["BAXI", "Ideal", "Vaillant"]),
+        field(3, "Phase", [], [{"scope": "standard", "fieldKey": "phase"}]),
+        field(4, "Colour"),
+    ]
 
-        assert quality.changes_between(before, after) == [
-            ["field renamed", "Make", "Maker", "Make"],
-            ["value renamed", "Make", "Baxi", "BAXI"],
-            ["value added", "Make", "", "Vaillant"],
-            ["field removed", "Fuel", "", ""],
-            ["use changed", "Phase", "", "standard"],
-            ["value removed", "Phase", "1", ""],
-            ["field added", "Colour", "", ""],
-        ]
+    assert quality.changes_between(before, after) == [
+        ["field renamed", "Make", "Maker", "Make"],
+        ["value renamed", "Make", "Baxi", "BAXI"],
+        ["value added", "Make", "", "Vaillant"],
+        ["field removed", "Fuel", "", ""],
+        ["use changed", "Phase", "", "standard"],
+        ["value removed", "Phase", "1", ""],
+        ["field added", "Colour", "", ""],
+    ]
 
 
 def test_a_day_is_compared_with_the_last_before_it(storage):
     storage.mkdir(parents=True, exist_ok=True)
-    for name in (
-        "2026-02-27.json",
-        "2026-02-28.json",
-        "2026-02-28.html",
-        "2026-03-01.json",
-        "2026-03-02.json",
-    ):
-        (storage / name).write_text("[]")
+    for name in ("02-27.json", "02-28.json", "02-28.html", "03-01.json", "03-02.json"):
+        (storage / f"2026-{name}").write_text("[]")
 
     assert quality.day_before(storage, "2026-03-01") == "2026-02-28"
     assert quality.day_before(storage, "2026-02-27") is None

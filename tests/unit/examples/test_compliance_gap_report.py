@@ -19,10 +19,6 @@ def completed(number, created, property_id="7", name=NAME):
     )
 
 
-def months_from(day, months):
-    return [str(gaps.add_months(day, month)) for month in months]
-
-
 class TestIntervals:
     def test_a_range_has_its_day_in_each_month(self):
         assert gaps.report_days(DAY, DAY) == [DAY]

@@ -70,16 +70,6 @@ class TestDueJobs:
         assert second["job"].keys() == {"customerReference", "notes", "quotedAmount"}
 
     @pytest.mark.parametrize(
-        ("second", "said"),
-        [('y"', r"row 1: has a line break: is a quote not closed\?"), ("y", "unexpected end of data")],
-    )
-    def test_a_quote_that_is_not_closed_makes_no_job_of_several_rows(self, second, said):
-        text = HEAD + f'A,7,2026-01-05,"x\nB,8,2026-01-05,\nC,9,2026-01-05,{second}\n'
-
-        with pytest.raises(AirflowFailException, match=said):
-            planned.due_jobs(text, date.max)
-
-    @pytest.mark.parametrize(
         ("text", "message"),
         [
             ("reference;propertyID;due\nA;7;2026-01-05\n", "row 1: there is no column reference, propertyID"),

@@ -25,60 +25,41 @@ def form(number, job=77, created="2026-03-01T12:00:00.000Z"):
     }
 
 
-def created(**amounts):
-    """Map jobs to what they were created with; one without an amount has no such field."""
-    return {
-        job[1:]: {"customerReference": f"PM-{job}"} | ({"quotedAmount": amount} if amount else {})
-        for job, amount in amounts.items()
-    }
+CREATED = {"77": {"customerReference": "PM-77", "quotedAmount": "120.00"}}
 
 
-def reasons(held):
-    return {form["id"]: form["reason"] for form in held}
-
-
-class TestDecide:
-    def test_a_job_that_is_signed_off_has_a_draft(self):
-        drafts, held = invoices.decide([form(1)], {}, created(_77="120.00"))
-
-        assert held == []
-        assert drafts == [
+def test_a_job_that_is_signed_off_has_a_draft():
+    assert invoices.decide([form(1)], {}, CREATED) == (
+        [
             {
                 "status": "draft",
                 "jobID": 77,
                 "propertyID": "7",
-                "customerReference": "PM-_77",
+                "customerReference": "PM-77",
                 "amount": "120.00",
                 "formID": 1,
                 "signedOffOn": "2026-03-01T12:00:00.000Z",
             }
-        ]
+        ],
+        [],
+    )
 
-    def test_another_form_on_the_job_makes_none_and_is_held(self):
-        drafts, held = invoices.decide([form(2)], {"77": 1}, created(_77="120.00"))
 
-        assert drafts == []
-        assert reasons(held) == {2: "job 77 has a draft for form 1"}
+@pytest.mark.parametrize(
+    ("forms", "known", "drafted", "reasons"),
+    [
+        ([form(2)], ({"77": 1},), [], {2: "job 77 has a draft for form 1"}),
+        ([form(1), form(2)], ({},), [1], {2: "job 77 has a draft for form 1"}),
+        ([form(2), form(1)], ({},), [1], {2: "job 77 has a draft for form 1"}),
+        ([form(1, None)], ({},), [], {1: "job None is not in the due list"}),
+        ([form(1)], ({}, {"77"}), [], {1: "job 77 may have a draft: see begun/job=77.json"}),
+    ],
+)
+def test_what_may_not_be_invoiced_is_held(forms, known, drafted, reasons):
+    drafts, held = invoices.decide(forms, known[0], CREATED, *known[1:])
 
-    @pytest.mark.parametrize("forms", [[form(1), form(2)], [form(2), form(1)]])
-    def test_of_two_new_forms_on_a_job_the_older_makes_the_draft(self, forms):
-        drafts, held = invoices.decide(forms, {}, created(_77="120.00"))
-
-        assert [draft["formID"] for draft in drafts] == [1]
-        assert reasons(held) == {2: "job 77 has a draft for form 1"}
-
-    @pytest.mark.parametrize(("job", "said"), [(78, "78"), (None, "None")])
-    def test_a_job_that_was_not_created_here_is_held(self, job, said):
-        drafts, held = invoices.decide([form(1, job)], {}, created(_77="120.00"))
-
-        assert drafts == []
-        assert reasons(held) == {1: f"job {said} is not in the due list"}
-
-    def test_a_draft_that_may_have_been_written_is_held_and_not_written_again(self):
-        drafts, held = invoices.decide([form(1), form(2)], {}, created(_77="120.00"), {"77"})
-
-        assert drafts == []
-        assert set(reasons(held).values()) == {"job 77 may have a draft: see begun/job=77.json"}
+    assert [draft["formID"] for draft in drafts] == drafted
+    assert {form["id"]: form["reason"] for form in held} == reasons
 
 
 DRAFT = {"status": "draft", "jobID": 77, "formID": 1}

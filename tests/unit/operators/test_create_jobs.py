@@ -1,7 +1,6 @@
 """Creating many jobs: what is sent, what is not, and the outcome of each."""
 
 import logging
-import re
 from functools import partial
 
 import pytest
@@ -12,7 +11,7 @@ from fsm_provider.operators.jobs import job_id_or_skip
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.runner import MAX_LOST_IN_A_ROW
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
-from tests.unit.state_store import context_for
+from tests.unit.state_store import IN_AIRFLOW, context_for
 
 
 @pytest.fixture
@@ -101,27 +100,6 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
     with pytest.raises(AirflowFailException, match=r"jobs\[1\]\.job: is missing"):
         operator.execute(context_for(None))
     assert service.requests == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_concurrency": 0}, "max_concurrency: 0 should be an integer of at least 1"),
-        ({"max_concurrency": 65}, "max_concurrency: 65 should be at most 64"),
-        ({"max_jobs": "many"}, "max_jobs: 'many' should be an integer"),
-        ({"dry_run": "perhaps"}, "dry_run: 'perhaps' should be true or false"),
-        ({"fail_on": "some"}, "fail_on: 'some' is none of any, uncertain, all, none"),
-        ({"if_uncertain": "retry"}, "if_uncertain: 'retry' is none of fail, create"),
-        ({"once_per": "day"}, "once_per: 'day' is none of run, key"),
-        (
-            {"jobs": [request(1, key="a"), request(2, key="a")]},
-            "jobs[1].key: 'a' is the key of jobs[0], another job",
-        ),
-    ],
-)
-def test_a_bad_option_is_refused_when_the_dag_is_parsed(arguments, message):
-    with pytest.raises(FsmInputError, match=f"^{re.escape(message)}"):
-        create(**{"jobs": [], **arguments})
 
 
 @pytest.mark.parametrize(
@@ -319,6 +297,7 @@ PASSES = {
 PROPERTIES = {GOOD: 1, REJECTED: 9, UNCERTAIN: 2, MISSING: 3}
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("case", PASSES["none"], ids="+".join)
 def test_fail_on_decides_which_outcomes_fail_the_last_attempt(
@@ -334,6 +313,7 @@ def test_fail_on_decides_which_outcomes_fail_the_last_attempt(
     assert (error is None) == (case in PASSES[fail_on])
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", ["uncertain", "all", "none"])
 def test_airflows_retries_come_first(service, connect, store, last_attempt, fail_on):
     connect(service, max_retries=0)
@@ -353,6 +333,7 @@ def test_what_no_retry_helps_is_let_pass_at_once(service, connect, store, last_a
     assert last_attempt(1, 9, fail_on="none", try_number=1) == ([GOOD, REJECTED], None)
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("try_number", [1, LAST])
 def test_a_refused_token_fails_the_task_whatever_may_pass(
@@ -369,6 +350,7 @@ def test_a_refused_token_fails_the_task_whatever_may_pass(
     assert "HTTP 401" in str(error)
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("try_number", [1, LAST])
 def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, last_attempt, fail_on, try_number):

@@ -5,6 +5,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext as nothing
+from itertools import cycle
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
@@ -162,8 +163,11 @@ ECHOES = {
 
 
 @OPERATORS
-@pytest.mark.parametrize("written", WRITTEN)
-@pytest.mark.parametrize(("status", "echo"), ECHOES.values(), ids=ECHOES)
+@pytest.mark.parametrize(
+    ("written", "status", "echo"),
+    [(written, *echo) for written, echo in zip(cycle(WRITTEN), ECHOES.values())],
+    ids=ECHOES,
+)
 def test_a_token_that_the_service_repeats_is_kept_nowhere(
     service, connect, store, operator, written, status, echo
 ):

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmInputError, FsmPaginationError, FsmServerError
+from fsm_provider.api import FsmPaginationError, FsmServerError
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
@@ -69,30 +69,6 @@ def test_all_filters_are_sent_with_every_page(service, connect):
         "createdByID": "31",
     }
     assert [sent.items() <= dict(request.query).items() for request in service.requests] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("operator", "argument", "field"),
-    [
-        (FsmListFormsOperator, {"created_since": "yesterday"}, "created_since: "),
-        (FsmListFormsOperator, {"job_id": ""}, "job_id: "),
-        (FsmListFormsOperator, {"xcom": "pdf"}, "xcom: 'pdf'"),
-        (FsmListOperator, {"path": "forms"}, "path: "),
-        (FsmRequestOperator, {"path": "/forms?x=1"}, "path: "),
-        (FsmRequestOperator, {"path": "/x", "method": "FETCH"}, "method: 'FETCH'"),
-        (
-            FsmRequestOperator,
-            {"path": "/x", "headers": {"Authorization": "x"}},
-            "headers: Authorization",
-        ),
-        (FsmRequestOperator, {"path": "/x", "headers": {"X-A": 1}}, "headers: the value of X-A should be"),
-        (FsmRequestOperator, {"path": "/x", "headers": {"X A": "1"}}, "headers: 'X A' is not a valid header"),
-        (FsmRequestOperator, {"path": "/x", "headers": ["X-A"]}, "headers: should map names to values"),
-    ],
-)
-def test_a_bad_argument_is_refused_when_the_dag_is_parsed(operator, argument, field):
-    with pytest.raises(FsmInputError, match=rf"^{field}"):
-        operator(task_id="task", **argument)
 
 
 @pytest.mark.parametrize("names", ["Gas", ["Gas", "Oil"], '["Gas", "Oil"]'])

@@ -60,13 +60,6 @@ def store_unwritable(service, connect, monkeypatch, store):
     monkeypatch.setattr(store, "set", set_)
 
 
-def timed_out(service, connect, monkeypatch, store):
-    def fail(*_, **__):
-        raise Killed
-
-    monkeypatch.setattr("fsm_provider.writes.runner.ThreadPoolExecutor", fail)
-
-
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
 @pytest.mark.parametrize(
     ("prepare", "third"),  # the outcome of a job that is still to be created; None: nothing can be told
@@ -75,7 +68,6 @@ def timed_out(service, connect, monkeypatch, store):
         (token_refused, "rejected"),
         (service_down, "not_created"),
         (store_unwritable, None),
-        (timed_out, None),
     ],
 )
 def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
@@ -177,8 +169,7 @@ def check_outcomes(service, outcomes):
                 assert kind in ("uncertain", "unknown")
 
 
-@pytest.mark.parametrize("error", [Killed, RuntimeError])
-@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize(("error", "concurrency"), [(Killed, 1), (Killed, 2), (RuntimeError, 2)])
 @pytest.mark.parametrize("writes", range(9))
 def test_an_end_at_any_write_to_the_store_makes_no_duplicate_and_no_false_outcome(
     service, connect, writes, concurrency, error

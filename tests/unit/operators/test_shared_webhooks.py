@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import faults
-from fsm_provider.writes import runner, sql_ledger
+from fsm_provider.writes import sql_ledger
 from tests.capabilities import CONCURRENT_MESSAGES
 from tests.unit.operators.webhooks import (
     BOTH,
@@ -113,12 +113,6 @@ class TestOnce:
         (record,) = records(variables)
         assert [record["secret"]] == [webhook["signingSecret"] for webhook in service.webhooks]
 
-    def test_no_variable_is_written_where_all_is_registered(self, supervisor):
-        register(run("1"), event_types=BOTH)
-        supervisor.refuse(comms.PutVariable)
-
-        assert ids(register(run("2"), event_types=BOTH)) == [1, 2]
-
     def test_a_registration_from_before_the_setting_is_found(self, service, connect, connection_extra):
         state_conn_id = connection_extra.pop("state_conn_id")
         connect(service)
@@ -173,8 +167,6 @@ def test_after_the_request_the_variable_knows_and_other_airflows_are_told_that_i
     service, database, variables, caplog, monkeypatch
 ):
     monkeypatch.setattr(state_database, "MAX_REPEATS", 0)
-    # A quarter of it is for the request, in which the table is renamed.
-    monkeypatch.setattr(runner, "MIN_LEASE", 6)
 
     def go_away():
         database.execute("ALTER TABLE fsm_ledger RENAME TO elsewhere")

@@ -1,6 +1,7 @@
 """What an asset's watcher emits, on the triggers of Airflow 3.3, and on those of 3.0 to 3.2.
 
-What draws of a service's faults show for the watcher of both is in ``test_simulation.py``.
+What drawn days of a service show is in ``test_simulation.py``: forms that cannot be listed, or have no time
+of update; refused listings; other filters; a store that fails, and how little is stored.
 """
 
 import asyncio
@@ -11,40 +12,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling import polls as polls_module
-from fsm_provider.polling.watcher import CONFIGURATION, EVENT_INTERVAL, RESET, prefix_for
+from fsm_provider.polling.watcher import EVENT_INTERVAL, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ONE_KIND = pytest.mark.parametrize("triggerers", ["restarted"], indirect=True)
+"""The other triggers have the same watcher."""
 
 
 def ago(time):
     return datetime.now(UTC) - time
-
-
-class Where:
-    """A fault of the listings that a predicate picks by their query; others are right."""
-
-    def __init__(self, predicate, fault):
-        self.predicate, self.fault = predicate, fault
-
-    async def play(self, exchange):
-        is_picked = self.predicate(exchange.request.query_params)
-        await (self.fault if is_picked else faults.CorrectResponse()).play(exchange)
-
-
-class Poisoned:
-    """A page with a form cannot be sent."""
-
-    def __init__(self, form):
-        self.form = form
-
-    async def play(self, exchange):
-        right = await exchange.handle()
-        if any(one["id"] == self.form for one in json.loads(right.body).get("data") or ()):
-            await faults.Status(500).play(exchange)
-        else:
-            await exchange.respond(right)
 
 
 @hurried()
@@ -79,6 +57,7 @@ class Completes:
         await exchange.respond(await exchange.handle())
 
 
+@ONE_KIND
 @hurried()
 async def test_a_form_that_is_completed_while_the_first_listing_runs_is_emitted(service, triggerers):
     service.settings.page_size, completes = 2, Completes(service)
@@ -139,27 +118,8 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
     assert first.forms + watcher.forms == [form["id"] for form in service.forms]
 
 
-@hurried(60.0)
-async def test_after_another_filter_what_was_updated_since_it_began_is_emitted_and_no_history(
-    service, triggerers
-):
-    service.add_form(property_id=2, created=ago(2 * HOUR))
-
-    async with triggerers.watching(property_id=1) as watcher:
-        other = service.add_form(property_id=2)["id"]
-        await watcher.polled()
-        watcher.configure(property_id=[1, "0002"], late_by=300 * DAY)
-        await watcher.until(lambda: watcher.forms)
-        await watcher.polled(200)
-
-    assert watcher.forms == [other]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [faults.Status(503), faults.Status(429, retry_after=30), faults.Reset(), faults.Status(403)],
-    ids=str,
-)
+@pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
+@ONE_KIND
 @hurried(60.0)
 async def test_poll_failures_lose_no_form_and_are_logged(service, triggerers, fault, caplog):
     async with triggerers.watching() as watcher:
@@ -173,58 +133,7 @@ async def test_poll_failures_lose_no_form_and_are_logged(service, triggerers, fa
     assert watcher.events == [[form]]
 
 
-@pytest.mark.parametrize("fault", [faults.Status(403), faults.Body("<html>")], ids=str)
-@hurried(30.0)
-async def test_where_the_account_wide_listing_is_refused_assets_by_job_or_property_go_on(
-    service, triggerers, fault
-):
-    is_common = Where(lambda query: not {"propertyID", "jobID"} & set(query), fault)
-    service.fail("GET", "/forms", is_common, every=True)
-
-    async with (
-        triggerers.watching(name="north", trigger_id=1, property_id=[1, 2]) as north,
-        triggerers.watching(name="south", trigger_id=2, job_id=5, polls=30) as south,
-    ):
-        added = [service.add_form(property_id=place, job_id=5)["id"] for place in (1, 2, 3)]
-        await north.until(lambda: len(north.forms) >= 2 and len(south.forms) >= 3)
-
-    assert (sorted(north.forms), sorted(south.forms)) == (added[:2], added)
-
-
-@hurried(120.0)
-async def test_a_form_that_cannot_be_listed_holds_back_no_other(service, triggerers, caplog):
-    service.settings.page_size = 1
-    old = service.add_form(created=ago(3 * DAY))["id"]
-    service.fail("GET", "/forms", Poisoned(old), every=True)
-
-    async with triggerers.watching(start_from=ago(4 * DAY)) as watcher:
-        added = [service.add_form()["id"]]
-        await watcher.until(lambda: watcher.forms == added)
-        await watcher.until(lambda: "Polling for the asset 'records' failed" in caplog.text, seconds=4000)
-        added.append(service.add_form()["id"])
-        await watcher.until(lambda: watcher.forms == added)
-
-
-@hurried(30.0)
-async def test_a_form_without_an_update_time_is_emitted_though_the_filter_leaves_it_out(service, triggerers):
-    def leave_out(page):
-        return {**page, "data": [one for one in page["data"] if one["lastUpdatedOnDateTime"]]}
-
-    by_update = Where(lambda query: "lastUpdatedOnDateTime[gte]" in query, faults.Rewrite(leave_out))
-    service.fail("GET", "/forms", by_update, every=True)
-
-    async with triggerers.watching() as watcher:
-        added = []
-        for name in ("Gas", "Boiler"):
-            added.append(service.add_form(form_name=name, lastUpdatedOnDateTime=None)["id"])
-            await watcher.until(lambda: watcher.forms == added, seconds=200)
-        service.update_form(added[0], lastUpdatedOnDateTime=None, formName="Changed")
-        await watcher.until(lambda: len(watcher.forms) == 3, seconds=200)
-        await watcher.polled(10)
-
-    assert watcher.forms == [*added, added[0]]
-
-
+@ONE_KIND
 @pytest.mark.parametrize("ahead_from", ["the first poll", "the first event", "a restart"])
 @hurried(60.0)
 async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, ahead_from):
@@ -259,18 +168,27 @@ async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, a
     assert sorted(forms + watcher.forms) == added
 
 
+class Shifts:
+    """As the first form moves to the end before a second page, the sixth moves to the page before it."""
+
+    def __init__(self, service):
+        self.service, self.moves = service, 1
+
+    async def play(self, exchange):
+        if "cursor" in exchange.request.query_params and self.moves:
+            self.moves -= 1
+            records = self.service._state.forms.records
+            records.append(records.pop(0))
+        await faults.CorrectResponse().play(exchange)
+
+
+@ONE_KIND
 @hurried()
 async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form(service, triggerers):
-    """As the first form moves to the end, the sixth moves to a page that has been read."""
     service.settings.page_size = 5
     service.seed_forms(20, first_created=ago(30 * DAY))
     forms = {form["id"] for form in service.forms}
-
-    def move():
-        records = service._state.forms.records
-        records.append(records.pop(0))
-
-    service.fail("GET", "/forms", faults.Before(move), call=2)
+    service.fail("GET", "/forms", Shifts(service), every=True)
 
     async with triggerers.watching(polls=0, start_from="beginning") as watcher:
         await watcher.until(lambda: len(watcher.forms) >= 20)
@@ -278,6 +196,7 @@ async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_n
     assert set(watcher.forms) == forms
 
 
+@ONE_KIND
 @hurried(30.0)
 async def test_another_service_has_a_state_of_its_own(service, triggerers, connect, monkeypatch):
     monkeypatch.setattr(polls_module, "READ_CONNECTION_EVERY", 60.0)
@@ -299,6 +218,7 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
     assert watcher.forms == forms
 
 
+@ONE_KIND
 @pytest.mark.parametrize("back", [2 * HOUR, timedelta(0)])
 @hurried()
 async def test_watermark_set_emits_what_was_updated_since(service, triggerers, back):
@@ -337,19 +257,7 @@ async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(service
     assert watcher.forms == [form]
 
 
-@pytest.mark.parametrize("triggerers", ["acknowledged"], indirect=True)  # the other has the same code
-@hurried(60.0)
-async def test_a_watermark_that_cannot_be_stored_is_stored_later(service, triggerers):
-    async with triggerers.watching() as watcher:
-        await watcher.settle()
-        form = service.add_form()["id"]
-        await watcher.until(lambda: watcher.forms)
-        triggerers.supervisor.failing = 4
-        await asyncio.sleep(100)
-    async with triggerers.watching() as again:
-        assert (watcher.forms, again.forms) == ([form], [])
-
-
+@ONE_KIND
 @hurried()  # a write that takes a second is no silence
 async def test_two_triggerers_emit_each_form_once_and_one_takes_over(service, triggerers):
     """Airflow 3.0 and 3.1 run the trigger of an asset in every triggerer."""
@@ -385,6 +293,7 @@ async def test_a_connection_that_cannot_be_used_is_an_error_once_and_a_corrected
     assert caplog.text.count("is not watched") == 1
 
 
+@ONE_KIND
 @hurried(60.0)
 async def test_without_a_configuration_it_says_so_every_minute(triggerers, caplog):
     async with triggerers.watching():
@@ -395,9 +304,15 @@ async def test_without_a_configuration_it_says_so_every_minute(triggerers, caplo
         await watcher.until(lambda: caplog.text.count(said) == 2)
 
 
+@ONE_KIND
 @hurried(60.0)
 async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, triggerers):
-    settings = [{"property_id": 1}, {"property_id": [1, 2]}, {"form_names": "Photo"}, {"job_id": [71, 72]}]
+    settings = [
+        {"property_id": 1},
+        {"property_id": [1, 2]},
+        {"property_id": [2, 3], "form_names": "Photo"},
+        {"job_id": [71, 72]},
+    ]
 
     async with AsyncExitStack() as stack:
         watchers = [
@@ -420,31 +335,3 @@ async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, tr
         assert len(service.requests) - seen <= took / 10 + 2
 
     assert [sorted(watcher.forms) for watcher in watchers] == [[one], [one, two], [three], [two, three]]
-
-
-@pytest.mark.parametrize("triggerers", ["acknowledged"], indirect=True)  # the other has the same code
-@hurried(60.0)
-async def test_what_is_stored_is_little(service, triggerers):
-    """At most three writes an event, and ten reads at a restart, with a backlog of years."""
-    service.seed_forms(300, first_created=ago(900 * DAY))
-    service.settings.page_size = 100
-    writes, reads = [], []
-    from airflow.sdk.execution_time import comms
-
-    def count(message):
-        if isinstance(message, comms.SetAssetStateStoreByName):
-            writes.append(message.key)
-        elif isinstance(message, comms.GetAssetStateStoreByName):
-            reads.append(message.key)
-
-    triggerers.supervisor.before = count
-    async with triggerers.watching(start_from="beginning", max_forms_per_event=30) as watcher:
-        await watcher.until(lambda: len(watcher.forms) == 300)
-        await watcher.settle()
-    stored = sum(key.endswith(("recent", "watermark")) or "emitted" in key for key in writes)
-    assert stored <= 3 * len(watcher.events) + 3
-    reads.clear()
-    async with triggerers.watching() as again:
-        assert len(reads) - reads.count(CONFIGURATION) + 1 <= 10
-        assert again.forms == []
-    assert len(triggerers.supervisor.asset_state) < 15

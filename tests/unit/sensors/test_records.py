@@ -8,7 +8,6 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
 )
 
-from fsm_provider.api import FsmInputError
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.sensors.records import FsmRecordSensor
 from fsm_provider.testing import faults
@@ -142,15 +141,14 @@ def test_templates(service):
         ({"fields": "{{ found | tojson }}"}, []),
     ],
 )
-@pytest.mark.parametrize("silent_fail", [False, True])
-def test_a_rendered_value_is_checked_at_the_first_poll(service, argument, found, silent_fail):
-    waiting = sensor(silent_fail=silent_fail, **argument)
-    waiting.render_template_fields({"found": found})
+def test_a_rendered_value_is_checked_at_the_first_poll(service, argument, found):
+    for silent_fail in (False, True):
+        waiting = sensor(silent_fail=silent_fail, **argument)
+        waiting.render_template_fields({"found": found})
 
-    with pytest.raises(AirflowFailException, match=f"^{next(iter(argument))}: ") as refused:
-        waiting.execute({})
+        with pytest.raises(AirflowFailException, match=f"^{next(iter(argument))}: "):
+            waiting.execute({})
     assert service.requests == []
-    assert "canary" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -178,23 +176,6 @@ def test_mapped_tasks_have_the_predicate(service):
     waiting = mapped.unmap({"query_params": {"jobID": 7}})
 
     assert waiting.execute({}) == [{"id": done["id"]}]
-
-
-@pytest.mark.parametrize(
-    ("argument", "field"),
-    [
-        ({"predicate": "is_done"}, "predicate"),
-        ({"poke_interval": 0.5}, "poke_interval"),
-        ({"failure_tolerance": float("nan")}, "failure_tolerance"),
-        ({"path": "forms"}, "path"),
-        ({"minimum_records": 0}, "minimum_records"),
-        ({"fields": []}, "fields"),
-        ({"query_params": {"jobID": None}}, "query_params"),
-    ],
-)
-def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
-    with pytest.raises(FsmInputError, match=rf"^{field}: "):
-        sensor(**argument)
 
 
 def test_deferrable_as_a_default_of_the_dag_is_for_others(service):

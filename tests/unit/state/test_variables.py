@@ -5,13 +5,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.state.variables import read_variable
 from tests.capabilities import VARIABLE_KEYS
-from tests.unit.supervisor import comms, supervised
-
-
-@pytest.fixture
-def supervisor():
-    with supervised() as running:
-        yield running
+from tests.unit.supervisor import comms
 
 
 @VARIABLE_KEYS.needed

@@ -7,6 +7,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
+from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
 
 
@@ -31,10 +32,7 @@ class Storage:
     @property
     def files(self):
         """All files, by their path in the folder."""
-        storage = self.folder.fs
-        storage.invalidate_cache()  # another process may have written there
-        paths = storage.find(self.folder.path)
-        return {path.removeprefix(f"{self.folder.path}/"): storage.cat_file(path) for path in paths}
+        return contents(self.folder)
 
 
 @pytest.fixture(scope="session")

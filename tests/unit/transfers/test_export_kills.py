@@ -3,15 +3,14 @@
 ``FSM_KILLS_SEED`` repeats the random kills of a test that has failed; ``FSM_KILLS=few`` is for a hurry.
 """
 
-import os
 import random
 import signal
 from glob import glob
 
-from fsspec.core import url_to_fs
-
+from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.seeds import SEED, number_of_kills
-from tests.unit.transfers.exporting import export
+from tests.unit.conftest import contents
+from tests.unit.transfers.killed import started
 
 KILLS = {"file": number_of_kills(20), "s3": number_of_kills(4)}
 MOST = 100
@@ -31,8 +30,7 @@ class Export:
 
     def __init__(self, processes, path):
         self.folder = path.parent
-        self.process = processes.Process(target=export, args=(dict(os.environ), str(path), {}))
-        self.process.start()
+        self.process = started(processes, FsmFormsToObjectStorageOperator, destination=str(path))
 
     def finish(self):
         self.process.join()
@@ -48,12 +46,6 @@ class Export:
         self.process.kill()
         self.process.join()
         return self.process.exitcode == -signal.SIGKILL
-
-
-def contents(folder):
-    """Read what is there, without what this process remembers of it: others write there."""
-    files, root = url_to_fs(str(folder), skip_instance_cache=True, use_listings_cache=False)
-    return {path.removeprefix(f"{root}/"): files.cat_file(path) for path in files.find(root)}
 
 
 def test_an_export_killed_at_random_times_and_run_again_is_complete(

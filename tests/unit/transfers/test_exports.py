@@ -11,7 +11,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import parquet
 
-from fsm_provider.api import FsmInputError
 from fsm_provider.testing import faults
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
@@ -287,30 +286,6 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
             ("Make", "Vaillant", "standard", None),
             ("Make", "Vaillant", "assetType", '{"usedBy_new":1}'),
         ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"destination": "/x/a.xlsx"},
-            r"destination: /x/a.xlsx should be a file whose name ends in \.jsonl, ",
-        ),
-        ({"destination": "/x/forms"}, "destination: /x/forms should be a file"),
-        ({"quote_formulas": "maybe"}, "quote_formulas: 'maybe' should be true or false"),
-        ({"created_before": "soon"}, "created_before: 'soon' is no ISO 8601 time"),
-        ({"created_before": 5}, "created_before: should be a time, not int"),
-        (
-            {"created_since": "2026-01-02", "created_before": "2026-01-02"},
-            "created_before: .* is not after created_since",
-        ),
-        ({"job_id": ""}, "job_id: is empty"),
-        ({"destination": " "}, "destination: is empty"),
-    ],
-)
-def test_a_bad_argument_is_refused_when_the_dag_is_parsed(arguments, message):
-    with pytest.raises(FsmInputError, match=f"^{message}"):
-        FsmFormsToObjectStorageOperator(task_id="t", **{"destination": "/x.csv", **arguments})
 
 
 def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):

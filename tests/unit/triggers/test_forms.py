@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.polling.waits import CHECK_EVERY, CHECKS_PER_AGE, Deferral
+from fsm_provider.polling.waits import CHECK_EVERY, Deferral
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 from tests.unit.clocks import hurried, run_hurried
@@ -159,19 +159,6 @@ async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(service, c
     assert len(by_creation) == 1 or count == 2
 
 
-@hurried(300.0)
-async def test_a_form_with_old_times_is_found_when_its_wait_is_checked(service):
-    async with triggerer() as waits:
-        waiting = waits.start(trigger(job_id=1, poll_interval=300.0))
-        await until(service, lambda: service.requests)
-        old = datetime.now(UTC) - timedelta(hours=20)
-        service.add_form(job_id=1, created=max(old, TODAY), updated=old)
-        took = await waits.seconds_until(waiting)
-
-    age = (datetime.now(UTC) - TODAY).total_seconds()
-    assert took <= max(CHECK_EVERY, age / CHECKS_PER_AGE) + 2 * 300.0
-
-
 @hurried()
 async def test_a_service_that_leaves_out_what_was_never_updated(service):
     """A listing by creation has shown that there are such records: changes are asked for by creation, too."""
@@ -216,15 +203,6 @@ def test_a_wake_follows_the_poll_before_by_an_interval_and_twice_as_much_after_e
             return await waits.seconds_until(waits.start(trigger(job_id=1, known=None, **arguments)))
 
     assert least <= run_hurried(run(), hurry=250.0 if least >= 400 else 100.0) <= most
-
-
-@hurried()
-async def test_forms_that_the_worker_knows_count(service):
-    async with triggerer() as waits:
-        waiting = waits.start(trigger(job_id=1, minimum_forms=2, known=[(900, "Gas")]))
-        await until(service, lambda: service.requests)
-        service.add_form(job_id=1)
-        await waiting
 
 
 # --- failures ---

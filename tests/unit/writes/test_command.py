@@ -1,7 +1,6 @@
 """The commands for a ledger, in SQL and in Airflow: what they show and change, and what tasks do then."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -356,7 +355,6 @@ class TestConnections:
         ("database", "says"),
         [
             (None, "ledger"),
-            ({"conn_type": "sqlite", "host": "ledger.db"}, "should be the absolute path"),
             ({"conn_type": "sqlite", "host": __file__}, f"{__file__}: file is not a database"),
             (
                 {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "x", "password": "pa55"},
@@ -402,18 +400,6 @@ class TestConnections:
         assert (listed.returncode, listed.stderr) == (0, "")
         assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711, None]
         assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
-
-    def test_what_airflow_warns_of_meanwhile_is_not_shown(self, run, monkeypatch, caplog):
-        def read_connection(_):
-            logging.getLogger("anything").warning("deprecated")
-            raise AirflowFailException("not there")
-
-        monkeypatch.setattr("fsm_provider.compat.read_connection_outside_of_tasks", read_connection)
-
-        assert run("list") == (2, "", "not there\n")
-        assert caplog.messages == []
-        logging.getLogger("anything").warning("afterwards")
-        assert caplog.messages == ["afterwards"]
 
 
 @STATE_STORE.needed

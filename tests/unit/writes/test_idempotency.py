@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -11,13 +10,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmError, retry
-from fsm_provider.api.retry import Attempts
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes.sql_ledger import LEDGER, TIMES
 from fsm_provider.writes.task_ledger import PAGE
-from tests.unit.state_store import DatabaseStore, context_for
+from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, context_for
 from tests.unit.supervisor import supervised
 from tests.unit.writes.operators import attempt_of, lose, write_job, write_jobs, write_request
 
@@ -78,6 +76,7 @@ LOST = {
 }
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("write", [write_job, write_jobs, write_request])
 def test_a_write_whose_response_was_lost_is_repeated_with_its_key(service, connect, store, write, fault):
@@ -232,6 +231,7 @@ def test_a_registration_is_repeated_and_its_secret_stored(service, connect, stor
     assert len(set(keys(service))) == 1
 
 
+@IN_AIRFLOW
 @pytest.mark.parametrize("name", ["Idempotency Key", "Schlüssel", "a:b"])
 def test_what_is_no_name_of_a_header_is_refused(service, connect, attempt, name):
     connect(service, idempotency_header=name)
@@ -248,26 +248,3 @@ def test_what_was_refused_gets_another_key(service, connect, store, attempt, fir
             attempt(cleared=cleared)
     assert len(service.jobs) == 1
     assert len(set(keys(service))) == len(keys(service)) == 2
-
-
-def test_what_was_refused_and_then_lost_is_repeated_with_its_last_key(service, connect, store, attempt):
-    connect(service)
-    service.fail("POST", PATH, faults.Status(429, retry_after=0), call=1)
-    lose(service, call=2)
-    attempt()
-    first, *others = keys(service)
-    assert len(others) == 2
-    assert {first}.isdisjoint(others)
-    assert len(set(others)) == len(service.jobs) == 1
-
-
-def test_a_stop_ends_the_wait_between_two_repeats(service, connect, store, monkeypatch):
-    monkeypatch.setattr(Attempts, "delay_after", lambda *_: 1000.0)
-    connect(service)
-    service.fail("POST", PATH, faults.Reset(), every=True)
-    operator = write_job()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: (service.wait_for(lambda: service.requests, 60), operator.on_kill()))
-        with pytest.raises(FsmError, match="may be repeated"):
-            operator.execute(context_for(store))
-    assert len(keys(service)) == 1

@@ -1,6 +1,5 @@
 """A job whose creation is uncertain, looked up in the service."""
 
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -136,18 +135,3 @@ def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog, 
     with pytest.raises(AirflowFailException, match=outcomes):
         operator.execute(context_for(store))
     assert caplog.text.count("which may be that of another write") == len(calls)
-
-
-def test_what_was_lost_by_an_attempt_that_stopped_is_found_by_the_next(service, connect, store, find):
-    connect(service)
-    service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True), calls=range(1, 21))
-    jobs = [{"property_id": 7, "job": {"customerReference": f"PO-{number}"}} for number in range(24)]
-    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, find_existing=find, max_concurrency=1)
-    with pytest.raises(
-        AirflowFailException, match=r"20 uncertain, 4 not created .*20 lost responses in a row"
-    ):
-        operator.execute(context_for(store))
-
-    outcomes = operator.execute(context_for(store))
-
-    assert Counter(one["outcome"] for one in outcomes) == {"existing": 20, "created": 4}

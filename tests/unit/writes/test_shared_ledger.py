@@ -125,8 +125,9 @@ def test_a_key_whose_template_found_nothing_is_refused(service, key):
         operator.key = key
         with pytest.raises(AirflowFailException, match="key: "):
             operator.execute(run_of())
-    with pytest.raises((FsmInputError, AirflowFailException), match=r"jobs\[0\]\.key: "):
-        jobs(key).execute(run_of())
+    for given, says in ((key, r"jobs\[0\]\.key: "), (None, r"jobs\[0\]\.key: is missing")):
+        with pytest.raises((FsmInputError, AirflowFailException), match=says):
+            jobs(given).execute(run_of())
     assert service.requests == []
 
 
@@ -191,24 +192,6 @@ def test_a_database_that_is_not_in_utf8_holds_the_same(
     other = empty_database(*database_server, tmp_path, encoding)
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", other.connection_json)
     odd_keys_are_different_keys(service)
-
-
-@THREADS.needed
-def test_of_two_contents_at_the_same_moment_one_is_sent(service):
-    start = threading.Barrier(2)
-
-    def run(reference):
-        start.wait()
-        try:
-            return job(job={"customerReference": reference}).execute(run_of(reference))
-        except AirflowFailException as error:
-            return str(error)
-
-    with ThreadPoolExecutor(2) as pool:
-        made, refused = sorted(pool.map(run, ("A", "B")), key=lambda one: isinstance(one, str))
-
-    assert [one["id"] for one in service.jobs] == [made["id"]]
-    assert "key 'PO-1' is that of" in refused or "which is another now" in refused
 
 
 def test_what_another_run_has_planned_meanwhile_is_not_planned_again(service, monkeypatch):
@@ -311,22 +294,31 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("make", [job, jobs, request])
 def test_what_is_uncertain_is_created_once_its_lease_is_over_and_once_in_an_attempt(
-    service, make, monkeypatch, caplog
+    service, database, make, monkeypatch
 ):
-    monkeypatch.setattr(runner, "MIN_LEASE", 5.0)  # the second attempt has to begin before it is over
-    caplog.set_level("INFO")
-    lose(service)
+    waited = []
+
+    class TimePasses(logging.Handler):
+        """Ends the lease of what an attempt waits for."""
+
+        def emit(self, record):
+            if "its last request may still be on its way: waiting until" in record.getMessage():
+                waited.append(record)
+                database.execute("UPDATE fsm_ledger SET lease_until = 0")
+
+    monkeypatch.setattr(runner, "MIN_LEASE", 60.0)
+    monkeypatch.setattr(runner, "logger", logging.Logger("runner"))
+    runner.logger.addHandler(TimePasses())
+    lose(service, calls=(1, 2))
     with pytest.raises(AirflowFailException, match=UNCERTAIN):
         make("PO-1").execute(run_of("first"))
-    lose(service)
     with pytest.raises(AirflowFailException, match=UNCERTAIN):
         make("PO-1", if_uncertain="create").execute(run_of("second"))
-    assert len(service.jobs) == 2
-    assert "its last request may still be on its way: waiting until" in caplog.text
+    assert (len(service.jobs), len(waited)) == (2, 1)
 
     make("PO-1", if_uncertain="create").execute(run_of("third"))
 
-    assert len(service.jobs) == 3
+    assert (len(service.jobs), len(waited)) == (3, 2)
 
 
 @pytest.mark.parametrize("lost", range(10))
@@ -453,25 +445,20 @@ def test_processes_at_the_same_moment_create_each_job_once(service, processes):
 
 
 @pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize("way_out", ["fail", "create", "find"])
-def test_what_a_killed_process_has_sent_is_uncertain_once_its_lease_is_over(service, processes, way_out):
+def test_what_a_killed_process_has_sent_is_uncertain_once_its_lease_is_over(service, processes):
     running = []
     service.fail("POST", "/properties/*/jobs", faults.Before(lambda: (running[0].kill(), running[0].join())))
     running.append(processes("first", "PO-1"))
     running[0].join(60)
     service.wait_for(lambda: service.jobs, 10)
 
-    def find(hook, job):
-        return service.jobs[0]["id"]
+    (made,) = service.jobs
 
-    if way_out == "fail":
-        with pytest.raises(AirflowFailException, match=r"no response was recorded \(sent by .* run first of"):
-            job().execute(run_of("second"))
-    elif way_out == "create":
-        assert job(if_uncertain="create").execute(run_of("second"))["id"] == service.jobs[1]["id"]
-    else:
-        assert job(find_existing=find).execute(run_of("second"))["id"] == service.jobs[0]["id"]
-    assert len(service.jobs) == (2 if way_out == "create" else 1)
+    with pytest.raises(AirflowFailException, match=r"no response was recorded \(sent by .* run first of"):
+        job().execute(run_of("second"))
+    found = job(find_existing=lambda hook, job: made["id"]).execute(run_of("second"))
+    assert found["id"] == made["id"]
+    assert len(service.jobs) == 1
 
 
 def test_a_mapped_index_takes_no_other_write_unless_it_has_a_key(service):
@@ -561,16 +548,6 @@ def test_without_a_database_one_message_says_how_to_add_it(
     with pytest.raises(AirflowFailException, match="state_conn_id: is missing: ") as caught:
         job(once_per=once_per).execute(context_for(store))
     assert "airflow connections add fsm_ledger --conn-type sqlite --conn-host /" in str(caught.value)
-    assert service.requests == []
-
-
-def test_a_missing_key_is_refused_before_anything_is_sent(service):
-    for make in (job, request):
-        with pytest.raises(FsmInputError, match="key: is missing; once_per='key' needs it"):
-            make(key=None)
-    payloads = [{"property_id": number, "job": {}} for number in (1, 2)]
-    with pytest.raises(AirflowFailException, match=r"jobs\[0\]\.key, jobs\[1\]\.key: is missing"):
-        jobs(jobs=payloads).execute(run_of())
     assert service.requests == []
 
 
