@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 from pydantic import SecretStr
 
 from fsm_provider.api import errors, payloads
+from fsm_provider.api.connections import READS
 from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
@@ -23,7 +24,7 @@ from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, chec
 from fsm_provider.api.redaction import hide_in
 from fsm_provider.api.retry import Attempts, Metrics, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.transport import READS, ApiRequest, ResultT, Transport
+from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
 
 logger: logging.Logger = logging.getLogger(__name__)

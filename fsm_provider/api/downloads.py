@@ -19,11 +19,12 @@ from pydantic import SecretStr
 from urllib3 import BaseHTTPResponse
 
 from fsm_provider.api import errors
+from fsm_provider.api.connections import Exchange
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, Exchange, ResultT, Transport, as_sent, refusal
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
 
 MAX_REDIRECTS = 5

@@ -113,6 +113,9 @@ class Listing(Iterator[Page[Any]]):
         self.last_total = int(total) if is_readable else None
         if is_first:
             self.first_total = self.last_total
+            if self.first_total is None and total not in ("", "None"):
+                text = "GET %s: meta.totalRecords is %.30r: whether the listing is complete cannot be checked"
+                warn_once(logger, ("total", self.url), text, self.url, total)
         try:
             if self.first_total is not None and self._identifiers is not None:
                 self._identifiers.extend(self.paginator.identifiers)

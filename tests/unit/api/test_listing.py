@@ -87,12 +87,16 @@ def test_a_record_that_comes_twice_does_not_hide_one_that_is_missing(service, li
     ("total", "read"), [(45, 45), ("45", 45), *((one, None) for one in (" 45", None, "-1", [45], "9" * 5000))]
 )
 @pytest.mark.parametrize("calls", [(1,), (5,), (1, 2, 3, 4, 5)])
-def test_a_total_that_cannot_be_read_makes_no_mismatch(service, listing, total, read, calls):
+def test_a_total_that_cannot_be_read_makes_no_mismatch_and_is_told(
+    service, listing, total, read, calls, caplog
+):
     service.fail("GET", "/forms", with_total(total), calls=calls)
 
     assert len(identifiers(listing)) == 45
     assert listing.first_total == (read if 1 in calls else 45)
     assert listing.mismatch is None
+    is_told = "whether the listing is complete cannot be checked" in caplog.text
+    assert is_told == (1 in calls and read is None and total is not None)
 
 
 def warnings(caplog):
