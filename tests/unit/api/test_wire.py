@@ -19,7 +19,7 @@ from fsm_provider.api import (
     FsmResponseError,
     FsmUncertainWriteError,
     Settings,
-    transport,
+    connections,
 )
 from tests.unit.api.raw import RawServer, http
 from tests.unit.conftest import TOKEN
@@ -246,7 +246,7 @@ def test_a_response_whose_head_was_cut_off_is_none(serve, connect, status):
 
 @pytest.fixture
 def idle_clock(monkeypatch, clock):
-    monkeypatch.setattr(transport, "time", clock)
+    monkeypatch.setattr(connections, "time", clock)
     return clock
 
 
