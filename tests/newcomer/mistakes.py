@@ -72,7 +72,7 @@ CONNECTIONS: dict[str, dict[str, Any] | str] = {
     "typo_in_extra": {"extra": {"curser_param": "cursor"}},
     "timeout_in_words": {"extra": {"timeout": "a minute"}},
     "unknown_time_zone": {"extra": {"server_timezone": "London"}},
-    "unknown_event_types_style": {"extra": {"event_types_style": "list"}},
+    "timeout_of_zero": {"extra": {"timeout": 0}},
     "page_of_no_job": {"extra": {"web_url": "https://app.example.com/jobs"}},
     "wrong_cursor_param": {"extra": {"cursor_param": "page"}},
     "wrong_cursor_param_probed": {"extra": {"cursor_param": "page"}},
@@ -125,7 +125,7 @@ COMMANDS = table(
         "typo_in_extra": (TEST, "curser_param: is not a setting; these are: "),
         "timeout_in_words": (PROBE, "connection 'timeout_in_words': timeout: should be a valid number"),
         "unknown_time_zone": (PROBE, "server_timezone: ", "London"),
-        "unknown_event_types_style": (PROBE, "event_types_style: should be 'separate', 'repeat'"),
+        "timeout_of_zero": (PROBE, "timeout: "),
         "page_of_no_job": (PROBE, "web_url: should contain {id}", "https://app.example.com/jobs/{id}"),
         "wrong_cursor_param": (
             *(TEST, "page 2 of the listing holds the same records", "'page'"),

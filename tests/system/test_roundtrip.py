@@ -33,7 +33,10 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     assert followed[-1][0] == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
     assert "deferred" in [states.get("wait_for_forms") for _, states in followed]
     (job,) = [job for job in service.jobs if job["customerReference"] == "PO-TRIP"]
-    assert airflow.xcom(dag_id, run_id, "create_job") == {**job, **_as_we_write_times(job)}
+    created = airflow.xcom(dag_id, run_id, "create_job")
+    assert (created["status"], job["status"]) == ("Open", "Completed")
+    changed = {name: created[name] for name in ("status", "completed", "lastUpdatedOnDateTime")}
+    assert created == {**job, **_as_we_write_times(job), **changed}
     assert airflow.xcom(dag_id, run_id, "report") == {
         "purchaseOrder": "PO-TRIP",
         "jobID": job["id"],

@@ -136,6 +136,8 @@ JUNK = {
 def test_a_connection_that_brings_more_than_was_asked_is_dropped(
     serve, connect, tls_context, tls, junk, pause, first
 ):
+    all_is_sent = threading.Event()
+
     def respond(connection, request, number):
         right = http(200, EMPTY_PAGE) if request.line.startswith("GET") else job(100 + number)
         if number > 1:
@@ -145,6 +147,7 @@ def test_a_connection_that_brings_more_than_was_asked_is_dropped(
         for part in with_junk:
             connection.sendall(part)
             time.sleep(pause)
+        all_is_sent.set()
 
     server = serve(respond, tls=tls_context if tls else None)
     client = connect(server)
@@ -152,7 +155,7 @@ def test_a_connection_that_brings_more_than_was_asked_is_dropped(
         list(client.list_forms())
     else:
         assert client.create_job(7, {}).id == 101
-    time.sleep(2 * pause)
+    all_is_sent.wait(10)
 
     if first == "GET":
         assert list(client.list_forms()) == []
