@@ -372,34 +372,18 @@ class TestConnections:
         assert says in error
         assert "pa55" not in error
 
-    def test_connections_of_airflows_database_are_read(self, service, store, tmp_path):
-        leave_uncertain(service, store, create_job())
+    def test_a_terminal_that_cannot_show_a_letter_gets_its_code(self, service, store):
         leave_uncertain(service, store, write_job(key="PM-\N{SNOWMAN}"))
-        environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
-        environment["PYTHONIOENCODING"] = "ascii"
-        environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-        connection = service.connection()
-        connection["extra"]["state_conn_id"] = "our_ledger"
 
-        def run_process(*command):
-            return subprocess.run(
-                [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, check=False
-            )
+        listed = subprocess.run(
+            [sys.executable, "-m", "fsm_provider", "ledger", "list"],
+            env=os.environ | {"PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
 
-        assert run_process("airflow", "db", "migrate").returncode == 0
-        for name, value in (("our_ledger", store.connection), ("fsm_ours", json.dumps(connection))):
-            added = run_process("airflow", "connections", "add", name, "--conn-json", value)
-            assert added.returncode == 0, added.stderr
-        ours = ("--conn-id", "fsm_ours")
-        settled = run_process("fsm_provider", "ledger", "settle", "PM-7", "--job-id", "4711", *WHY, *ours)
-        listed = run_process("fsm_provider", "ledger", *ours, "list", "--json")
-        uncertain = run_process("fsm_provider", "ledger", "list", "--uncertain", *ours)
-
-        assert r"PM-\u2603" in uncertain.stdout, "the terminal cannot show a snowman"
-        assert (settled.returncode, settled.stderr) == (0, "")
-        assert (listed.returncode, listed.stderr) == (0, "")
-        assert [one["result_id"] for one in json.loads(listed.stdout)] == [4711, None]
-        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+        assert r"PM-\u2603" in listed.stdout
 
 
 @STATE_STORE.needed
