@@ -31,10 +31,12 @@ def wire_name(attribute: str) -> str:
 
 
 def _check(kind: type, pattern: str, expected: str) -> BeforeValidator:
+    fits = re.compile(pattern).match
+
     def checked(value: Any) -> Any:
-        if type(value) is bool or not isinstance(value, kind | str) or not re.match(pattern, str(value)):
-            raise ValueError(f"should be {expected}")
-        return value
+        if type(value) is kind or (isinstance(value, str) and fits(value)):
+            return value
+        raise ValueError(f"should be {expected}")
 
     return BeforeValidator(checked)
 

@@ -16,7 +16,7 @@ import requests
 from sqlalchemy import create_engine, text
 
 from fsm_provider.testing.delivering import standard_webhooks
-from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import BenchmarkError, Extent, Round, Row, Tasks
 from tests.distributed.backends import postgresql
 from tests.system.local_airflow import LocalAirflow
 
@@ -117,7 +117,6 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
                 "until it is accepted, p99",
                 "s",
                 [one[backend]["p99"] for one in rounds],
-                Goal(at_most=5),
             ),
         )
     ]
