@@ -158,8 +158,7 @@ def seconds_of(value: Any) -> float | None:
 
 
 def _at_or_after(found: Any, bound: Any) -> bool:
-    seconds = seconds_of(found)
-    return bound is None or seconds is None or seconds >= bound.timestamp()
+    return bound is None or (seconds := seconds_of(found)) is None or seconds >= bound.timestamp()
 
 
 def reference_to(form: Form) -> FormReference:
@@ -178,8 +177,9 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
     """Drop the forms of each page that do not match, and log their number."""
     dropped, asked = 0, replace(wanted, form_names=None)
     for page in pages:
-        dropped += sum(not asked.matches(form) for form in page.data)
-        yield [form for form in page.data if wanted.matches(form)]
+        found = [form for form in page.data if asked.matches(form)]
+        dropped += len(page.data) - len(found)
+        yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
     if dropped:
         message = "%s forms of the listing did not match the filter (%s), a part of which the service ignores"
         logger.warning(message, dropped, asked)

@@ -34,7 +34,12 @@ _RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\
 """A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
 _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instance of .*")
-_MESSAGES = {"missing": "is missing", "string_too_short": "is empty", "extra_forbidden": "is not a setting"}
+_MESSAGES = {
+    "missing": "is missing",
+    "string_too_short": "is empty",
+    "string_pattern_mismatch": "holds a character that is not allowed there",
+    "extra_forbidden": "is not a setting",
+}
 
 
 def refuse_none(name: str, value: object) -> None:

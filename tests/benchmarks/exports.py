@@ -20,7 +20,6 @@ from tests.benchmarks.clients import connect, hide_simplejson, list_by_session
 from tests.benchmarks.memory import resident_mib, set_peak_back
 from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
 from tests.benchmarks.server import TOKEN, Service
-from tests.s3 import BUCKET, running_s3
 
 Export = Callable[[str, str, str], Any]
 """Given the base URL, a folder or bucket, and the format."""
@@ -82,17 +81,20 @@ def _destination(exporter: str, folder: str) -> Iterator[str]:
     ours, its = spawn.Pipe()
     server = spawn.Process(target=_serve_s3, args=(its,))
     server.start()
-    os.environ.update(ours.recv())
+    environment, bucket = ours.recv()
+    os.environ.update(environment)
     try:
-        yield f"s3://{BUCKET}"
+        yield f"s3://{bucket}"
     finally:
         server.terminate()
         server.join()
 
 
 def _serve_s3(connection: Any) -> None:
+    from tests.s3 import BUCKET, running_s3  # in the measured process it would cost memory
+
     with running_s3() as environment:
-        connection.send(environment)
+        connection.send((environment, BUCKET))
         signal.pause()
 
 
