@@ -113,6 +113,6 @@ def test_the_alert_of_the_recipe_mails_what_is_missing_and_what_is_uncertain(
     assert airflow.wait_for_run("late_campaign", run_id) == "failed"
     mails = {mail["Subject"]: text_of(mail) for mail in mailbox.mails if run_id in mail["Subject"]}
     assert mails.keys() == {f"{run_id}: visit.wait 0", f"{run_id}: visit.create_job 1"}
-    assert re.search("Smoke Alarm Test.* missing", mails[f"{run_id}: visit.wait 0"])
+    assert re.search("of job [0-9]+.*Smoke Alarm Test.* missing", mails[f"{run_id}: visit.wait 0"], re.DOTALL)
     said = f"POST /properties/{uncertain}/jobs may or may not have taken effect"
     assert said in mails[f"{run_id}: visit.create_job 1"]

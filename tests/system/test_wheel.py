@@ -7,14 +7,22 @@ from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 from fsm_provider import __version__
 from tests.system.conftest import ROOT
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
     subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     here = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fsm_provider").rglob("*")
