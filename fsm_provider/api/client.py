@@ -136,7 +136,7 @@ class FsmClient:
         shown: Any = asked.event_types if made.event_types is None else made.event_types
         events = set(map(str, shown if isinstance(shown, list) else [shown]))
         if events != set(asked.event_types) or made.object not in (None, asked.object):
-            wanted = f"{asked.object} {asked.event_types}"
+            wanted = f"{asked.object} ({', '.join(asked.event_types)})"
             message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
             raise errors.FsmRegistrationMismatchError(message, made.id)
         return made
