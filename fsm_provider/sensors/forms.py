@@ -18,8 +18,8 @@ from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_time
-from fsm_provider.operators.base import ALL_FILTERS, FormFilterArguments, bad_arguments_are_refused, is_known
-from fsm_provider.operators.forms import XCOM
+from fsm_provider.operators.base import bad_arguments_are_refused, is_known
+from fsm_provider.operators.forms import ALL_FILTERS, XCOM, FormFilterArguments
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:

@@ -20,13 +20,12 @@ from fsm_provider.api.validation import (
     parse_time,
 )
 from fsm_provider.operators.base import (
-    ALL_FILTERS,
-    FormFilterArguments,
     OptionParsers,
     bad_arguments_are_refused,
     is_known,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.operators.forms import ALL_FILTERS, FormFilterArguments
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
 if TYPE_CHECKING:
