@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 if TYPE_CHECKING:
@@ -51,30 +51,6 @@ def first_poll_of(context: Context) -> datetime | None:
         since = ti.max_tries - (context["task"].retries or 0) + 1
         first = rows.filter(TaskReschedule.try_number >= since).order_by(TaskReschedule.id).first()
     return first and first.start_date
-
-
-def no_triggerer_runs() -> bool:
-    """Return whether Airflow's health check, which wants no token, says that no triggerer runs."""
-    if AIRFLOW_V_3_0_PLUS:
-        import requests
-
-        base_url = conf.get("api", "base_url", fallback="/") or "/"
-        if base_url.startswith("/"):
-            base_url = f"http://localhost:8080{base_url}"
-        execution_url = conf.get("core", "execution_api_server_url", fallback=None) or base_url
-        url = f"{execution_url.rstrip('/').removesuffix('/execution')}/api/v2/monitor/health"
-        try:
-            health = requests.get(url, timeout=2.0, allow_redirects=False).json()
-        except (requests.RequestException, ValueError):
-            return False
-    else:
-        from airflow.api.common.airflow_health import get_airflow_health
-
-        health = get_airflow_health()
-    match health:
-        case {"metadatabase": {"status": "healthy"}, "triggerer": {"status": status}}:
-            return bool(status != "healthy")
-    return False
 
 
 def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:

@@ -14,6 +14,8 @@ from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.validation import parse_path
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
     from fsm_provider.hooks.fsm import FsmHook
 
 MAX_SHOWN_FAILURES = 20
@@ -40,6 +42,14 @@ class FsmBaseOperator(BaseOperator):
                 raise FsmArgumentError(unknown) from None
             raise
         self.fsm_conn_id = fsm_conn_id
+
+    def execute(self, context: Context) -> Any:
+        with permanent_errors_fail_the_task():
+            return self.perform(context)
+
+    def perform(self, context: Context) -> Any:
+        """Do what the operator is for; a permanent error fails the task without a retry."""
+        raise NotImplementedError
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
         """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is parsed."""

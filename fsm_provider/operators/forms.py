@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter, FormsXCom
 from fsm_provider.api.validation import parse_choice, refuse_none
-from fsm_provider.operators.base import (
-    FsmBaseOperator,
-    bad_arguments_are_refused,
-    is_known,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import FsmBaseOperator, bad_arguments_are_refused, is_known
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -99,12 +94,11 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
 
-    def execute(self, context: Context) -> list[Any]:
+    def perform(self, context: Context) -> list[Any]:
         from fsm_provider.api.forms import for_xcom
 
-        with permanent_errors_fail_the_task():
-            form_filter = self.form_filter()
-            forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
-            listed = for_xcom(forms, self.xcom)
+        form_filter = self.form_filter()
+        forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
+        listed = for_xcom(forms, self.xcom)
         self.log.info("Listed %s forms (%s)", len(listed), form_filter)
         return listed

@@ -99,7 +99,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.xcom = xcom
         self.deferrable = deferrable
         self._before: Deferral | None = None
-        self._is_resumed = False
         with bad_arguments_are_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -166,8 +165,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         wait, now = self._before, time.time()
         if wait is None or now >= wait.deadline:
             return
-        if not self._is_resumed and compat.no_triggerer_runs():
-            self.log.warning("Deferred, but no triggerer runs, says Airflow: start one (airflow triggerer)")
         if self._failing_since is not None:
             wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
         self.defer(
@@ -199,7 +196,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._began, self._deadline = time.time() - self.timeout, time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
-        self._is_resumed = True
         self.timeout = max(self._deadline - time.time(), 0.0)
         return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 

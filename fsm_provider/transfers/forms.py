@@ -19,12 +19,7 @@ from fsm_provider.api.validation import (
     parse_json,
     parse_time,
 )
-from fsm_provider.operators.base import (
-    OptionParsers,
-    bad_arguments_are_refused,
-    is_known,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused, is_known
 from fsm_provider.operators.forms import ALL_FILTERS, FormFilterArguments
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
@@ -86,7 +81,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         *,
         forms: Any,
         destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
         max_seconds: int | str = MAX_PDF_SECONDS,
@@ -96,7 +90,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     ) -> None:
         super().__init__(
             destination=destination,
-            object_storage_conn_id=object_storage_conn_id,
             fsm_conn_id=fsm_conn_id,
             **kwargs,
         )
@@ -112,23 +105,22 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
             if isinstance(forms, list | tuple) and is_known(forms):
                 parse_forms(forms, UTC)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
-        with permanent_errors_fail_the_task():
-            options = self.options()
-            with AtomicFiles(self.destination_path(), context) as files:
-                self._transfer = transfer = PdfTransfer(
-                    parse_json("forms", self.forms),
-                    fsm_conn_id=self.fsm_conn_id,
-                    files=files,
-                    concurrency=options["max_concurrency"],
-                    max_bytes=options["max_bytes"],
-                    max_seconds=options["max_seconds"],
-                    allow_private_addresses=options["allow_private_addresses"],
-                )
-                result = transfer.run()
+        options = self.options()
+        with AtomicFiles(self.destination_path(), context) as files:
+            self._transfer = transfer = PdfTransfer(
+                parse_json("forms", self.forms),
+                fsm_conn_id=self.fsm_conn_id,
+                files=files,
+                concurrency=options["max_concurrency"],
+                max_bytes=options["max_bytes"],
+                max_seconds=options["max_seconds"],
+                allow_private_addresses=options["allow_private_addresses"],
+            )
+            result = transfer.run()
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")
         if None in result["paths"]:
@@ -173,7 +165,6 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self,
         *,
         destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         property_id: int | str | None = None,
         job_id: int | str | None = None,
         created_since: datetime | str | None = None,
@@ -191,7 +182,6 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     ) -> None:
         super().__init__(
             destination=destination,
-            object_storage_conn_id=object_storage_conn_id,
             quote_formulas=quote_formulas,
             fsm_conn_id=fsm_conn_id,
             **kwargs,
@@ -211,21 +201,18 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
             self.check_filters()
             self._check_window(only_known=True)
 
-    def execute(self, context: Context) -> ExportResult:
+    def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
         from fsm_provider.transfers.export import Schema, entries_for_forms
 
-        with permanent_errors_fail_the_task():
-            before = self._check_window()
-            schema = Schema(Form, without="formPDFURL")
-            return self.export(
-                context,
-                schema,
-                lambda: self.hook.client.form_pages(
-                    self.form_filter(), self.query_params, max_pages=MAX_PAGES
-                ),
-                lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
-            )
+        before = self._check_window()
+        schema = Schema(Form, without="formPDFURL")
+        return self.export(
+            context,
+            schema,
+            lambda: self.hook.client.form_pages(self.form_filter(), self.query_params, max_pages=MAX_PAGES),
+            lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
+        )
 
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
         from fsm_provider.api.forms import matching_forms
