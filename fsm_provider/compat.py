@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,24 +14,12 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, Context
 
 
-def start_of_run(context: Context) -> datetime:
-    """Return the start of the run's data interval; if an asset or a hand triggered it, its ``run_after``."""
-    start: datetime = context.get("data_interval_start") or context["dag_run"].run_after
-    return start
-
-
 def context_for_current_task() -> Context | None:
-    """Return the context of the running task, None outside of a task."""
     from airflow.providers.common.compat.sdk import get_current_context
 
     with suppress(AirflowException, RuntimeError):  # of Airflow 2, and of Airflow 3
         return get_current_context()
     return None
-
-
-def is_deferral_timeout(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
-    """Return whether a task resumes because Airflow has ended its deferral."""
-    return next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
 
 
 def first_poll_of(context: Context) -> datetime | None:

@@ -108,11 +108,7 @@ class FsmClient:
         """
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
         what = {"path": asked.path, "json": asked.job.body(), "subject": asked.subject, "limit": limit}
-        made = self._create(payloads.CREATE_JOB, headers, **what)
-        sent, echoed = asked.job.customer_reference, made.customer_reference
-        if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
-            logger.warning("job %s has the customerReference %r, but %r was sent", made.id, echoed, sent)
-        return made
+        return self._create(payloads.CREATE_JOB, headers, **what)
 
     def register_webhook(
         self,
@@ -126,7 +122,7 @@ class FsmClient:
         :param webhook: a dictionary is validated first. Register each event type by itself: the specification
             does not show how a request has several.
         :raises FsmInputError: before anything is sent, naming each invalid field.
-        :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
+        :raises FsmRegistrationError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
         """
         asked = check(WebhookCreate, webhook, "webhook")
@@ -138,7 +134,7 @@ class FsmClient:
         if events != set(asked.event_types) or made.object not in (None, asked.object):
             wanted = f"{asked.object} {asked.event_types}"
             message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
-            raise errors.FsmRegistrationMismatchError(message, made.id)
+            raise errors.FsmRegistrationError(message, made.id)
         return made
 
     def paginate(

@@ -34,6 +34,7 @@ FORM_FILTERS: Mapping[str, str] = {
     "created_by_id": "createdByID",
 }
 """The query parameter of each filter."""
+ALL_FILTERS = (*FORM_FILTERS, "form_names")
 
 
 class FormFilters(TypedDict, total=False):
@@ -126,7 +127,6 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def same_name(name: Any) -> str:
-    """Return a form's name as it is compared."""
     return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
 
 

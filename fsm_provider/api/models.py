@@ -50,7 +50,6 @@ class Record(BaseModel):
     """A record that the service sends. Equal records dump to equal JSON, and back."""
 
     identity_field: ClassVar[str] = "id"
-    """The attribute that holds the service's identifier."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name,
@@ -281,8 +280,6 @@ ItemT = TypeVar("ItemT")
 
 
 class Page(Record, Generic[ItemT]):
-    """The envelope of a listing."""
-
     meta: Meta | None = None
     pagination: Pagination | None = None
     data: list[ItemT]

@@ -200,7 +200,6 @@ class WebhookCreate(_Payload):
 
     @property
     def subject(self) -> dict[str, Any]:
-        """The fields to look the registration up by, under the service's names."""
         return {"object": self.object, "eventTypes": self.event_types}
 
     @property

@@ -89,7 +89,6 @@ class Transport:
             adapter.close()
 
     def request(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
-        """Send once and return ``read(body)`` of a successful response."""
         if call.limit is None:
             self.throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.validation import parse_path
+from fsm_provider.api.validation import parse_path, refuse_none
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.forms import FormFilter
     from fsm_provider.hooks.fsm import FsmHook
 
 MAX_SHOWN_FAILURES = 20
@@ -31,6 +32,7 @@ class FsmBaseOperator(BaseOperator):
     """
 
     ui_color = "#e8f4ea"
+    takes_a_job: ClassVar[bool] = False
     option_parsers: ClassVar[OptionParsers] = {}
     """A parser for each option, called with its name and its value, which may have been a template."""
 
@@ -68,13 +70,8 @@ class FsmBaseOperator(BaseOperator):
         rendered = super().render_template(content, context, jinja_env, seen_oids)
         return "None" if isinstance(content, str) and rendered is None else rendered
 
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        return None
-
     @cached_property
     def hook(self) -> FsmHook:
-        """The hook, imported only when a task runs."""
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
@@ -83,15 +80,55 @@ class FsmBaseOperator(BaseOperator):
 def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
     from difflib import get_close_matches
 
+    from fsm_provider.api.payloads import JOB_FIELDS
+
     constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
         close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
-        place = operator.argument_with(name)
-        hint = f": it belongs in {place}" if place else f": did you mean {close[0]}?" if close else ""
+        hint = f": did you mean {close[0]}?" if close else ""
+        if operator.takes_a_job and name in JOB_FIELDS:
+            hint = ": it belongs in job"
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
+
+
+class FormFilterArguments:
+    """Base of operators that list completed forms. Each form is also checked here against the filters.
+
+    :param property_id: forms of one property (templated, as all of these).
+    :param job_id: forms of one job.
+    :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a zone.
+    :param updated_since: last updated at or after this time, as for ``created_since``.
+    :param form_category: category of the form, checked by the service only.
+    :param form_name_id: identifier of the form's name, checked by the service only.
+    :param created_by_type: type of the creator.
+    :param created_by_id: identifier of the creator.
+    :param form_names: only forms with one of these names, checked here: a name, or a list.
+    :param query_params: query parameters that the specification does not show.
+    """
+
+    narrowing: ClassVar[tuple[str, ...]]
+    """The arguments that narrow the set of matching forms."""
+
+    def check_filters(self) -> None:
+        """Check the filters when the DAG is parsed, and note which are given."""
+        self._given = {name for name in self.narrowing if getattr(self, name) is not None}
+        self.form_filter(only_known=True)
+
+    def form_filter(self, *, only_known: bool = False) -> FormFilter:
+        """Return the filter that the arguments describe; ``only_known`` leaves out those with a template."""
+        from fsm_provider.api.forms import ALL_FILTERS, FormFilter
+
+        given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
+        if only_known:
+            return FormFilter(**{name: value for name, value in given.items() if is_known(value)})
+        if getattr(self, "_BaseOperator__from_mapped", False):  # what it maps may be None
+            self._given |= vars(self)["_BaseOperator__init_kwargs"].keys() & {*self.narrowing}
+        for name in sorted(self._given):  # without a value, too many forms would match
+            refuse_none(name, getattr(self, name))
+        return FormFilter(**given)
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):

@@ -89,6 +89,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(),)
+    takes_a_job: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -113,12 +114,6 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.options(only_known=True)
             self.check_keys({"key": key})
             check(JobRequest, _known_part({"property_id": property_id, "job": job, "key": key}), "")
-
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        from fsm_provider.api.payloads import JOB_FIELDS
-
-        return "job" if name in JOB_FIELDS else None
 
     def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check

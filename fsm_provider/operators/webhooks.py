@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmSecretNotStoredError
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmRegistrationError
 from fsm_provider.operators.base import bad_arguments_are_refused, is_known
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
@@ -128,7 +128,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         try:
             self._store(variable, {**stored, "registration": registration, "secret": secret})
         except Exception as error:  # noqa: BLE001 - its text may quote the value
-            raise FsmSecretNotStoredError(
+            raise FsmRegistrationError(
                 f"webhook {webhook.id} was registered, but Variable {variable} with its signing secret "
                 f"could not be written ({type(error).__name__}): delete the webhook in the service",
                 webhook.id,

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
-from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import reference_to
+from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_time
-from fsm_provider.operators.base import bad_arguments_are_refused, is_known
-from fsm_provider.operators.forms import ALL_FILTERS, XCOM, FormFilterArguments
+from fsm_provider.operators.base import FormFilterArguments, bad_arguments_are_refused, is_known
+from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
@@ -159,7 +158,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return PokeReturnValue(is_done=False)
 
     def defer_if_wanted(self) -> None:
-        """Defer a deferrable sensor, unless it has timed out."""
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
         wait, now = self._before, time.time()
@@ -191,7 +189,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._before = before = Deferral(**(next_kwargs or {})["event"]["wait"])
             self._began, self._deadline = before.began, before.deadline
             self._failing_since, self.since = before.failing_since, before.since
-        elif compat.is_deferral_timeout(next_method, next_kwargs):  # the trigger, if it runs, ends before
+        elif next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower():
+            # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
             self._began, self._deadline = time.time() - self.timeout, time.time()
         else:
@@ -203,7 +202,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """Return the bound of the first poll: later attempts keep it, whatever the template gives then."""
         since = self.since
         if since is None and not self._given & {"since", "updated_since"}:
-            since = created or compat.start_of_run(context).astimezone(UTC)
+            # A run that an asset or a hand has triggered has no data interval.
+            since = created or context.get("data_interval_start") or context["dag_run"].run_after
         if since is None:
             return None
         bound = parse_time("since", since)

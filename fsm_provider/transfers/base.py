@@ -58,7 +58,6 @@ class FsmObjectStorageOperator(FsmBaseOperator):
     """
 
     records: ClassVar[str]
-    """What is read."""
     template_fields: tuple[str, ...] = ("fsm_conn_id", "destination")
     option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 

@@ -226,7 +226,6 @@ class SortBuffer:
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:
-        """Return a digest of the set of ids."""
         digest = hashlib.sha256()
         for (identifier,) in self._database.execute("SELECT id FROM entries ORDER BY id"):
             digest.update(b"%d," % identifier)

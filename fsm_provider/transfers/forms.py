@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.forms import ALL_FILTERS, matching_forms, parse_forms
 from fsm_provider.api.validation import (
     MAX_PDF_BYTES,
     MAX_PDF_SECONDS,
@@ -19,8 +20,12 @@ from fsm_provider.api.validation import (
     parse_json,
     parse_time,
 )
-from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused, is_known
-from fsm_provider.operators.forms import ALL_FILTERS, FormFilterArguments
+from fsm_provider.operators.base import (
+    FormFilterArguments,
+    OptionParsers,
+    bad_arguments_are_refused,
+    is_known,
+)
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
 if TYPE_CHECKING:
@@ -98,8 +103,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
-        from fsm_provider.api.forms import parse_forms
-
         with bad_arguments_are_refused():
             self.options(only_known=True)
             if isinstance(forms, list | tuple) and is_known(forms):
@@ -134,10 +137,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
             self._transfer.interrupt()
 
 
-def _parse_bound(name: str, value: Any) -> datetime | None:
-    return None if value is None else parse_time(name, value)
-
-
 class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """Export completed forms, one row each.
 
@@ -151,6 +150,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """
 
     records = "forms"
+    narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *ALL_FILTERS,
@@ -158,7 +158,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": _parse_bound,
+        "created_before": lambda name, value: None if value is None else parse_time(name, value),
     }
 
     def __init__(
@@ -215,8 +215,6 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         )
 
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
-        from fsm_provider.api.forms import matching_forms
-
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
             created = form.created_on_date_time
             if created_before is None or not isinstance(created, datetime) or created < created_before:
