@@ -108,7 +108,11 @@ class FsmClient:
         """
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
         what = {"path": asked.path, "json": asked.job.body(), "subject": asked.subject, "limit": limit}
-        return self._create(payloads.CREATE_JOB, headers, **what)
+        made = self._create(payloads.CREATE_JOB, headers, **what)
+        sent, echoed = asked.job.customer_reference, made.customer_reference
+        if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
+            logger.warning("job %s has the customerReference %r, but %r was sent", made.id, echoed, sent)
+        return made
 
     def register_webhook(
         self,

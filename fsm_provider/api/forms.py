@@ -137,9 +137,7 @@ def _parse_filter(name: str, value: Any) -> Any:
         return validation.parse_text(name, value)
     if name != "form_names":
         return validation.parse_identifier(name, value)
-    if not (names := validation.parse_names(name, value)):
-        raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
-    return tuple(map(same_name, names))
+    return tuple(map(same_name, validation.parse_names(name, value)))
 
 
 def _as_json(value: Any) -> Any:

@@ -112,17 +112,10 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
-        options = self.options()
+        limits, forms = self.options(), parse_json("forms", self.forms)
+        del limits["destination"]
         with AtomicFiles(self.destination_path(), context) as files:
-            self._transfer = transfer = PdfTransfer(
-                parse_json("forms", self.forms),
-                fsm_conn_id=self.fsm_conn_id,
-                files=files,
-                concurrency=options["max_concurrency"],
-                max_bytes=options["max_bytes"],
-                max_seconds=options["max_seconds"],
-                allow_private_addresses=options["allow_private_addresses"],
-            )
+            self._transfer = transfer = PdfTransfer(forms, self.fsm_conn_id, files, **limits)
             result = transfer.run()
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")

@@ -74,16 +74,16 @@ class PdfTransfer:
     def __init__(
         self,
         forms: Any,
-        *,
         fsm_conn_id: str,
         files: AtomicFiles,
-        concurrency: int,
+        *,
+        max_concurrency: int,
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         self._items = [_Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)]
         self._files = files
-        self._concurrency = concurrency
+        self._concurrency = max_concurrency
         self._limits = limits
         self._stopping = Event()
         self._failures_in_a_row = 0

@@ -407,6 +407,14 @@ def test_a_response_that_says_the_same_in_other_words_is_ours(serve, connect, bo
     assert "PO-1" not in caplog.text
 
 
+@pytest.mark.parametrize("echoed", ["PO-2", ""])
+def test_another_reference_alone_is_a_warning(serve, connect, echoed, caplog):
+    client = connect(serve(lambda connection, *_: connection.sendall(job(5, customerReference=echoed))))
+
+    assert client.create_job(7, {"customerReference": "PO-1"}).id == 5
+    assert f"job 5 has the customerReference {echoed!r}, but 'PO-1' was sent" in caplog.text
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_registration_without_a_usable_id_is_uncertain(serve, connect, number):
     body = {"id": number, "eventTypes": ["jobs.created"], "signingSecret": "hush-hush"}
