@@ -95,7 +95,6 @@ class FsmListOperator(FsmBaseOperator):
 
     :param path: begins with ``/`` and holds no query (templated).
     :param query_params: query parameters, sent again with each page (templated).
-    :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the records as the service returns them, in its order.
     """
@@ -108,18 +107,16 @@ class FsmListOperator(FsmBaseOperator):
         *,
         path: str,
         query_params: dict[str, Any] | None = None,
-        max_pages: int = 10_000,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.query_params = query_params
-        self.max_pages = max_pages
         with bad_arguments_are_refused():
             self.options(only_known=True)
 
     def perform(self, context: Context) -> list[dict[str, Any]]:
-        records = list(self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages))
+        records = list(self.hook.paginate(self.path, self.query_params))
         self.log.info("Listed %s records of %s", len(records), self.path)
         return records

@@ -35,10 +35,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination,
-            quote_formulas=quote_formulas,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
         )
         self.query_params = query_params
         with bad_arguments_are_refused():

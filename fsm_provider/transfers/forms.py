@@ -93,11 +93,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            destination=destination,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
-        )
+        super().__init__(destination=destination, fsm_conn_id=fsm_conn_id, **kwargs)
         self.forms = forms
         self.max_concurrency = max_concurrency
         self.max_bytes = max_bytes
@@ -174,10 +170,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination,
-            quote_formulas=quote_formulas,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
         )
         self.property_id = property_id
         self.job_id = job_id
