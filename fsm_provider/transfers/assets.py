@@ -42,7 +42,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             self.options(only_known=True)
 
     def perform(self, context: Context) -> ExportResult:
-        from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS as endpoint
+        from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS as endpoint
         from fsm_provider.transfers.export import Schema, entries_for_asset_fields
 
         schema = Schema(endpoint.response)
