@@ -278,7 +278,7 @@ class FsmClient:
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
-                    raise errors.FsmConnectionEditedError(**vars(error), leads_to=settings.service) from error
+                    raise errors.FsmConnectionEditedError(**vars(error)) from error
                 self._token = settings.token
             return self._token != refused
 

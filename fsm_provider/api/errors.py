@@ -184,16 +184,11 @@ class FsmUnauthorisedError(_PermanentApiError):
     hint = "the token is not accepted: check the connection's password"
 
 
-@dataclass(eq=False)
 class FsmConnectionEditedError(FsmUnauthorisedError):
     """401 Unauthorised, and the connection leads to another service by now. Another attempt goes there."""
 
     permanent = False
-
-    leads_to: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; the connection leads to {self.leads_to} now"
+    hint = "the token is not accepted here, and the connection leads to another service now"
 
 
 class FsmForbiddenError(_PermanentApiError):

@@ -50,7 +50,6 @@ class FsmBaseOperator(BaseOperator):
             return self.perform(context)
 
     def perform(self, context: Context) -> Any:
-        """Do what the operator is for; a permanent error fails the task without a retry."""
         raise NotImplementedError
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:

@@ -235,7 +235,6 @@ class PdfTransfer:
         return [item for item in items if item.form.id not in missing]
 
     def _sleep(self, seconds: float) -> None:
-        """Wait between two attempts at a request; raise as soon as the transfer is stopped."""
         if self._stopping.wait(seconds):
             raise _StoppedError
 

@@ -36,7 +36,7 @@ EVERY_ERROR = [
     *[error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1") for status in STATUSES],
     error_for(503),
     errors.FsmInputError("job.notes: bad"),
-    errors.FsmConnectionEditedError(401, "POST", "/x", leads_to="https://b.example"),
+    errors.FsmConnectionEditedError(401, "POST", "/x"),
     errors.FsmConnectionError("refused"),
     errors.FsmNotSentError("the task was stopped"),
     errors.FsmResponseError("cut off"),
