@@ -66,10 +66,7 @@ class FsmObjectStorageOperator(FsmBaseOperator):
         self.destination = destination
 
     def destination_path(self) -> ObjectStoragePath:
-        """Return the destination.
-
-        :raises FsmInputError: naming the package that is missing to reach it.
-        """
+        """Return the destination; an FsmInputError names the package that is missing to reach it."""
         from airflow.providers.common.compat.sdk import (
             AirflowOptionalProviderFeatureException,
             ObjectStoragePath,
