@@ -22,10 +22,7 @@ COMMANDS = {
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
     "probe": ("fsm_provider.probe", "find the settings that a service needs"),
-    "watermark": (
-        "fsm_provider.polling.watermark_command",
-        "show up to where forms were handled, and move that back",
-    ),
+    "watermark": ("fsm_provider.polling.watermark_command", "show how far forms were handled, and go back"),
 }
 """Of each command the module, whose ``main(arguments, prog)`` returns the exit code, and a line of help."""
 HELP = "Commands of the field-service management provider"

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, conf
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection, Context
 
 
-def start_of_run(context: Context) -> datetime:
-    """Return the start of the run's data interval; if an asset or a hand triggered it, its ``run_after``."""
-    start: datetime = context.get("data_interval_start") or context["dag_run"].run_after
-    return start
-
-
 def context_for_current_task() -> Context | None:
-    """Return the context of the running task, None outside of a task."""
     from airflow.providers.common.compat.sdk import get_current_context
 
     with suppress(AirflowException, RuntimeError):  # of Airflow 2, and of Airflow 3
         return get_current_context()
     return None
-
-
-def is_deferral_timeout(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
-    """Return whether a task resumes because Airflow has ended its deferral."""
-    return next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
 
 
 def first_poll_of(context: Context) -> datetime | None:
@@ -51,30 +38,6 @@ def first_poll_of(context: Context) -> datetime | None:
         since = ti.max_tries - (context["task"].retries or 0) + 1
         first = rows.filter(TaskReschedule.try_number >= since).order_by(TaskReschedule.id).first()
     return first and first.start_date
-
-
-def no_triggerer_runs() -> bool:
-    """Return whether Airflow's health check, which wants no token, says that no triggerer runs."""
-    if AIRFLOW_V_3_0_PLUS:
-        import requests
-
-        base_url = conf.get("api", "base_url", fallback="/") or "/"
-        if base_url.startswith("/"):
-            base_url = f"http://localhost:8080{base_url}"
-        execution_url = conf.get("core", "execution_api_server_url", fallback=None) or base_url
-        url = f"{execution_url.rstrip('/').removesuffix('/execution')}/api/v2/monitor/health"
-        try:
-            health = requests.get(url, timeout=2.0, allow_redirects=False).json()
-        except (requests.RequestException, ValueError):
-            return False
-    else:
-        from airflow.api.common.airflow_health import get_airflow_health
-
-        health = get_airflow_health()
-    match health:
-        case {"metadatabase": {"status": "healthy"}, "triggerer": {"status": status}}:
-            return bool(status != "healthy")
-    return False
 
 
 def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmPaginationError, FsmRateLimitedError
 from fsm_provider.api.listing import CursorPaginator
-from fsm_provider.api.models import Form, Page
-from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint
+from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.settings import Settings
 

@@ -27,12 +27,9 @@ class FsmRetryPolicy(RetryPolicy):
     Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in ``default_args``.
 
     :param max_delay: a longer ``retry_after`` is cut to this.
-    :raises ValueError: if ``max_delay`` is not positive.
     """
 
     def __init__(self, *, max_delay: timedelta = timedelta(hours=6)) -> None:
-        if max_delay <= timedelta():
-            raise ValueError(f"max_delay: should be more than 0, not {max_delay}")
         self.max_delay = max_delay
 
     def evaluate(

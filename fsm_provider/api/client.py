@@ -9,23 +9,25 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from pydantic import SecretStr
 
-from fsm_provider.api import errors, payloads
+from fsm_provider.api import errors, models
 from fsm_provider.api.connections import READS
-from fsm_provider.api.downloads import Download, PdfLimits
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
-from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
-from fsm_provider.api.redaction import hide, hide_in
+from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
 from fsm_provider.api.retry import Attempts, Metrics, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
 from fsm_provider.api.validation import parse_params, parse_path, spelled
+
+if TYPE_CHECKING:
+    from fsm_provider.api.downloads import PdfLimits
+    from fsm_provider.api.payloads import JobCreate, WebhookCreate
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -83,12 +85,12 @@ class FsmClient:
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
     ) -> Listing:
         """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = payloads.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
+        listing, sent = models.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(self, *, params: Params | None = None) -> Iterator[AssetDynamicField]:
         """List asset dynamic fields page by page; see :meth:`paginate`."""
-        listing = payloads.LIST_ASSET_DYNAMIC_FIELDS
+        listing = models.LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response)
 
     def create_job(
@@ -106,9 +108,11 @@ class FsmClient:
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it does not.
         """
+        from fsm_provider.api.payloads import JobRequest, check
+
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
         what = {"path": asked.path, "json": asked.job.body(), "subject": asked.subject, "limit": limit}
-        made = self._create(payloads.CREATE_JOB, headers, **what)
+        made = self._create(models.CREATE_JOB, headers, **what)
         sent, echoed = asked.job.customer_reference, made.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
             logger.warning("job %s has the customerReference %r, but %r was sent", made.id, echoed, sent)
@@ -126,19 +130,21 @@ class FsmClient:
         :param webhook: a dictionary is validated first. Register each event type by itself: the specification
             does not show how a request has several.
         :raises FsmInputError: before anything is sent, naming each invalid field.
-        :raises FsmRegistrationMismatchError: if the service registered another object or other event types.
+        :raises FsmRegistrationError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
         """
+        from fsm_provider.api.payloads import WebhookCreate, check
+
         asked = check(WebhookCreate, webhook, "webhook")
-        what: Any = {"path": payloads.REGISTER_WEBHOOK.path, "params": asked.query(), "limit": limit}
+        what: Any = {"path": models.REGISTER_WEBHOOK.path, "params": asked.query(), "limit": limit}
         what |= {"subject": asked.subject, "confidential": asked.confidential}
-        made = self._create(payloads.REGISTER_WEBHOOK, headers, **what)
+        made = self._create(models.REGISTER_WEBHOOK, headers, **what)
         shown: Any = asked.event_types if made.event_types is None else made.event_types
         events = set(map(str, shown if isinstance(shown, list) else [shown]))
         if events != set(asked.event_types) or made.object not in (None, asked.object):
             wanted = f"{asked.object} ({', '.join(asked.event_types)})"
             message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
-            raise errors.FsmRegistrationMismatchError(message, made.id)
+            raise errors.FsmRegistrationError(message, made.id)
         return made
 
     def paginate(
@@ -184,7 +190,7 @@ class FsmClient:
         attempt = partial(self._transport.request, call, self._json_without_token)
         return self._repeat(attempt, is_write=call.method not in READS)
 
-    def _create(self, endpoint: payloads.Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
+    def _create(self, endpoint: models.Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
         request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
@@ -239,6 +245,8 @@ class FsmClient:
         :raises FsmPdfError: if the file is not a PDF, or too large.
         :raises FsmDownloadTimeoutError: after ``max_seconds``. No error has the URL, which may be signed.
         """
+        from fsm_provider.api.downloads import Download
+
         download = Download(form, self._transport, self.settings.allow_http, **limits)
         return self._repeat(partial(download.fetch, read))
 
@@ -270,7 +278,7 @@ class FsmClient:
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
-                    raise errors.FsmConnectionEditedError(**vars(error), leads_to=settings.service) from error
+                    raise errors.FsmConnectionEditedError(**vars(error)) from error
                 self._token = settings.token
             return self._token != refused
 
@@ -278,7 +286,7 @@ class FsmClient:
         """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
         values, token = parse_json(body) if body else None, self._token.get_secret_value()
         text = body.decode(errors="replace")
-        is_free = len(token) < payloads.TOKEN_LENGTH or hide(text, token) == text
+        is_free = len(token) < TOKEN_LENGTH or hide(text, token) == text
         return values if is_free else hide_in(values, token)
 
     def reserve(self) -> float:

@@ -44,8 +44,6 @@ class PdfLimits(TypedDict, total=False):
 
 @dataclass(eq=False)
 class Download:
-    """The PDF of a form, within the limits of all its requests together."""
-
     form: Form
     transport: Transport
     allow_http: bool
@@ -60,7 +58,6 @@ class Download:
         self._limit = TimeLimit(self.max_seconds)
 
     def fetch(self, read: Callable[[Iterator[bytes]], ResultT], token: SecretStr) -> ResultT:
-        """Send once, follow redirects, and pass the file's chunks to ``read``."""
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))

@@ -7,14 +7,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-__all__ = ["FsmApiError", "FsmBadRequestError", "FsmConflictError", "FsmConnectionEditedError"]
-__all__ += ["FsmConnectionError", "FsmDownloadTimeoutError", "FsmError", "FsmForbiddenError", "FsmInputError"]
-__all__ += ["FsmNotFoundError", "FsmNotPdfError", "FsmNotSentError", "FsmPaginationError", "FsmPdfError"]
-__all__ += ["FsmPdfUrlError", "FsmRateLimitedError", "FsmRedirectError", "FsmRegistrationMismatchError"]
-__all__ += ["FsmRepeatableWriteError", "FsmResponseError", "FsmSecretNotStoredError", "FsmServerError"]
-__all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
-__all__ += ["FsmUnprocessableEntityError"]
-
 
 def counted(number: int, noun: str) -> str:
     """Return a number of things, in words: ``1 form``, ``2 forms``."""
@@ -91,18 +83,15 @@ class FsmDownloadTimeoutError(_DescribedError):
 
 
 @dataclass(eq=False)
-class _RegisteredError(_PermanentError):
+class FsmRegistrationError(_PermanentError):
+    """A webhook was registered, but not as requested, or its signing secret could not be stored.
+
+    It exists, and cannot be deleted from here. A secret is shown once.
+    """
+
     may_have_written = True
 
     webhook_id: int
-
-
-class FsmRegistrationMismatchError(_RegisteredError):
-    """A webhook was registered, but not as requested. It exists, and cannot be deleted from here."""
-
-
-class FsmSecretNotStoredError(_RegisteredError):
-    """A webhook was registered, but its signing secret, which is shown once, could not be stored."""
 
 
 @dataclass(eq=False)
@@ -200,16 +189,11 @@ class FsmUnauthorisedError(_PermanentApiError):
     hint = "the token is not accepted: check the connection's password"
 
 
-@dataclass(eq=False)
 class FsmConnectionEditedError(FsmUnauthorisedError):
     """401 Unauthorised, and the connection leads to another service by now. Another attempt goes there."""
 
     permanent = False
-
-    leads_to: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; the connection leads to {self.leads_to} now"
+    hint = "the token is not accepted here, and the connection leads to another service now"
 
 
 class FsmForbiddenError(_PermanentApiError):
@@ -266,3 +250,6 @@ def error_class_for(status: int) -> type[FsmApiError]:
     if status >= 500:
         return FsmServerError
     return FsmRedirectError if 300 <= status < 400 else _BY_STATUS.get(status, FsmApiError)
+
+
+__all__ = [name for name in globals() if name.startswith("Fsm")]

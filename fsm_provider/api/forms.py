@@ -34,6 +34,7 @@ FORM_FILTERS: Mapping[str, str] = {
     "created_by_id": "createdByID",
 }
 """The query parameter of each filter."""
+ALL_FILTERS = (*FORM_FILTERS, "form_names")
 
 
 class FormFilters(TypedDict, total=False):
@@ -130,7 +131,6 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def same_name(name: Any) -> str:
-    """Return a form's name as it is compared."""
     return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
 
 
@@ -141,9 +141,7 @@ def _parse_filter(name: str, value: Any) -> Any:
         return validation.parse_text(name, value)
     if name != "form_names":
         return validation.parse_identifier(name, value)
-    if not (names := validation.parse_names(name, value)):
-        raise FsmInputError(f"{name}: is an empty list: leave it out if any form counts")
-    return tuple(map(same_name, names))
+    return tuple(map(same_name, validation.parse_names(name, value)))
 
 
 def _as_json(value: Any) -> Any:

@@ -10,8 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError, counted
-from fsm_provider.api.payloads import EXTRA_FIELDS as EXTRA
-from fsm_provider.api.payloads import JOB_FIELDS, JobRequest, check
+from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params
 
@@ -23,7 +22,7 @@ MAX_LISTED = 300  # characters of the table's columns that it lists
 Field = tuple[str, ...]  # the place of a cell in a job's request, e.g. ("job", "quotedAmount")
 KEY: Field = ("key",)
 PROPERTY: Field = ("property_id",)
-ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA))
+ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA_FIELDS))
 
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
@@ -70,12 +69,12 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in parse_params("map", fields).items():
         prefix, _, extra = str(name).partition(".")
-        if name not in JOB_FIELDS and (prefix != EXTRA or not extra):
-            advice = f"if the service has one, use '{EXTRA}.{name}'"
+        if name not in JOB_FIELDS and (prefix != EXTRA_FIELDS or not extra):
+            advice = f"if the service has one, use '{EXTRA_FIELDS}.{name}'"
             if str(column) in JOB_FIELDS:
                 advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
             raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
-        field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA, extra)
+        field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA_FIELDS, extra)
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column

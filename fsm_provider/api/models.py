@@ -1,10 +1,10 @@
-"""The service's records: snake_case attributes, aliases as the service names them, unknown fields kept."""
+"""The service's operations and records: snake_case attributes, its names as aliases, unknown fields kept."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -50,7 +50,6 @@ class Record(BaseModel):
     """A record that the service sends. Equal records dump to equal JSON, and back."""
 
     identity_field: ClassVar[str] = "id"
-    """The attribute that holds the service's identifier."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name,
@@ -281,8 +280,21 @@ ItemT = TypeVar("ItemT")
 
 
 class Page(Record, Generic[ItemT]):
-    """The envelope of a listing."""
-
     meta: Meta | None = None
     pagination: Pagination | None = None
     data: list[ItemT]
+
+
+class Endpoint(NamedTuple, Generic[RecordT]):
+    """One operation; ``response`` is the class of a listing's elements, or of the complete body."""
+
+    method: str
+    path: str
+    response: type[RecordT]
+    versioned: bool = False
+
+
+LIST_ASSET_DYNAMIC_FIELDS = Endpoint("GET", "/assetDynamicFieldValues", AssetDynamicField)
+CREATE_JOB = Endpoint("POST", "/properties/{propertyID}/jobs", Job, versioned=True)
+LIST_FORMS = Endpoint("GET", "/forms", Form)
+REGISTER_WEBHOOK = Endpoint("POST", "/settings/webhooks", Webhook)

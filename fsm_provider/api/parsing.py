@@ -29,7 +29,6 @@ _logged: set[Hashable] = set()
 def warn_once(
     logger: logging.Logger, key: Hashable, message: str, *args: Any, level: int = logging.WARNING
 ) -> None:
-    """Log once per process and ``key``."""
     if key not in _logged:
         _logged.add(key)
         logger.log(level, f"{message}; this is logged once", *args)

@@ -1,4 +1,4 @@
-"""The service's operations; request bodies and parameters, validated strictly before they are sent."""
+"""Request bodies and parameters, validated strictly before they are sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from json import dumps
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -26,22 +26,8 @@ from pydantic import (
 
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.models import AssetDynamicField, Form, Integer, Job, RecordT, Webhook, wire_name
-
-
-class Endpoint(NamedTuple, Generic[RecordT]):
-    """One operation; ``response`` is the class of a listing's elements, or of the complete body."""
-
-    method: str
-    path: str
-    response: type[RecordT]
-    versioned: bool = False
-
-
-LIST_ASSET_DYNAMIC_FIELDS = Endpoint("GET", "/assetDynamicFieldValues", AssetDynamicField)
-CREATE_JOB = Endpoint("POST", "/properties/{propertyID}/jobs", Job, versioned=True)
-LIST_FORMS = Endpoint("GET", "/forms", Form)
-REGISTER_WEBHOOK = Endpoint("POST", "/settings/webhooks", Webhook)
+from fsm_provider.api.models import CREATE_JOB, Integer, wire_name
+from fsm_provider.api.redaction import TOKEN_LENGTH
 
 
 class _Payload(BaseModel):
@@ -160,7 +146,6 @@ class JobRequest(_Payload):
 
 WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
 _OneOrSeveral = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-TOKEN_LENGTH = 16  # characters; a part of a URL that is at least this long may be a token
 
 
 class WebhookCreate(_Payload):
@@ -200,7 +185,6 @@ class WebhookCreate(_Payload):
 
     @property
     def subject(self) -> dict[str, Any]:
-        """The fields to look the registration up by, under the service's names."""
         return {"object": self.object, "eventTypes": self.event_types}
 
     @property

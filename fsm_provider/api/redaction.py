@@ -9,6 +9,7 @@ from html.entities import html5
 from typing import Any
 
 EXCERPT_LENGTH = 300
+TOKEN_LENGTH = 16  # characters; a text that is at least this long may be a token
 _SECRET = re.compile(
     r"""
     (secret s? (?: \[\w*\] )? \\{0,15} ["']? [ ]? (?: [:=] [ ]? | (?: [ ] [^<>]{0,200} )? > ) )

@@ -43,8 +43,6 @@ BUDGET = 120.0  # for all delays of one request
 
 @dataclass(eq=False)
 class Attempts:
-    """Counts the attempts of one request, and the seconds waited."""
-
     max_retries: int
     made: int = 0
     waited: float = 0.0

@@ -40,12 +40,7 @@ _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
 _OPTIONS: Any = {"retries": False, "redirect": False, "assert_same_host": False}
 _OPTIONS |= {"preload_content": False, "decode_content": False}
-_QUOTING = (
-    BadStatusLine,
-    UnknownProtocol,
-    InvalidChunkLength,
-    InvalidHeader,
-)  # they quote the response
+_QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)  # they quote the response
 # Of a body; the last three are of one whose length is negative, or larger than any memory.
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
@@ -89,7 +84,6 @@ class Transport:
             adapter.close()
 
     def request(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
-        """Send once and return ``read(body)`` of a successful response."""
         if call.limit is None:
             self.throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""

@@ -215,13 +215,13 @@ def parse_names(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             names = json.loads(value, parse_constant=str)
-        if names == []:
-            raise FsmInputError(f"{name}: is a list without a name")
         if not isinstance(names, list):
             names = [names if isinstance(names, str) else value]
     if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
         wanted = "a name or a list of names, which a template gives with | tojson"
         raise FsmInputError(f"{name}: should be {wanted}")
+    if not names:
+        raise FsmInputError(f"{name}: is an empty list: leave it out")
     for one in names:
         parse_text(name, one)
     return tuple(names)

@@ -114,7 +114,7 @@ def completed_forms(
         filters=dict(wanted.as_dict()),
         property_ids=parse_identifiers("property_id", property_id),
         job_ids=parse_identifiers("job_id", job_id),
-        form_names=[same_name(one) for one in parse_names("form_names", form_names or ())],
+        form_names=[same_name(one) for one in parse_names("form_names", form_names)] if form_names else [],
         # As the events of the asset have them.
         query_params=json.loads(json.dumps(parse_params("query_params", query_params))) or None,
         poll_interval=parse_seconds("poll_interval", poll_interval, 1, LONGEST),

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError, counted
-from fsm_provider.api.payloads import LIST_FORMS
+from fsm_provider.api.models import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable
 from fsm_provider.metrics import AirflowMetrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.errors import counted
-from fsm_provider.operators.base import FsmBaseOperator, permanent_errors_fail_the_task
+from fsm_provider.operators.base import FsmBaseOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -27,9 +27,8 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.query_params = query_params
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        with permanent_errors_fail_the_task():
-            listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
-            records = [record.as_json() for record in listing]
+    def perform(self, context: Context) -> list[dict[str, Any]]:
+        listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
+        records = [record.as_json() for record in listing]
         self.log.info("Listed %s", counted(len(records), "asset dynamic field"))
         return records

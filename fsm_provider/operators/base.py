@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.forms import FORM_FILTERS, FormFilter
 from fsm_provider.api.validation import parse_path, refuse_none
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.api.forms import FormFilter
     from fsm_provider.hooks.fsm import FsmHook
 
 MAX_SHOWN_FAILURES = 20
-ALL_FILTERS = (*FORM_FILTERS, "form_names")
 OTHER_NAMES = {"created_since": "since", "data": "json", "http_conn_id": "fsm_conn_id"}
 OptionParsers = dict[str, Callable[[str, Any], Any]]
 PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
@@ -32,6 +32,7 @@ class FsmBaseOperator(BaseOperator):
     """
 
     ui_color = "#e8f4ea"
+    takes_a_job: ClassVar[bool] = False
     option_parsers: ClassVar[OptionParsers] = {}
     """A parser for each option, called with its name and its value, which may have been a template."""
 
@@ -43,6 +44,13 @@ class FsmBaseOperator(BaseOperator):
                 raise FsmArgumentError(unknown) from None
             raise
         self.fsm_conn_id = fsm_conn_id
+
+    def execute(self, context: Context) -> Any:
+        with permanent_errors_fail_the_task():
+            return self.perform(context)
+
+    def perform(self, context: Context) -> Any:
+        raise NotImplementedError
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
         """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is parsed."""
@@ -61,26 +69,26 @@ class FsmBaseOperator(BaseOperator):
         rendered = super().render_template(content, context, jinja_env, seen_oids)
         return "None" if isinstance(content, str) and rendered is None else rendered
 
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        return None
-
     @cached_property
     def hook(self) -> FsmHook:
-        """The hook, imported only when a task runs."""
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
 
 
 def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    from fsm_provider.api.payloads import JOB_FIELDS
+
     constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
     known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
     problems = []
     for name in sorted(set(given) - known):
         close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
-        place = operator.argument_with(name)
-        hint = f": it belongs in {place}" if place else f": did you mean {close[0]}?" if close else ""
+        hint = f": did you mean {close[0]}?" if close else ""
+        if operator.takes_a_job and name in JOB_FIELDS:
+            hint = ": it belongs in job"
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
 
@@ -100,7 +108,7 @@ class FormFilterArguments:
     :param query_params: query parameters that the specification does not show.
     """
 
-    narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
+    narrowing: ClassVar[tuple[str, ...]]
     """The arguments that narrow the set of matching forms."""
 
     def check_filters(self) -> None:
@@ -110,6 +118,8 @@ class FormFilterArguments:
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
         """Return the filter that the arguments describe; ``only_known`` leaves out those with a template."""
+        from fsm_provider.api.forms import ALL_FILTERS, FormFilter
+
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
         if only_known:
             return FormFilter(**{name: value for name, value in given.items() if is_known(value)})

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fsm_provider.api.errors import counted
-from fsm_provider.api.forms import FormsXCom
+from fsm_provider.api.forms import ALL_FILTERS, FormsXCom, for_xcom
 from fsm_provider.api.validation import parse_choice
-from fsm_provider.operators.base import (
-    ALL_FILTERS,
-    FormFilterArguments,
-    FsmBaseOperator,
-    bad_arguments_are_refused,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import FormFilterArguments, FsmBaseOperator, bad_arguments_are_refused
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -30,6 +24,7 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
     :return: the forms in the representation that ``xcom`` selects, in the service's order.
     """
 
+    narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
     template_fields: tuple[str, ...] = ("fsm_conn_id", *ALL_FILTERS, "query_params")
 
     def __init__(
@@ -65,12 +60,9 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
 
-    def execute(self, context: Context) -> list[Any]:
-        from fsm_provider.api.forms import for_xcom
-
-        with permanent_errors_fail_the_task():
-            form_filter = self.form_filter()
-            forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
-            listed = for_xcom(forms, self.xcom)
+    def perform(self, context: Context) -> list[Any]:
+        form_filter = self.form_filter()
+        forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
+        listed = for_xcom(forms, self.xcom)
         self.log.info("Listed %s (%s)", counted(len(listed), "form"), form_filter)
         return listed

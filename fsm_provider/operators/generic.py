@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.errors import counted
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_json, parse_path, parse_text
-from fsm_provider.operators.base import (
-    PATH,
-    FsmBaseOperator,
-    OptionParsers,
-    bad_arguments_are_refused,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_are_refused
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Write, planned
@@ -81,17 +75,16 @@ class FsmRequestOperator(FsmWriteOperator):
             if self.method != "GET":
                 self.check_keys({"key": key})
 
-    def execute(self, context: Context) -> Any:
-        with permanent_errors_fail_the_task():
-            path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
-            if self.method == "GET":
-                return self.hook.request("GET", path, params, body, headers=self.headers)
-            self.check_keys({"key": self.key})
-            key = None if self.key in (None, "") else str(parse_text("key", self.key))
-            task, service = Task.from_context(context, self.task_id), self.hook.settings.service
-            content = {"params": params, "json": body, "headers": self.headers}
-            row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-            return self.write_once(context, task, [Write(row, key is not None, body)])[0]
+    def perform(self, context: Context) -> Any:
+        path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
+        if self.method == "GET":
+            return self.hook.request("GET", path, params, body, headers=self.headers)
+        self.check_keys({"key": self.key})
+        key = None if self.key in (None, "") else str(parse_text("key", self.key))
+        task, service = Task.from_context(context, self.task_id), self.hook.settings.service
+        content = {"params": params, "json": body, "headers": self.headers}
+        row = planned(task, service, f"{self.method} {path}", content, key or task.place)
+        return self.write_once(context, task, [Write(row, key is not None, body)])[0]
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
         sent = (self.method, self.path, self.query_params, write.payload)
@@ -103,7 +96,6 @@ class FsmListOperator(FsmBaseOperator):
 
     :param path: begins with ``/`` and holds no query (templated).
     :param query_params: query parameters, sent again with each page (templated).
-    :param max_pages: maximum pages; a longer listing is an error.
     :param fsm_conn_id: the Airflow connection (templated).
     :return: the records as the service returns them, in its order.
     """
@@ -116,19 +108,16 @@ class FsmListOperator(FsmBaseOperator):
         *,
         path: str,
         query_params: dict[str, Any] | None = None,
-        max_pages: int = 10_000,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.query_params = query_params
-        self.max_pages = max_pages
         with bad_arguments_are_refused():
             self.options(only_known=True)
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        with permanent_errors_fail_the_task():
-            records = list(self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages))
+    def perform(self, context: Context) -> list[dict[str, Any]]:
+        records = list(self.hook.paginate(self.path, self.query_params))
         self.log.info("Listed %s of %s", counted(len(records), "record"), self.path)
         return records

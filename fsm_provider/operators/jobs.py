@@ -18,13 +18,7 @@ from fsm_provider.api.validation import (
     spelled,
 )
 from fsm_provider.links import FsmJobLink, job_page_url
-from fsm_provider.operators.base import (
-    OptionParsers,
-    bad_arguments_are_refused,
-    fail_in_part,
-    is_known,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused, fail_in_part, is_known
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import MADE, Write, planned
@@ -95,6 +89,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(),)
+    takes_a_job: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -120,29 +115,22 @@ class FsmCreateJobOperator(FsmJobOperator):
             self.check_keys({"key": key})
             check(JobRequest, _known_part({"property_id": property_id, "job": job, "key": key}), "")
 
-    @classmethod
-    def argument_with(cls, name: str) -> str | None:
-        from fsm_provider.api.payloads import JOB_FIELDS
-
-        return "job" if name in JOB_FIELDS else None
-
-    def execute(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check
 
-        with permanent_errors_fail_the_task():
-            given = {"property_id": self.property_id, "job": self.job, "key": self.key}
-            request = check(JobRequest, given, "")
-            self.check_keys({"key": request.key})
-            task = Task.from_context(context, self.task_id)
-            writes = [self.plan(task, request, task.place)]
-            job: dict[str, Any] = self.write_once(context, task, writes)[0]
-            if "ti" in context:
-                context["ti"].xcom_push(key="id", value=job["id"])
-            if web_url := self.hook.settings.web_url:
-                page = job_page_url(web_url, job["id"], request.property_id)
-                links = job.get("links")
-                job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
-            return job
+        given = {"property_id": self.property_id, "job": self.job, "key": self.key}
+        request = check(JobRequest, given, "")
+        self.check_keys({"key": request.key})
+        task = Task.from_context(context, self.task_id)
+        writes = [self.plan(task, request, task.place)]
+        job: dict[str, Any] = self.write_once(context, task, writes)[0]
+        if "ti" in context:
+            context["ti"].xcom_push(key="id", value=job["id"])
+        if web_url := self.hook.settings.web_url:
+            page = job_page_url(web_url, job["id"], request.property_id)
+            links = job.get("links")
+            job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
+        return job
 
 
 class FsmCreateJobsOperator(FsmJobOperator):
@@ -208,43 +196,42 @@ class FsmCreateJobsOperator(FsmJobOperator):
             if isinstance(jobs, list | tuple):
                 check_job_requests(map(_known_part, jobs))
 
-    def execute(self, context: Context) -> list[JobOutcome]:
+    def perform(self, context: Context) -> list[JobOutcome]:
         from fsm_provider.api.payloads import check_job_requests
 
-        with permanent_errors_fail_the_task():
-            options, task = self.options(), Task.from_context(context, self.task_id)
-            jobs = parse_json("jobs", self.jobs)
-            refuse_none("jobs", jobs)
-            if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
-                raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
-            requests = check_job_requests(jobs, refuse_equal=True)
-            self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-            inputs = [self.plan(task, one, digest_for([task.place, *one.content])) for one in requests]
-            writes = {one.planned.id: one for one in inputs}
-            is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
-            threads, web_url = options["max_concurrency"], self.hook.settings.web_url
-            with self.runner(context, task, writes.values(), threads) as runner:
-                if not is_dry_run:
-                    to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
-                    if max_jobs is not None and to_create > max_jobs:
-                        allowed = f"one attempt may create {max_jobs}: none was sent"
-                        raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
-                    runner.run()
-            outcomes = [
-                job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
-                for index, one in enumerate(writes[one.planned.id] for one in inputs)
-            ]
-            summary = summary_of(outcomes, runner.stop_reason)
-            self.log.info("%s%s", "Dry run: " * is_dry_run, summary)
-            failed = [one for one in outcomes if one["outcome"] not in MADE]
-            if failed and not is_dry_run:
-                if "ti" in context:
-                    context["ti"].xcom_push(key="return_value", value=outcomes)
-                has = {one["outcome"] for one in outcomes}
-                fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}
-                is_failure = fails[options["fail_on"]]
-                self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
-            return outcomes
+        options, task = self.options(), Task.from_context(context, self.task_id)
+        jobs = parse_json("jobs", self.jobs)
+        refuse_none("jobs", jobs)
+        if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
+            raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
+        requests = check_job_requests(jobs, refuse_equal=True)
+        self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
+        inputs = [self.plan(task, one, digest_for([task.place, *one.content])) for one in requests]
+        writes = {one.planned.id: one for one in inputs}
+        is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
+        threads, web_url = options["max_concurrency"], self.hook.settings.web_url
+        with self.runner(context, task, writes.values(), threads) as runner:
+            if not is_dry_run:
+                to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
+                if max_jobs is not None and to_create > max_jobs:
+                    allowed = f"one attempt may create {max_jobs}: none was sent"
+                    raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
+                runner.run()
+        outcomes = [
+            job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
+            for index, one in enumerate(writes[one.planned.id] for one in inputs)
+        ]
+        summary = summary_of(outcomes, runner.stop_reason)
+        self.log.info("%s%s", "Dry run: " * is_dry_run, summary)
+        failed = [one for one in outcomes if one["outcome"] not in MADE]
+        if failed and not is_dry_run:
+            if "ti" in context:
+                context["ti"].xcom_push(key="return_value", value=outcomes)
+            has = {one["outcome"] for one in outcomes}
+            fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}
+            is_failure = fails[options["fail_on"]]
+            self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
+        return outcomes
 
     def _fail_or_go_on(
         self, context: Context, runner: Runner, failed: list[JobOutcome], summary: str, *, is_failure: bool

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import mask_secret
 
-from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmSecretNotStoredError
-from fsm_provider.operators.base import bad_arguments_are_refused, is_known, permanent_errors_fail_the_task
+from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmRegistrationError
+from fsm_provider.operators.base import bad_arguments_are_refused, is_known
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import Write, planned
@@ -69,21 +69,20 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             if is_known([object, event_types, target_url, description]):
                 self._payload(target_url or "https://receiver.invalid")
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        with permanent_errors_fail_the_task():
-            webhook = self._payload(self.target_url or self._receiver_url())
-            task = Task.from_context(context, self.task_id)
-            each = [webhook.model_copy(update={"event_types": [one]}) for one in webhook.event_types]
-            planned = [self._plan(task, one) for one in each]
-            registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
-            missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
-            for name in registered.keys() - missing.keys():
-                self.log.info("Registered before: Variable %s", name)
-            if missing:
-                self.once_per = "run" if self.hook.settings.state_conn_id is None else "key"
-                made = self.write_once(context, task, missing.values())
-                registered |= zip(missing, made, strict=True)
-            return [*map(dict, registered.values())]
+    def perform(self, context: Context) -> list[dict[str, Any]]:
+        webhook = self._payload(self.target_url or self._receiver_url())
+        task = Task.from_context(context, self.task_id)
+        each = [webhook.model_copy(update={"event_types": [one]}) for one in webhook.event_types]
+        planned = [self._plan(task, one) for one in each]
+        registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
+        missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
+        for name in registered.keys() - missing.keys():
+            self.log.info("Registered before: Variable %s", name)
+        if missing:
+            self.once_per = "run" if self.hook.settings.state_conn_id is None else "key"
+            made = self.write_once(context, task, missing.values())
+            registered |= zip(missing, made, strict=True)
+        return [*map(dict, registered.values())]
 
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
         """Return the write that makes one registration; its key is the name of its Variable."""
@@ -129,7 +128,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         try:
             self._store(variable, {**stored, "registration": registration, "secret": secret})
         except Exception as error:  # noqa: BLE001 - its text may quote the value
-            raise FsmSecretNotStoredError(
+            raise FsmRegistrationError(
                 f"webhook {webhook.id} was registered, but Variable {variable} with its signing secret "
                 f"could not be written ({type(error).__name__}): delete the webhook in the service",
                 webhook.id,

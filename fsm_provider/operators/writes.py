@@ -77,7 +77,6 @@ class FsmWriteOperator(FsmBaseOperator):
                 parse_text(name, key)
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
-        """Send a write once; return the response."""
         raise NotImplementedError
 
     def existing_result(self, write: Write) -> Any:
@@ -85,7 +84,6 @@ class FsmWriteOperator(FsmBaseOperator):
         return {**(write.row.result or {}), **write.row.about} or None
 
     def find_write(self, write: Write) -> int | None:
-        """Look in the service for what is uncertain; return its id."""
         found = self.find_existing(self.hook, write.payload.model_copy(deep=True))
         return None if found is None else parse_count("find_existing", found)
 

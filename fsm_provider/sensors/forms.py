@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
-from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import reference_to
+from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_identifier, parse_time
-from fsm_provider.operators.base import ALL_FILTERS, FormFilterArguments, bad_arguments_are_refused, is_known
+from fsm_provider.operators.base import FormFilterArguments, bad_arguments_are_refused, is_known
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -99,7 +98,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.xcom = xcom
         self.deferrable = deferrable
         self._before: Deferral | None = None
-        self._is_resumed = False
         with bad_arguments_are_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -162,14 +160,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return PokeReturnValue(is_done=False)
 
     def defer_if_wanted(self) -> None:
-        """Defer a deferrable sensor, unless it has timed out."""
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
         wait, now = self._before, time.time()
         if wait is None or now >= wait.deadline:
             return
-        if not self._is_resumed and compat.no_triggerer_runs():
-            self.log.warning("Deferred, but no triggerer runs, says Airflow: start one (airflow triggerer)")
         if self._failing_since is not None:
             wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
         self.defer(
@@ -196,12 +191,12 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._before = before = Deferral(**(next_kwargs or {})["event"]["wait"])
             self._began, self._deadline = before.began, before.deadline
             self._failing_since, self.since = before.failing_since, before.since
-        elif compat.is_deferral_timeout(next_method, next_kwargs):  # the trigger, if it runs, ends before
+        elif next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower():
+            # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
             self._began, self._deadline = time.time() - self.timeout, time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
-        self._is_resumed = True
         self.timeout = max(self._deadline - time.time(), 0.0)
         return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 
@@ -209,7 +204,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """Return the bound of the first poll: later attempts keep it, whatever the template gives then."""
         since = self.since
         if since is None and not self._given & {"since", "updated_since"}:
-            since = created or compat.start_of_run(context).astimezone(UTC)
+            # A run that an asset or a hand has triggered has no data interval.
+            since = created or context.get("data_interval_start") or context["dag_run"].run_after
         if since is None:
             return None
         bound = parse_time("since", since)

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 MAX_SHOWN_FIELDS = 10
 
 
-def _parse_fields(name: str, value: Any) -> tuple[str, ...]:
-    names = parse_names(name, value)
-    if not names:
-        raise FsmInputError(f"{name}: is an empty list: name at least the field that identifies a record")
-    return names
-
-
 def _parse_query(name: str, value: Any) -> dict[str, Any]:
     query = parse_params(name, value)
     for parameter, found in query.items():  # without one, too many records would count
@@ -62,7 +55,7 @@ class FsmRecordSensor(FsmBaseSensor):
         **PATH,
         "query_params": _parse_query,
         "minimum_records": parse_count,
-        "fields": _parse_fields,
+        "fields": parse_names,
     }
 
     def __init__(

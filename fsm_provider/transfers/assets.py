@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.operators.base import bad_arguments_are_refused, permanent_errors_fail_the_task
+from fsm_provider.operators.base import bad_arguments_are_refused
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 
 if TYPE_CHECKING:
@@ -29,36 +29,30 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         self,
         *,
         destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         quote_formulas: bool | str = False,
         query_params: dict[str, Any] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination,
-            object_storage_conn_id=object_storage_conn_id,
-            quote_formulas=quote_formulas,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
         )
         self.query_params = query_params
         with bad_arguments_are_refused():
             self.options(only_known=True)
 
-    def execute(self, context: Context) -> ExportResult:
-        from fsm_provider.api.payloads import LIST_ASSET_DYNAMIC_FIELDS as endpoint
+    def perform(self, context: Context) -> ExportResult:
+        from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS as endpoint
         from fsm_provider.transfers.export import Schema, entries_for_asset_fields
 
-        with permanent_errors_fail_the_task():
-            schema = Schema(endpoint.response)
-            return self.export(
-                context,
-                schema,
-                lambda: self.hook.client.pages(
-                    endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
-                ),
-                lambda listing, encode: entries_for_asset_fields(
-                    (field for page in listing for field in page.data), schema, encode
-                ),
-            )
+        schema = Schema(endpoint.response)
+        return self.export(
+            context,
+            schema,
+            lambda: self.hook.client.pages(
+                endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
+            ),
+            lambda listing, encode: entries_for_asset_fields(
+                (field for page in listing for field in page.data), schema, encode
+            ),
+        )

@@ -54,45 +54,30 @@ def _parse_file(name: str, value: Any) -> Any:
 class FsmObjectStorageOperator(FsmBaseOperator):
     """Base of operators that write files to any storage that Airflow reaches.
 
-    :param object_storage_conn_id: the Airflow connection of the storage, where the destination does not
-        name one itself, as ``s3://aws_default@bucket/forms`` does (templated).
+    The destination names the storage's connection, as ``s3://aws_default@bucket/forms`` does.
     """
 
     records: ClassVar[str]
-    """What is read."""
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "destination", "object_storage_conn_id")
+    template_fields: tuple[str, ...] = ("fsm_conn_id", "destination")
     option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 
-    def __init__(
-        self,
-        *,
-        destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, destination: ObjectStoragePath | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.destination = destination
-        self.object_storage_conn_id = object_storage_conn_id
 
     def destination_path(self) -> ObjectStoragePath:
-        """Return the destination with its connection.
-
-        :raises FsmInputError: naming the package that is missing to reach it.
-        """
+        """Return the destination; an FsmInputError names the package that is missing to reach it."""
         from airflow.providers.common.compat.sdk import (
             AirflowOptionalProviderFeatureException,
             ObjectStoragePath,
         )
 
         text = str(self.option_parsers["destination"]("destination", self.destination))
-        conn_id = self.object_storage_conn_id
-        # In Airflow 2, even None replaces the connection that the destination names.
-        connection = {"conn_id": conn_id} if conn_id else {}
-        protocol = text.partition("://")[0]
         try:
-            path = ObjectStoragePath(text, **connection)
+            path = ObjectStoragePath(text)
             _ = path.fs  # created once, before threads share it
         except (ImportError, AirflowOptionalProviderFeatureException, ValueError) as error:
+            protocol = text.partition("://")[0]
             package = PACKAGES.get(protocol, f"the provider package for {protocol}://")
             raise FsmInputError(f"destination: {text} needs {package} ({error})") from None
         return path

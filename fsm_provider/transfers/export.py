@@ -47,10 +47,6 @@ _ADD = """INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE 
     WHERE (excluded.version, excluded.content) > (version, content)"""
 
 
-class _TypeMismatch(Exception):
-    """A value does not have its column's type."""
-
-
 class Column(NamedTuple):
     """A column.
 
@@ -65,13 +61,13 @@ class Column(NamedTuple):
 
 def _parse_integer(value: Any) -> int:
     if type(value) is not int or value.bit_length() > 63:
-        raise _TypeMismatch
+        raise TypeError
     return value
 
 
 def _parse_text(value: Any) -> str:
     if type(value) is not str:
-        raise _TypeMismatch
+        raise TypeError
     return value
 
 
@@ -80,14 +76,10 @@ def _parse_time(value: Any) -> str:
         time: datetime = value.astimezone(UTC)
         return time.isoformat(timespec="microseconds")[:-6] + "Z"
     except (AttributeError, OverflowError):  # text, or a time at the end of the calendar
-        raise _TypeMismatch from None
+        raise TypeError from None
 
 
-_PARSERS: dict[str, Callable[[Any], int | str]] = {
-    "integer": _parse_integer,
-    "text": _parse_text,
-    "time": _parse_time,
-}
+_PARSERS: dict[str, Any] = {"integer": _parse_integer, "text": _parse_text, "time": _parse_time}
 _KINDS: dict[Any, str] = {int: "integer", AwareDatetime: "time"}
 
 
@@ -117,7 +109,7 @@ class Schema:
             if not any(self._extras(record)):
                 pairs = zip(self._in_order, self._values(record), strict=True)
                 return [*(None if value is None else parse(value) for parse, value in pairs), None]
-        except (AttributeError, _TypeMismatch):
+        except (AttributeError, TypeError):
             pass
         fitting: dict[str, int | str] = {}
         others: dict[str, Any] = {}
@@ -141,7 +133,7 @@ class Schema:
                 continue
             try:
                 fitting[column] = self._parsers[column](value)
-            except (KeyError, _TypeMismatch):
+            except (KeyError, TypeError):
                 others[column] = value
         others.update((prefix + name, value) for name, value in (record.model_extra or {}).items())
 
@@ -226,7 +218,6 @@ class SortBuffer:
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:
-        """Return a digest of the set of ids."""
         digest = hashlib.sha256()
         for (identifier,) in self._database.execute("SELECT id FROM entries ORDER BY id"):
             digest.update(b"%d," % identifier)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import AirflowException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.forms import ALL_FILTERS, matching_forms, parse_forms
 from fsm_provider.api.validation import (
     MAX_PDF_BYTES,
     MAX_PDF_SECONDS,
@@ -20,12 +21,10 @@ from fsm_provider.api.validation import (
     parse_time,
 )
 from fsm_provider.operators.base import (
-    ALL_FILTERS,
     FormFilterArguments,
     OptionParsers,
     bad_arguments_are_refused,
     is_known,
-    permanent_errors_fail_the_task,
 )
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
@@ -87,7 +86,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         *,
         forms: Any,
         destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         max_concurrency: int | str = 4,
         max_bytes: int | str = MAX_PDF_BYTES,
         max_seconds: int | str = MAX_PDF_SECONDS,
@@ -95,41 +93,26 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            destination=destination,
-            object_storage_conn_id=object_storage_conn_id,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
-        )
+        super().__init__(destination=destination, fsm_conn_id=fsm_conn_id, **kwargs)
         self.forms = forms
         self.max_concurrency = max_concurrency
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
-        from fsm_provider.api.forms import parse_forms
-
         with bad_arguments_are_refused():
             self.options(only_known=True)
             if isinstance(forms, list | tuple) and is_known(forms):
                 parse_forms(forms, UTC)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
-        with permanent_errors_fail_the_task():
-            options = self.options()
-            with AtomicFiles(self.destination_path(), context) as files:
-                self._transfer = transfer = PdfTransfer(
-                    parse_json("forms", self.forms),
-                    fsm_conn_id=self.fsm_conn_id,
-                    files=files,
-                    concurrency=options["max_concurrency"],
-                    max_bytes=options["max_bytes"],
-                    max_seconds=options["max_seconds"],
-                    allow_private_addresses=options["allow_private_addresses"],
-                )
-                result = transfer.run()
+        limits, forms = self.options(), parse_json("forms", self.forms)
+        del limits["destination"]
+        with AtomicFiles(self.destination_path(), context) as files:
+            self._transfer = transfer = PdfTransfer(forms, self.fsm_conn_id, files, **limits)
+            result = transfer.run()
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")
         if None in result["paths"]:
@@ -141,10 +124,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         """Start no more downloads, and abandon those under way."""
         if self._transfer:
             self._transfer.interrupt()
-
-
-def _parse_bound(name: str, value: Any) -> datetime | None:
-    return None if value is None else parse_time(name, value)
 
 
 class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
@@ -160,6 +139,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """
 
     records = "forms"
+    narrowing: ClassVar[tuple[str, ...]] = ALL_FILTERS
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *ALL_FILTERS,
@@ -167,14 +147,13 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": _parse_bound,
+        "created_before": lambda name, value: None if value is None else parse_time(name, value),
     }
 
     def __init__(
         self,
         *,
         destination: ObjectStoragePath | str,
-        object_storage_conn_id: str | None = None,
         property_id: int | str | None = None,
         job_id: int | str | None = None,
         created_since: datetime | str | None = None,
@@ -191,11 +170,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination,
-            object_storage_conn_id=object_storage_conn_id,
-            quote_formulas=quote_formulas,
-            fsm_conn_id=fsm_conn_id,
-            **kwargs,
+            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
         )
         self.property_id = property_id
         self.job_id = job_id
@@ -212,25 +187,20 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
             self.check_filters()
             self._check_window(only_known=True)
 
-    def execute(self, context: Context) -> ExportResult:
+    def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
         from fsm_provider.transfers.export import Schema, entries_for_forms
 
-        with permanent_errors_fail_the_task():
-            before = self._check_window()
-            schema = Schema(Form, without="formPDFURL")
-            return self.export(
-                context,
-                schema,
-                lambda: self.hook.client.form_pages(
-                    self.form_filter(), self.query_params, max_pages=MAX_PAGES
-                ),
-                lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
-            )
+        before = self._check_window()
+        schema = Schema(Form, without="formPDFURL")
+        return self.export(
+            context,
+            schema,
+            lambda: self.hook.client.form_pages(self.form_filter(), self.query_params, max_pages=MAX_PAGES),
+            lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
+        )
 
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
-        from fsm_provider.api.forms import matching_forms
-
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
             created = form.created_on_date_time
             if created_before is None or not isinstance(created, datetime) or created < created_before:

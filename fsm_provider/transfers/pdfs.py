@@ -14,17 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 from urllib.parse import quote
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmDownloadTimeoutError,
-    FsmError,
-    FsmInputError,
-    FsmNotPdfError,
-    FsmPdfError,
-    FsmPdfUrlError,
-    FsmStorageError,
-    counted,
-)
+from fsm_provider.api import errors
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import REPEATABLE
@@ -49,22 +39,20 @@ class _StoppedError(Exception):
 
 @dataclass
 class _Item:
-    """One of the inputs, and what became of it."""
-
     form: Form
     outcome: Literal["stored", "skipped", "failed", "not_tried"] = "not_tried"
     name: str | None = None
     size: int = 0
-    error: FsmError | None = None
+    error: errors.FsmError | None = None
 
-    def fail(self, error: FsmError) -> None:
+    def fail(self, error: errors.FsmError) -> None:
         self.outcome, self.error = "failed", error
 
     @property
     def needs_lookup(self) -> bool:
         """Whether its URL may be the cause: missing, expired or refused."""
-        return isinstance(self.error, FsmPdfUrlError | FsmNotPdfError) or (
-            isinstance(self.error, FsmApiError) and not isinstance(self.error, REPEATABLE)
+        return isinstance(self.error, errors.FsmPdfUrlError | errors.FsmNotPdfError) or (
+            isinstance(self.error, errors.FsmApiError) and not isinstance(self.error, REPEATABLE)
         )
 
     def log(self) -> None:
@@ -80,22 +68,22 @@ class PdfTransfer:
 
     :param forms: references to forms, records of forms, or bare identifiers.
     :param limits: for each PDF.
-    :raises FsmInputError: naming the first of ``forms`` that is not a form.
+    :raises errors.FsmInputError: naming the first of ``forms`` that is not a form.
     """
 
     def __init__(
         self,
         forms: Any,
-        *,
         fsm_conn_id: str,
         files: AtomicFiles,
-        concurrency: int,
+        *,
+        max_concurrency: int,
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
         self._items = [_Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)]
         self._files = files
-        self._concurrency = concurrency
+        self._concurrency = max_concurrency
         self._limits = limits
         self._stopping = Event()
         self._failures_in_a_row = 0
@@ -121,14 +109,12 @@ class PdfTransfer:
         return {"paths": paths, **self._counts()}
 
     def interrupt(self) -> None:
-        """Start no more downloads, and abandon those under way."""
         self.interrupted = True
         self._stopping.set()
 
     def fail(self) -> NoReturn:
         """Fail the task with the errors, for a retry where that could store what is missing."""
-        errors = [item.error for item in self._items if item.error]
-        passing = [error for error in errors if not error.permanent]
+        passing = [item.error for item in self._items if item.error and not item.error.permanent]
         fail_in_part(
             self._summary(),
             [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error],
@@ -138,7 +124,6 @@ class PdfTransfer:
         )
 
     def _counts(self) -> dict[str, int]:
-        """Return the number of inputs by outcome, and the bytes that were stored."""
         outcomes = Counter[str](item.outcome for item in self._items)
         return {
             **{outcome: outcomes[outcome] for outcome in ("stored", "skipped", "failed", "not_tried")},
@@ -150,14 +135,14 @@ class PdfTransfer:
         size = counts.pop("bytes")
         parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]
         done = ", ".join(parts) or "nothing to do"
-        return f"{counted(len(self._items), 'PDF')}: {done}; {size:,} bytes"
+        return f"{errors.counted(len(self._items), 'PDF')}: {done}; {size:,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
         by_name: dict[str, list[_Item]] = defaultdict(list)
         for item in items:
             try:
                 by_name[path_for(item.form)].append(item)
-            except FsmPdfUrlError as error:
+            except errors.FsmPdfUrlError as error:
                 item.fail(error)
         there = self._already_there(by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
@@ -185,17 +170,17 @@ class PdfTransfer:
         if self._stopping.is_set():
             return
         form = max((item.form for item in same), key=lambda form: bool(form.form_pdf_url))
-        error: FsmError | None = None
+        error: errors.FsmError | None = None
         size = 0
         try:
             if not is_there:
                 size = self._fetch(name, form)
         except _StoppedError:
             return
-        except FsmError as caught:
+        except errors.FsmError as caught:
             error = caught
         except Exception as caught:  # noqa: BLE001 - each storage's library has errors of its own
-            error = FsmStorageError(f"form {form.id}: {name}: {type(caught).__name__}: {caught}")
+            error = errors.FsmStorageError(f"form {form.id}: {name}: {type(caught).__name__}: {caught}")
         for item in same:
             if error:
                 item.fail(error)
@@ -217,8 +202,8 @@ class PdfTransfer:
                 raise _StoppedError
             yield chunk
 
-    def _stop_after_failures(self, error: FsmError | None) -> None:
-        transient = isinstance(error, REPEATABLE | FsmDownloadTimeoutError)
+    def _stop_after_failures(self, error: errors.FsmError | None) -> None:
+        transient = isinstance(error, REPEATABLE | errors.FsmDownloadTimeoutError)
         self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
         if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
@@ -227,11 +212,11 @@ class PdfTransfer:
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Replace the records of those in the listing by their current ones; return these items."""
         wanted = _narrowest([item.form for item in items])
-        logger.info("Looking up %s in the listing (%s)", counted(len(items), "form"), wanted)
+        logger.info("Looking up %s in the listing (%s)", errors.counted(len(items), "form"), wanted)
         missing: dict[int, list[_Item]] = defaultdict(list)
         for item in items:
             missing[item.form.id].append(item)
-        failure: FsmError | None = None
+        failure: errors.FsmError | None = None
         try:
             for form in self._hook.list_forms(**wanted.as_dict()):
                 for item in missing.pop(form.id, ()):
@@ -240,16 +225,17 @@ class PdfTransfer:
                     break
         except _StoppedError:
             return []
-        except FsmError as error:
+        except errors.FsmError as error:
             failure = error
         for item in items:
             if item.form.id in missing:
-                item.fail(failure or FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})"))
+                item.fail(
+                    failure or errors.FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})")
+                )
                 item.log()
         return [item for item in items if item.form.id not in missing]
 
     def _sleep(self, seconds: float) -> None:
-        """Wait between two attempts at a request; raise as soon as the transfer is stopped."""
         if self._stopping.wait(seconds):
             raise _StoppedError
 
@@ -257,10 +243,10 @@ class PdfTransfer:
 def path_for(form: Form) -> str:
     """Return the path of a form's PDF, another one for each version; values are percent-encoded.
 
-    :raises FsmPdfUrlError: for a form without a readable version.
+    :raises errors.FsmPdfUrlError: for a form without a readable version.
     """
     if (updated := _utc(form.last_updated_on_date_time)) is None:
-        raise FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
+        raise errors.FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
     property_id, job_id = (
         quote("unknown" if value in (None, "") else str(value), safe="", errors="backslashreplace")
         for value in (form.property_id, job_id_from(form))
@@ -289,6 +275,6 @@ def _narrowest(forms: list[Form]) -> FormFilter:
 def _common_identifier(values: Iterable[Any]) -> int | str | None:
     """Return the value of all; None if they differ, or it is no identifier."""
     first, *others = values
-    with suppress(FsmInputError):
+    with suppress(errors.FsmInputError):
         return parse_identifier("", first) if all(other == first for other in others) else None
     return None

@@ -267,7 +267,7 @@ IMPORTS = table(
         ),
         "no_form_names": (
             'FsmFormSensor(task_id="t", form_names=[])',
-            "form_names: is an empty list: leave it out if any form counts",
+            "form_names: is an empty list: leave it out",
         ),
         "no_interval": (
             'FsmFormSensor(task_id="t", poke_interval=0)',

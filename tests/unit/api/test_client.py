@@ -13,7 +13,7 @@ from fsm_provider.api import (
     FsmPaginationError,
     FsmRateLimitedError,
     FsmRedirectError,
-    FsmRegistrationMismatchError,
+    FsmRegistrationError,
     FsmUncertainWriteError,
 )
 from fsm_provider.testing import FakeFieldService, faults
@@ -70,7 +70,7 @@ def test_an_invalid_url_is_an_input_error(service, make_client, base_url):
 def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, client, echo):
     service.fail("POST", "/settings/webhooks", faults.Rewrite(lambda webhook: {**webhook, **echo}))
 
-    with pytest.raises(FsmRegistrationMismatchError, match="webhook 1 was not registered for") as raised:
+    with pytest.raises(FsmRegistrationError, match="webhook 1 was not registered for") as raised:
         client.register_webhook(
             {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
         )

@@ -36,7 +36,7 @@ EVERY_ERROR = [
     *[error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1") for status in STATUSES],
     error_for(503),
     errors.FsmInputError("job.notes: bad"),
-    errors.FsmConnectionEditedError(401, "POST", "/x", leads_to="https://b.example"),
+    errors.FsmConnectionEditedError(401, "POST", "/x"),
     errors.FsmConnectionError("refused"),
     errors.FsmNotSentError("the task was stopped"),
     errors.FsmResponseError("cut off"),
@@ -46,8 +46,7 @@ EVERY_ERROR = [
     errors.FsmNotPdfError("a page"),
     errors.FsmDownloadTimeoutError("too late"),
     errors.FsmStorageError("the disk is full"),
-    errors.FsmRegistrationMismatchError("other events", webhook_id=5),
-    errors.FsmSecretNotStoredError("lost", webhook_id=6),
+    errors.FsmRegistrationError("other events", webhook_id=5),
     errors.FsmUncertainWriteError(
         "POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT
     ),
@@ -104,8 +103,7 @@ def test_errors_that_need_a_person_are_permanent():
         errors.FsmInputError,
         errors.FsmPdfUrlError,
         errors.FsmPdfError,
-        errors.FsmRegistrationMismatchError,
-        errors.FsmSecretNotStoredError,
+        errors.FsmRegistrationError,
     }
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from fsm_provider.api import FsmPaginationError, FsmRateLimitedError
 from fsm_provider.api.listing import CursorPaginator, Listing
-from fsm_provider.api.models import Form
+from fsm_provider.api.models import LIST_FORMS, Form
 from fsm_provider.api.parsing import parse_page
-from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.testing import faults
 
 

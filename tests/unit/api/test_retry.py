@@ -16,7 +16,7 @@ from fsm_provider.api.errors import (
     FsmInputError,
     FsmPaginationError,
     FsmRateLimitedError,
-    FsmRegistrationMismatchError,
+    FsmRegistrationError,
     FsmResponseError,
     FsmUncertainWriteError,
     error_class_for,
@@ -45,7 +45,7 @@ NEVER_REPEATED = [
     error_for(409, retry_after=1),
     FsmInputError("bad"),
     FsmPaginationError("endless"),
-    FsmRegistrationMismatchError("other events", webhook_id=1),
+    FsmRegistrationError("other events", webhook_id=1),
     FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00Z", {}),
 ]
 

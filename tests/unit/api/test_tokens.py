@@ -109,7 +109,7 @@ def test_a_token_for_another_host_is_not_sent_to_this_one(service, client, conne
 
     for error in errors:
         assert isinstance(error, FsmConnectionEditedError)
-        assert str(error).endswith(f"; the connection leads to {moved.base_url} now")
+        assert "the connection leads to another service now" in str(error)
         assert not error.permanent
     assert len(service.requests) == threads
 

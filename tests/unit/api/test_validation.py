@@ -34,7 +34,7 @@ READ = {
     parse_count: {1: 1, "1": 1, "20": 20},
     parse_names: {
         **{text: (text,) for text in ("Gas", "[Draft]", "Infinity", "[" * 100_000, *NUMBERS)},
-        **{("Gas",): ("Gas",), (): (), '["Gas", "Oil"]': ("Gas", "Oil"), '"Gas"': ("Gas",)},
+        **{("Gas",): ("Gas",), '["Gas", "Oil"]': ("Gas", "Oil"), '"Gas"': ("Gas",)},
         ' ["Gas \\u2013 2"]\n': ("Gas \u2013 2",),
     },
 }
@@ -49,7 +49,7 @@ REFUSED = {
     parse_time: [None, 5, True, "", "yesterday", "2026-13-01", [EIGHT], *RENDERED],
     parse_count: [0, "0", -1, True, 1.5, "1.5", "", " 1", "one", "٣", None, *RENDERED],
     parse_names: [
-        *["", " ", ["Gas", ""], [1], None, 5, {"Gas": 1}, "None", "null", "[]", "[1]", '["Gas", null]'],
+        *["", " ", [], ["Gas", ""], [1], None, 5, {"Gas": 1}, "None", "null", "[]", "[1]", '["Gas", null]'],
         *[["None"], ['["Gas"]'], "['Gas', 'Oil']", "[None]", *RENDERED],
     ],
     parse_json: ["[" * 100_000, "", "yesterday", str(RECORD)],

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmPaginationError, FsmServerError
+from fsm_provider.api import FsmServerError
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.assets import FsmListAssetDynamicFieldsOperator
 from fsm_provider.operators.forms import FsmListFormsOperator
@@ -102,15 +102,13 @@ def test_asset_dynamic_fields_under_the_services_names(service, connect):
     assert listed[-1]["usedBy"][0]["fieldKey"] == field["usedBy"][0]["fieldKey"]
 
 
-def test_any_path_can_be_listed_to_at_most_max_pages(service, connect):
+def test_any_path_can_be_listed(service, connect):
     service.seed_forms(30)
     connect(service)
     listing = partial(FsmListOperator, task_id="any", path="/forms")
 
     assert listing(query_params={"propertyID": "0"}).execute({}) == []
     assert listing().execute({}) == service.forms
-    with pytest.raises(FsmPaginationError, match="max_pages=2"):
-        listing(max_pages=2).execute({})
 
 
 READS = {

@@ -1,17 +1,13 @@
 """What the form sensor says of its wait is the same in poke, reschedule and deferrable mode."""
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException
 
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import faults
-from tests.capabilities import TASK_SDK
-from tests.http_server import serving
 from tests.unit.sensors.conftest import START, TIMED_OUT, Run
 from tests.unit.state_store import TaskInstance
 
@@ -134,35 +130,3 @@ def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
 
     with pytest.raises(end, match=re.escape(wait)):
         sensor.resume_execution(*TIMED_OUT, {"data_interval_start": START, "ti": TaskInstance()})
-
-
-HEALTH = {"metadatabase": {"status": "healthy"}, "triggerer": {"status": "healthy"}}
-
-
-@TASK_SDK.needed
-@pytest.mark.parametrize(
-    ("body", "is_said"),
-    [
-        (json.dumps({**HEALTH, "triggerer": {"status": None}}), True),
-        (json.dumps(HEALTH), False),
-        ("<html>", False),
-    ],
-)
-@pytest.mark.parametrize("setting", ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL"])
-def test_a_deferral_without_a_triggerer_is_said_where_airflow_knows(
-    service, deferred_run, soon, logged, monkeypatch, body, is_said, setting
-):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/prefix/api/v2/monitor/health" else 404)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-    soon(service.add_form, job_id=11)
-
-    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
-        url = f"http://127.0.0.1:{server.server_port}/prefix"
-        monkeypatch.setenv(setting, url if setting.endswith("BASE_URL") else f"{url}/execution/")
-        deferred_run(job_id=11)
-
-    assert bool(logged("Deferred, but no triggerer runs")) is is_said

@@ -199,7 +199,7 @@ def parameters(path: str, method: str, location: str) -> set[str]:
 
 
 def test_the_document_has_the_four_operations_and_the_client_no_other():
-    clients = [value for value in vars(payloads).values() if isinstance(value, payloads.Endpoint)]
+    clients = [value for value in vars(models).values() if isinstance(value, models.Endpoint)]
 
     shown = {(path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item}
     assert shown == set(OPERATIONS) == {(endpoint.path, endpoint.method) for endpoint in clients}
@@ -208,10 +208,10 @@ def test_the_document_has_the_four_operations_and_the_client_no_other():
 @pytest.mark.parametrize(
     ("endpoint", "response", "query"),
     [
-        (payloads.LIST_ASSET_DYNAMIC_FIELDS, "AssetDynamicFieldPage", set()),
-        (payloads.CREATE_JOB, "Job", set()),
-        (payloads.LIST_FORMS, "FormPage", set(FORM_FILTERS.values())),
-        (payloads.REGISTER_WEBHOOK, "Webhook", {"description", "object", "eventTypes", "targetURL"}),
+        (models.LIST_ASSET_DYNAMIC_FIELDS, "AssetDynamicFieldPage", set()),
+        (models.CREATE_JOB, "Job", set()),
+        (models.LIST_FORMS, "FormPage", set(FORM_FILTERS.values())),
+        (models.REGISTER_WEBHOOK, "Webhook", {"description", "object", "eventTypes", "targetURL"}),
     ],
     ids=lambda value: getattr(value, "path", None),
 )

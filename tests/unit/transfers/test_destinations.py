@@ -58,10 +58,6 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_argument(service, connec
 
 WAYS = {
     "in the URL": lambda folder: {"destination": f"s3://store@{folder}"},
-    "beside the URL": lambda folder: {
-        "destination": f"s3://{folder}",
-        "object_storage_conn_id": "store",
-    },
     "in a path": lambda folder: {"destination": ObjectStoragePath(f"s3://{folder}", conn_id="store")},
 }
 
