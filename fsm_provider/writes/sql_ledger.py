@@ -7,7 +7,9 @@ writes them, in one transaction. The primary key allows a key one row, the other
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from datetime import date, datetime, timedelta
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ DIGESTS = ("service_digest", "digest", "subject", "task")
 TASK = ("airflow", "dag_id", "run_id", "task_id")
 TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
 TIMES = ("sent_at", "lease_until", "token_at")
+NAMES = ("key", "reference", "property_id", "result_id")  # by which a person finds a row
 MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
 AT_ONCE = 500  # rows that one statement reads
 
@@ -49,6 +52,7 @@ LEDGER = sa.Table(
     sa.UniqueConstraint("service_digest", "job"),
     sa.Index("fsm_ledger_task", "task"),
     sa.Index("fsm_ledger_subject", "service_digest", "subject"),
+    sa.Index("fsm_ledger_state", "service_digest", "state", "sent_at"),
     **TABLE_OPTIONS,
 )
 """A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
@@ -172,11 +176,32 @@ class SqlLedger:
         }
 
 
-def rows_of_service(engine: Engine, service: str) -> list[tuple[SqlLedger, Row]]:
-    mine = sa.select(LEDGER, now().label("now")).where(_is_of(service)).order_by(LEDGER.c.sent_at)
-    with engine.connect() as connection:
-        found = connection.execute(mine).mappings()
-        return [(SqlLedger(engine, one["scope"]), row_from(one)) for one in found]
+class SqlLedgers:
+    """The ledgers of a service in one database."""
+
+    def __init__(self, engine: Engine, service: str) -> None:
+        self._engine, self._mine = engine, _is_of(service)
+
+    def rows(
+        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+    ) -> list[tuple[SqlLedger, Row]]:
+        query = sa.select(LEDGER, now().label("now")).where(self._mine)
+        if states:
+            query = query.where(LEDGER.c.state.in_(states))
+        if text is not None:
+            query = query.where(sa.or_(*(LEDGER.c[name] == _escaped(text) for name in NAMES)))
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
+        return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]
+
+    def days(self, since: datetime) -> Counter[tuple[str, str]]:
+        number = LEDGER.c.sent_at // (86_400 * 1000)
+        of_time = self._mine, LEDGER.c.sent_at >= int(since.timestamp() * 1000)
+        query = sa.select(number, LEDGER.c.state, sa.func.count()).where(*of_time)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.group_by(number, LEDGER.c.state)).all()
+        begin = date(1970, 1, 1)
+        return Counter({(f"{begin + timedelta(int(day))}", state): count for day, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:

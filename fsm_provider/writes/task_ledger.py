@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.cli import RefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, Row, belongs_to_another
+from fsm_provider.writes.ledger import Change, Row, State, belongs_to_another
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -133,23 +135,71 @@ class IdleTaskStore:
                 raise RefusedError("the ledger has changed meanwhile: look again")
 
 
-def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
-    """Yield the rows of a service in Airflow's own database, with their ledgers."""
-    if conf.get("workers", "state_store_backend", fallback=""):
-        raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
-    try:
-        from airflow.models.task_state_store import TaskStateStoreModel as Stored
-    except ImportError:
-        text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
-        raise FsmInputError(f"state_conn_id: {text}") from None
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
+class AirflowLedgers:
+    """The ledgers of a service in Airflow's own database."""
 
-    of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
-    query = select(*of_task, Stored.key, Stored.id, Stored.value).order_by(*of_task)
-    with create_session() as session:
-        stored = session.execute(query.where(Stored.key.startswith(PAGE, autoescape=True))).all()
-    for task, pages in groupby(stored, key=lambda one: Task(*one[:4])):
-        store = IdleTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
-        ledger = TaskLedger(store, task)
-        yield from ((ledger, row) for row in ledger.rows_of_task(task).values() if row.service == service)
+    def __init__(self, service: str) -> None:
+        if conf.get("workers", "state_store_backend", fallback=""):
+            raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
+        try:
+            from airflow.models.task_state_store import TaskStateStoreModel
+        except ImportError:
+            text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
+            raise FsmInputError(f"state_conn_id: {text}") from None
+        self._service, self._stored = service, TaskStateStoreModel
+
+    def rows(
+        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+    ) -> list[tuple[TaskLedger, Row]]:
+        """Return rows; the latest are those of the tasks that stored something last."""
+        from airflow.utils.session import create_session
+        from sqlalchemy import and_, func, or_, select
+
+        stored = self._stored
+        of_task = (stored.dag_id, stored.run_id, stored.task_id, stored.map_index)
+        some = select(*of_task).where(*self._is_page).group_by(*of_task)
+        in_json = [f'"state": "{state}"' for state in states]
+        if text is not None:
+            in_json = [f'": {json.dumps(text)}', f'"id": {text}']
+        if in_json:  # what else is in these pages is dropped below
+            some = some.where(or_(*(stored.value.contains(one, autoescape=True) for one in in_json)))
+        tasks = some.order_by(func.max(stored.updated_at).desc()).limit(latest).subquery()
+        query = select(*of_task, stored.key, stored.id, stored.value).where(*self._is_page).order_by(*of_task)
+        query = query.join(tasks, and_(*(tasks.c[one.key] == one for one in of_task)))
+        with create_session() as session:
+            found = session.execute(query).all()
+        rows = []
+        for task, pages in groupby(found, key=lambda one: Task(*one[:4])):
+            store = IdleTaskStore(task, {key: (page, value) for *_, key, page, value in pages})
+            ledger = TaskLedger(store, task)
+            rows += [(ledger, row) for row in ledger.rows_of_task(task).values()]
+
+        def is_wanted(row: Row) -> bool:
+            is_named = text is None or text in row.names
+            return is_named and row.service == self._service and (not states or row.state in states)
+
+        wanted = [one for one in rows if is_wanted(one[1])]
+        return sorted(wanted, key=lambda one: one[1].sent_at)[-(latest or 0) :]
+
+    def days(self, since: datetime) -> Counter[tuple[str, str]]:
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, select
+
+        value, counts = self._stored.value, []
+        for state in get_args(State):
+            text = f'"state": "{state}"'  # JSON escapes the quotes of one inside of a text
+            left = func.length(value) - func.length(func.replace(value, text, ""))
+            counts.append(func.sum(left // len(text)).label(state))
+        day = func.date(self._stored.updated_at).label("day")
+        query = select(day, *counts).where(*self._is_page, self._stored.updated_at >= since).group_by(day)
+        with create_session() as session:
+            found = session.execute(query).mappings().all()
+        return Counter(
+            {(f"{one['day']}", state): int(one[state]) for one in found for state in get_args(State)}
+        )
+
+    @property
+    def _is_page(self) -> tuple[Any, Any]:
+        """Return the conditions of pages with rows of the service."""
+        named = self._stored.key.startswith(PAGE, autoescape=True)
+        return named, self._stored.value.contains(f'"service": {json.dumps(self._service)}', autoescape=True)

@@ -1,39 +1,55 @@
-"""The webhook receiver in Airflow's API server (Airflow 3): the entry point ``airflow.plugins``.
+"""What Airflow's API server (Airflow 3) serves of this provider: the entry point ``airflow.plugins``.
 
-Every component imports this module; the receiver itself is imported at the first delivery.
+Every component imports this module; the receiver and the page are imported at the first request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 URL_PREFIX = "/fsm/webhooks"
 
 
-@cache
-def _receiver() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def _lazily(load: Callable[[], App]) -> App:
+    load = cache(load)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await load()(scope, receive, send)
+
+    return app
+
+
+def _receiver() -> App:
     from fsm_provider.plugins.webhooks.receiver import Receiver
 
     return Receiver()
 
 
-async def _app(scope: Scope, receive: Receive, send: Send) -> None:
-    await _receiver()(scope, receive, send)
+def _page() -> App:
+    app: App = import_module("fsm_provider.page").app  # of a higher layer
+    return app
+
+
+_RECEIVER = {"app": _lazily(_receiver), "url_prefix": URL_PREFIX, "name": "fsm webhooks"}
+_PAGE = {"app": _lazily(_page), "url_prefix": "/fsm-page", "name": "fsm page"}
+_IN_MENU = {"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}
 
 
 class FsmWebhooksPlugin(AirflowPlugin):
-    """Mounts the receiver under ``/fsm/webhooks``. It accepts nothing until it is configured."""
+    """Mounts the receiver, which accepts nothing until it is configured, and the page."""
 
     name: str = "fsm_webhooks"
-    fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 - as the base declares it
-        {"app": _app, "url_prefix": URL_PREFIX, "name": "fsm webhooks"}
-    ]
+    fastapi_apps: list[dict[str, Any]] = [_RECEIVER, _PAGE] if AIRFLOW_V_3_1_PLUS else [_RECEIVER]
+    external_views: list[dict[str, Any]] = [_IN_MENU] if AIRFLOW_V_3_1_PLUS else []

@@ -1,13 +1,19 @@
-"""Record deliveries as asset events, each once; the only module that uses Airflow's internals."""
+"""Record deliveries as asset events, each once, and count them; here are Airflow's internals."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
+from fsm_provider.storage import uri_for_records
 
 Outcome = Literal["accepted", "repeated", "no asset"]
+UNKNOWN = "-/-"
+REFUSED: Counter[tuple[int, str, str]] = Counter()
+"""How many deliveries this process has refused, by hour, route and reason."""
 
 
 def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
@@ -61,3 +67,30 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
         for row in session.scalars(queue):
             row.created_at = max(row.created_at, event.timestamp)
         return "accepted"
+
+
+def deliveries(fsm_conn_id: str) -> list[tuple[str, int, dict[str, int]]]:
+    """Return for each endpoint how many deliveries were accepted in the last day, and the refusals.
+
+    Refusals are those of this process, as what anybody can send is not stored.
+    """
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    uris = {uri_for_records(fsm_conn_id, one): f"{fsm_conn_id}/{one}" for one in get_args(WebhookObject)}
+    since = datetime.now(UTC) - timedelta(days=1)
+    recent = AssetModel.uri.in_(uris), AssetEvent.timestamp >= since
+    query = select(AssetModel.uri, func.count()).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+    with create_session() as session:
+        counted = session.execute(query.where(*recent).group_by(AssetModel.uri)).all()
+    accepted = {uri: count for uri, count in counted}  # noqa: C416 - rows are no tuples to mypy
+    found = []
+    for uri, route in [*uris.items(), ("", UNKNOWN)]:
+        reasons: Counter[str] = Counter()
+        for (hour, refused, reason), count in list(REFUSED.items()):
+            if refused == route and hour > since.timestamp() // 3600:
+                reasons[reason] += count
+        if uri in accepted or reasons:
+            found.append((route, accepted.get(uri, 0), dict(reasons)))
+    return found
