@@ -15,7 +15,7 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.dag import DagModel
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowException, conf
 from fastapi import Depends, FastAPI, Form, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
@@ -23,6 +23,7 @@ from jinja2 import Environment
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import parse_past
 from fsm_provider.cli import RefusedError, text_of
 from fsm_provider.compat import read_connection_outside_of_tasks
@@ -87,9 +88,12 @@ def may_begin(user: Any, asset: Watched) -> bool:
     return bool(asset.dag_ids) and allowed("PUT", user, asset.dag_ids) == asset.dag_ids
 
 
-def connections() -> list[str]:
-    names = conf.get("fsm", "page_connections", fallback="fsm_default").split(",")
-    return [name.strip() for name in names]
+def settings_of(conn_id: str) -> Settings:
+    try:
+        return settings_from(read_connection_outside_of_tasks(conn_id))
+    except (AirflowException, FsmInputError) as error:
+        logger.warning("The page: %s", error)
+        raise HTTPException(404) from None
 
 
 def attempted(read: Callable[[], T]) -> T | None:
@@ -102,18 +106,16 @@ def attempted(read: Callable[[], T]) -> T | None:
 
 
 @app.get("/", dependencies=[Depends(requires_access_dag("GET", TASK))])
-def show(user: GetUserDep, conn_id: str = "", q: str = "") -> Response:
-    return page(user, conn_id or connections()[0], q.strip())
+def show(user: GetUserDep, conn_id: str = "fsm_default", q: str = "") -> Response:
+    return page(user, conn_id, q.strip())
 
 
 def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
-    if conn_id not in connections():
-        raise HTTPException(404)
+    settings = settings_of(conn_id)
     since = datetime.now(UTC) - timedelta(DAYS - 1)
     last_days = [f"{since + timedelta(day):%F}" for day in range(DAYS)]
 
     def ledger() -> dict[str, Any]:
-        settings = settings_from(read_connection_outside_of_tasks(conn_id))
         with opened(settings) as ledgers:
             uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
             found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
@@ -129,10 +131,12 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
             "web": urlsplit(settings.web_url or "")[:2],
         }
 
-    given = {"conn_id": conn_id, "connections": connections(), "q": q, "refused": refused, "days": last_days}
     nonce = secrets.token_urlsafe(16)
     html = TEMPLATE.render(
-        given,
+        conn_id=conn_id,
+        q=q,
+        refused=refused,
+        days=last_days,
         nonce=nonce,
         ledger=attempted(ledger),
         assets=attempted(lambda: watched(fsm_conn_id=conn_id)),
@@ -166,7 +170,7 @@ def settle_write(
     job_id: Annotated[int | None, Form(ge=1)] = None,
 ) -> Response:
     def work() -> None:
-        with opened(settings_from(read_connection_outside_of_tasks(conn_id))) as ledgers:
+        with opened(settings_of(conn_id)) as ledgers:
             entries = [one for one in ledgers.rows(UNCERTAIN, key) if one[1].owner == owner]
             if not entries:
                 raise RefusedError(f"'{key}' has changed meanwhile: look again")
@@ -189,8 +193,6 @@ def begin_anew(user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()]
 
 
 def changed(user: Any, conn_id: str, work: Callable[[], None]) -> Response:
-    if conn_id not in connections():
-        raise HTTPException(404)
     try:
         work()
     except (RefusedError, FsmInputError) as error:

@@ -40,14 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "north",
                         "default": "",
-                    },
-                    "page_connections": {
-                        "description": "The connections that the page shows, separated by commas.",
-                        "version_added": None,
-                        "type": "string",
-                        "example": "fsm_default,fsm_north",
-                        "default": "fsm_default",
-                    },
+                    }
                 },
             }
         },

@@ -74,11 +74,6 @@ class Row:
         return self.result.get("id") if self.result else None
 
     @property
-    def names(self) -> set[str | None]:
-        """By which a person finds it."""
-        return {self.key, self.reference, self.property_id, str(self.result_id or "")}
-
-    @property
     def subject(self) -> str:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fsm_provider.cli import RefusedError
 from fsm_provider.writes.ledger import settled
@@ -15,29 +14,13 @@ from fsm_provider.writes.ledger import settled
 if TYPE_CHECKING:
     from fsm_provider.api.settings import Settings
     from fsm_provider.writes.ledger import Change, Row
-    from fsm_provider.writes.sql_ledger import SqlLedger
-    from fsm_provider.writes.task_ledger import TaskLedger
+    from fsm_provider.writes.sql_ledger import SqlLedger, SqlLedgers
+    from fsm_provider.writes.task_ledger import AirflowLedgers, TaskLedger
 
+    Ledgers = SqlLedgers | AirflowLedgers
     Entry = tuple[SqlLedger | TaskLedger, Row]
 
 UNCERTAIN = ("sending", "uncertain")
-
-
-class Ledgers(Protocol):
-    """The ledgers of a service."""
-
-    def rows(
-        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
-    ) -> Sequence[Entry]:
-        """Return rows, each with its ledger, in the order in which they were sent.
-
-        :param text: only those with this key, reference, property or id.
-        """
-        ...
-
-    def days(self, since: datetime) -> Counter[tuple[str, str]]:
-        """Return how many rows there are of each day and state."""
-        ...
 
 
 @contextmanager

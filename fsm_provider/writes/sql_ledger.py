@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
 PRIMARY = ("scope", "id")
-DIGESTS = ("service_digest", "digest", "subject", "task")
+DIGESTS = ("service_digest", "digest", "subject", "task", "reference_digest")
 TASK = ("airflow", "dag_id", "run_id", "task_id")
 TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
 TIMES = ("sent_at", "lease_until", "token_at")
-NAMES = ("key", "reference", "property_id", "result_id")  # by which a person finds a row
 MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
 AT_ONCE = 500  # rows that one statement reads
 
@@ -53,6 +52,8 @@ LEDGER = sa.Table(
     sa.Index("fsm_ledger_task", "task"),
     sa.Index("fsm_ledger_subject", "service_digest", "subject"),
     sa.Index("fsm_ledger_state", "service_digest", "state", "sent_at"),
+    sa.Index("fsm_ledger_id", "service_digest", "id"),
+    sa.Index("fsm_ledger_reference", "service_digest", "reference_digest"),
     **TABLE_OPTIONS,
 )
 """A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
@@ -170,6 +171,7 @@ class SqlLedger:
             "service_digest": service_digest(row.service),
             "task": task_digest(row.by),
             "subject": row.subject,
+            "reference_digest": digest_for(row.reference),
             "result": None if row.result is None else json.dumps(row.result),
             "result_id": None if result_id is None else str(_escaped(str(result_id)))[:64],
             "job": digest_for(result_id) if is_job else None,
@@ -185,11 +187,17 @@ class SqlLedgers:
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, Row]]:
+        """Return rows, each with its ledger, in the order in which they were sent.
+
+        :param text: only those with this key or reference, or of the job with this id.
+        """
         query = sa.select(LEDGER, now().label("now")).where(self._mine)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         if text is not None:
-            query = query.where(sa.or_(*(LEDGER.c[name] == _escaped(text) for name in NAMES)))
+            of_job = LEDGER.c.job == digest_for(int(text)) if text.isdecimal() else sa.false()
+            is_named = LEDGER.c.id == digest_for(text), LEDGER.c.reference_digest == digest_for(text), of_job
+            query = query.where(sa.or_(*is_named))
         with self._engine.connect() as connection:
             found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
         return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]

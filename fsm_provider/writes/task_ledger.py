@@ -31,6 +31,8 @@ PAGE_ROWS = 64
 """Rows under one key of the store: recording a row stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
+NEWEST = 10_000
+"""Entries of Airflow's store that the page reads: they have no index by key or by time."""
 
 
 class TaskLedger:
@@ -151,35 +153,32 @@ class AirflowLedgers:
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[TaskLedger, Row]]:
-        """Return rows; the latest are those of the tasks that stored something last."""
+        """Return rows as ``SqlLedgers`` does; the latest are among those that ``NEWEST`` tells."""
         from airflow.utils.session import create_session
-        from sqlalchemy import and_, func, or_, select
+        from sqlalchemy import and_, or_, select
 
         stored = self._stored
         of_task = (stored.dag_id, stored.run_id, stored.task_id, stored.map_index)
-        some = select(*of_task).where(*self._is_page).group_by(*of_task)
+        tasks = select(*of_task).where(*(self._newest if latest else self._pages)).distinct()
         in_json = [f'"state": "{state}"' for state in states]
         if text is not None:
             in_json = [f'": {json.dumps(text)}', f'"id": {text}']
         if in_json:  # what else is in these pages is dropped below
-            some = some.where(or_(*(stored.value.contains(one, autoescape=True) for one in in_json)))
-        tasks = some.order_by(func.max(stored.updated_at).desc()).limit(latest).subquery()
-        query = select(*of_task, stored.key, stored.id, stored.value).where(*self._is_page).order_by(*of_task)
-        query = query.join(tasks, and_(*(tasks.c[one.key] == one for one in of_task)))
+            tasks = tasks.where(or_(*(stored.value.contains(one, autoescape=True) for one in in_json)))
+        some = tasks.subquery()
+        query = select(*of_task, stored.key, stored.id, stored.value).where(*self._pages).order_by(*of_task)
+        query = query.join(some, and_(*(some.c[one.key] == one for one in of_task)))
         with create_session() as session:
             found = session.execute(query).all()
         rows = []
         for task, pages in groupby(found, key=lambda one: Task(*one[:4])):
             store = IdleTaskStore(task, {key: (page, value) for *_, key, page, value in pages})
             ledger = TaskLedger(store, task)
-            rows += [(ledger, row) for row in ledger.rows_of_task(task).values()]
-
-        def is_wanted(row: Row) -> bool:
-            is_named = text is None or text in row.names
-            return is_named and row.service == self._service and (not states or row.state in states)
-
-        wanted = [one for one in rows if is_wanted(one[1])]
-        return sorted(wanted, key=lambda one: one[1].sent_at)[-(latest or 0) :]
+            for row in ledger.rows_of_task(task).values():
+                is_named = text is None or text in (row.key, row.reference, str(row.result_id))
+                if is_named and row.service == self._service and (not states or row.state in states):
+                    rows.append((ledger, row))
+        return sorted(rows, key=lambda one: one[1].sent_at)[-(latest or 0) :]
 
     def days(self, since: datetime) -> Counter[tuple[str, str]]:
         from airflow.utils.session import create_session
@@ -191,7 +190,7 @@ class AirflowLedgers:
             left = func.length(value) - func.length(func.replace(value, text, ""))
             counts.append(func.sum(left // len(text)).label(state))
         day = func.date(self._stored.updated_at).label("day")
-        query = select(day, *counts).where(*self._is_page, self._stored.updated_at >= since).group_by(day)
+        query = select(day, *counts).where(*self._newest, self._stored.updated_at >= since).group_by(day)
         with create_session() as session:
             found = session.execute(query).mappings().all()
         return Counter(
@@ -199,7 +198,14 @@ class AirflowLedgers:
         )
 
     @property
-    def _is_page(self) -> tuple[Any, Any]:
+    def _pages(self) -> tuple[Any, Any]:
         """Return the conditions of pages with rows of the service."""
         named = self._stored.key.startswith(PAGE, autoescape=True)
         return named, self._stored.value.contains(f'"service": {json.dumps(self._service)}', autoescape=True)
+
+    @property
+    def _newest(self) -> tuple[Any, ...]:
+        from sqlalchemy import func, select
+
+        newest = select(func.max(self._stored.id)).scalar_subquery()
+        return (self._stored.id > newest - NEWEST, *self._pages)

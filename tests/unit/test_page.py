@@ -137,7 +137,7 @@ def asset(store):
         OWNER, ["id", 1.0, {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}]
     )
     events.REFUSED.clear()
-    events.REFUSED[int(datetime.now(UTC).timestamp() // 3600), "fsm_default/jobs", "signature"] = 5
+    events.REFUSED["fsm_default/jobs"]["signature"] = 5
     yield lambda key: watermarks.read([(one, one.prefix + key)])[0]
     with create_session() as session:
         for table in (

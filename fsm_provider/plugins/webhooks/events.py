@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
@@ -12,8 +12,8 @@ from fsm_provider.storage import uri_for_records
 
 Outcome = Literal["accepted", "repeated", "no asset"]
 UNKNOWN = "-/-"
-REFUSED: Counter[tuple[int, str, str]] = Counter()
-"""How many deliveries this process has refused, by hour, route and reason."""
+REFUSED: dict[str, Counter[str]] = defaultdict(Counter)
+"""How often this process has refused deliveries, by endpoint and reason. What is refused is not stored."""
 
 
 def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
@@ -70,27 +70,17 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
 
 
 def deliveries(fsm_conn_id: str) -> list[tuple[str, int, dict[str, int]]]:
-    """Return for each endpoint how many deliveries were accepted in the last day, and the refusals.
-
-    Refusals are those of this process, as what anybody can send is not stored.
-    """
+    """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import func, select
 
     uris = {uri_for_records(fsm_conn_id, one): f"{fsm_conn_id}/{one}" for one in get_args(WebhookObject)}
-    since = datetime.now(UTC) - timedelta(days=1)
-    recent = AssetModel.uri.in_(uris), AssetEvent.timestamp >= since
+    is_recent = AssetEvent.timestamp >= datetime.now(UTC) - timedelta(days=1)
     query = select(AssetModel.uri, func.count()).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
     with create_session() as session:
-        counted = session.execute(query.where(*recent).group_by(AssetModel.uri)).all()
-    accepted = {uri: count for uri, count in counted}  # noqa: C416 - rows are no tuples to mypy
-    found = []
-    for uri, route in [*uris.items(), ("", UNKNOWN)]:
-        reasons: Counter[str] = Counter()
-        for (hour, refused, reason), count in list(REFUSED.items()):
-            if refused == route and hour > since.timestamp() // 3600:
-                reasons[reason] += count
-        if uri in accepted or reasons:
-            found.append((route, accepted.get(uri, 0), dict(reasons)))
-    return found
+        counted = session.execute(query.where(AssetModel.uri.in_(uris), is_recent).group_by(AssetModel.uri))
+        accepted = {uris[uri]: count for uri, count in counted}
+    refused = {route: REFUSED[route] for route in (*uris.values(), UNKNOWN) if route in REFUSED}
+    routes = sorted(accepted.keys() | refused.keys())
+    return [(route, accepted.get(route, 0), refused.get(route, {})) for route in routes]

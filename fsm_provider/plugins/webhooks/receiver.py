@@ -171,7 +171,7 @@ def _count(outcome: str, route: str, reason: str | None = None) -> None:
     fsm_conn_id, watched = route.split("/")
     tags = {"connection": fsm_conn_id, "object": watched}
     if reason:
-        REFUSED[int(time.time() // 3600), route, reason] += 1
+        REFUSED[route][reason] += 1
     AirflowMetrics(tags | ({"reason": reason} if reason else {})).incr(f"webhooks.{outcome}")
 
 
