@@ -191,13 +191,14 @@ class SqlLedgers:
 
         :param text: only those with this key or reference, or of the job with this id.
         """
-        query = sa.select(LEDGER, now().label("now")).where(self._mine)
+        which = self._mine
+        if text is not None:  # an index for each, which SQLite would not find for the service and any of them
+            names = [LEDGER.c.id == digest_for(text), LEDGER.c.reference_digest == digest_for(text)]
+            names += [LEDGER.c.job == digest_for(int(text))] if text.isdecimal() and len(text) < 20 else []
+            which = sa.or_(*(self._mine & one for one in names))
+        query = sa.select(LEDGER, now().label("now")).where(which)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
-        if text is not None:
-            of_job = LEDGER.c.job == digest_for(int(text)) if text.isdecimal() else sa.false()
-            is_named = LEDGER.c.id == digest_for(text), LEDGER.c.reference_digest == digest_for(text), of_job
-            query = query.where(sa.or_(*is_named))
         with self._engine.connect() as connection:
             found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
         return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]

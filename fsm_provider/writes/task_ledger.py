@@ -155,19 +155,18 @@ class AirflowLedgers:
     ) -> list[tuple[TaskLedger, Row]]:
         """Return rows as ``SqlLedgers`` does; the latest are among those that ``NEWEST`` tells."""
         from airflow.utils.session import create_session
-        from sqlalchemy import and_, or_, select
+        from sqlalchemy import or_, select, tuple_
 
         stored = self._stored
         of_task = (stored.dag_id, stored.run_id, stored.task_id, stored.map_index)
-        tasks = select(*of_task).where(*(self._newest if latest else self._pages)).distinct()
+        tasks = select(*of_task).where(*(self._newest if latest else self._pages))
         in_json = [f'"state": "{state}"' for state in states]
         if text is not None:
             in_json = [f'": {json.dumps(text)}', f'"id": {text}']
         if in_json:  # what else is in these pages is dropped below
             tasks = tasks.where(or_(*(stored.value.contains(one, autoescape=True) for one in in_json)))
-        some = tasks.subquery()
-        query = select(*of_task, stored.key, stored.id, stored.value).where(*self._pages).order_by(*of_task)
-        query = query.join(some, and_(*(some.c[one.key] == one for one in of_task)))
+        query = select(*of_task, stored.key, stored.id, stored.value).where(tuple_(*of_task).in_(tasks))
+        query = query.where(stored.key.startswith(PAGE, autoescape=True)).order_by(*of_task)
         with create_session() as session:
             found = session.execute(query).all()
         rows = []
