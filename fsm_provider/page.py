@@ -8,7 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
@@ -170,10 +170,10 @@ def settle_write(
     job_id: Annotated[int | None, Form(ge=1)] = None,
 ) -> Response:
     def work() -> None:
-        with opened(settings_of(conn_id)) as ledgers:
-            entries = [one for one in ledgers.rows(UNCERTAIN, key) if one[1].owner == owner]
+        with opened(settings_of(conn_id)) as ledgers:  # a browser would change line ends in a plain key
+            entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
             if not entries:
-                raise RefusedError(f"'{key}' has changed meanwhile: look again")
+                raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
             if not allowed("PUT", user, [entries[0][1].by.dag_id]):
                 raise HTTPException(403)
             settle(ledgers, entries[0], is_made, job_id, user.get_name(), why)

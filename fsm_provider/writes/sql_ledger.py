@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
 from fsm_provider.state.task import DIGITS, Task, digest_for
-from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another
+from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another, day_of
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -33,6 +33,7 @@ TASK = ("airflow", "dag_id", "run_id", "task_id")
 TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
 TIMES = ("sent_at", "lease_until", "token_at")
 MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
+DAY = 86_400_000  # milliseconds
 AT_ONCE = 500  # rows that one statement reads
 
 LEDGER = sa.Table(
@@ -204,13 +205,12 @@ class SqlLedgers:
         return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]
 
     def days(self, since: datetime) -> Counter[tuple[str, str]]:
-        number = LEDGER.c.sent_at // (86_400 * 1000)
-        of_time = self._mine, LEDGER.c.sent_at >= int(since.timestamp() * 1000)
-        query = sa.select(number, LEDGER.c.state, sa.func.count()).where(*of_time)
+        day = LEDGER.c.sent_at // DAY
+        query = sa.select(day, LEDGER.c.state, sa.func.count()).group_by(day, LEDGER.c.state)
+        query = query.where(self._mine, LEDGER.c.sent_at >= int(since.timestamp() * 1000))
         with self._engine.connect() as connection:
-            found = connection.execute(query.group_by(number, LEDGER.c.state)).all()
-        begin = date(1970, 1, 1)
-        return Counter({(f"{begin + timedelta(int(day))}", state): count for day, state, count in found})
+            found = connection.execute(query).all()
+        return Counter({(day_of(int(number) * DAY), state): count for number, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:

@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
 
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.cli import RefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, Row, State, belongs_to_another
+from fsm_provider.writes.ledger import Change, Row, belongs_to_another, day_of
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -181,20 +181,12 @@ class AirflowLedgers:
 
     def days(self, since: datetime) -> Counter[tuple[str, str]]:
         from airflow.utils.session import create_session
-        from sqlalchemy import func, select
+        from sqlalchemy import select
 
-        value, counts = self._stored.value, []
-        for state in get_args(State):
-            text = f'"state": "{state}"'  # JSON escapes the quotes of one inside of a text
-            left = func.length(value) - func.length(func.replace(value, text, ""))
-            counts.append(func.sum(left // len(text)).label(state))
-        day = func.date(self._stored.updated_at).label("day")
-        query = select(day, *counts).where(*self._newest, self._stored.updated_at >= since).group_by(day)
+        query = select(self._stored.value).where(*self._newest, self._stored.updated_at >= since)
         with create_session() as session:
-            found = session.execute(query).mappings().all()
-        return Counter(
-            {(f"{one['day']}", state): int(one[state]) for one in found for state in get_args(State)}
-        )
+            rows = [row for text in session.scalars(query) for row in json.loads(text).values()]
+        return Counter((day_of(row.get("sent_at", 0)), row["state"]) for row in rows)
 
     @property
     def _pages(self) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import html
 import re
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 import pytest
 import requests
@@ -22,6 +23,7 @@ from tests.unit.writes.operators import write_job
 from tests.unit.writes.test_command import AirflowStore, leave_uncertain, let_leases_end, rows
 
 PAGE.require()
+KEY = "PM-7\nb%20"
 MARKUP = "<b>{{ 7 * 7 }}</b>\"'><script>alert(1)</script>"
 USERS = {"jo": "USER", "vera": "VIEWER"}
 FOUND = {"is_made": "true", "job_id": "4711", "why": "looked it up"}
@@ -102,7 +104,7 @@ def store(request, service, connection_extra, connect, monkeypatch, tmp_path, se
         monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection)
         connection_extra["state_conn_id"] = made.CONN_ID
     connect(service, max_retries=0, web_url="https://app.example.com/jobs/{id}")
-    leave_uncertain(service, made, write_job(key="PM-7", job={"customerReference": MARKUP}))
+    leave_uncertain(service, made, write_job(key=KEY, job={"customerReference": MARKUP}))
     yield made
     made.remove() if request.param == "in Airflow" else made.engine.dispose()
 
@@ -158,7 +160,7 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     assert "../dags/dag/runs/run/tasks/task" in seen.text
     assert 'href="https://app.example.com"' in seen.text
     ((action, given),) = jo.forms()
-    assert (action, given["key"]) == ("settle", "PM-7")
+    assert (action, unquote(given["key"])) == ("settle", KEY)
     is_wrong = jo.post(action, {**given, **FOUND, "owner": "another"})
     assert (is_wrong.status_code, "has changed meanwhile" in is_wrong.text) == (409, True)
 
@@ -170,7 +172,7 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     assert re.search(r'data-name="State">done<.*data-name="Id">4711<', found, re.DOTALL)
     assert "Done: 1 in 30 days" in found
     assert (
-        write_job(key="PM-7", job={"customerReference": MARKUP}).execute(context_for(store, cleared=1))["id"]
+        write_job(key=KEY, job={"customerReference": MARKUP}).execute(context_for(store, cleared=1))["id"]
         == 4711
     )
     assert len(service.requests) == 1

@@ -6,7 +6,6 @@ Every component imports this module; the receiver and the page are imported at t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,28 +21,19 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 URL_PREFIX = "/fsm/webhooks"
 
 
-def _lazily(load: Callable[[], App]) -> App:
-    load = cache(load)
-
+def _lazily(module: str, name: str) -> App:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await load()(scope, receive, send)
+        await getattr(import_module(module), name)(scope, receive, send)
 
     return app
 
 
-def _receiver() -> App:
-    from fsm_provider.plugins.webhooks.receiver import Receiver
-
-    return Receiver()
-
-
-def _page() -> App:
-    app: App = import_module("fsm_provider.page").app  # of a higher layer
-    return app
-
-
-_RECEIVER = {"app": _lazily(_receiver), "url_prefix": URL_PREFIX, "name": "fsm webhooks"}
-_PAGE = {"app": _lazily(_page), "url_prefix": "/fsm-page", "name": "fsm page"}
+_RECEIVER = {
+    "app": _lazily("fsm_provider.plugins.webhooks.receiver", "receiver"),
+    "url_prefix": URL_PREFIX,
+    "name": "fsm webhooks",
+}
+_PAGE = {"app": _lazily("fsm_provider.page", "app"), "url_prefix": "/fsm-page", "name": "fsm page"}
 _IN_MENU = {"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}
 
 

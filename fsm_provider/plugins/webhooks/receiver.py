@@ -188,3 +188,6 @@ async def _respond(send: Send, status: int) -> None:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+receiver = Receiver()
