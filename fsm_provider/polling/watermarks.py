@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -45,6 +45,9 @@ class Watched:
 
     def time(self, name: str) -> datetime | None:
         return time_of(self.progress.get(name, self.status.get(name)))
+
+    def forms_on(self, days: Iterable[str]) -> dict[str, int]:
+        return {day: self.progress.get("days", {}).get(day, 0) for day in days}
 
     def begin_anew(self, since: datetime) -> None:
         """Have the watcher emit the forms that were updated since a time."""

@@ -114,7 +114,7 @@ in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=Tru
 
 @pytest.fixture
 def asset(store):
-    """An asset that starts two DAGs, and whose watcher has failed; deliveries."""
+    """An asset that starts a DAG, and whose watcher has failed; a new one; deliveries."""
     from airflow.models.asset import AssetActive, AssetEvent, AssetModel, DagScheduleAssetReference
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
@@ -124,15 +124,16 @@ def asset(store):
 
     with create_session() as session:
         forms = AssetModel(name=f"gas{MARKUP}", uri="fsm://fsm_default/forms/gas", group="asset")
+        new = AssetModel(name="new", uri="fsm://fsm_default/forms/new", group="asset")
         jobs = AssetModel(name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset")
-        session.add_all([forms, jobs, DagBundleModel(name="bundle")])
+        session.add_all([forms, new, jobs, DagBundleModel(name="bundle")])
         session.flush()
-        session.add_all([AssetActive.for_asset(forms), AssetActive.for_asset(jobs)])
+        session.add_all(AssetActive.for_asset(one) for one in (forms, new, jobs))
         session.add(DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py"))
         session.flush()
         session.add(DagScheduleAssetReference(asset_id=forms.id, dag_id="reports"))
         session.add_all(AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3))
-    (one,) = watermarks.watched()
+    one, _ = watermarks.watched()
     times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
     one.store(one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
     one.store(
@@ -224,16 +225,16 @@ def test_a_viewer_sees_and_changes_nothing(asset, store, browser):
 
 
 @in_a_database
-def test_nobody_sees_anything_of_a_dag_that_is_not_for_them(store, browser, monkeypatch):
+def test_nobody_sees_or_changes_anything_of_a_dag_that_is_not_for_them(asset, store, browser, monkeypatch):
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     jo = browser("jo")
-    ((action, given),) = jo.forms()
+    (action, given), (_, of_asset) = jo.forms()
     may = SimpleAuthManager.is_authorized_dag
     hides = {"GET", "PUT"}
 
     def is_for_them(self, *, method, details=None, **others):
-        is_hidden = method in hides and details is not None and details.id == "dag"
+        is_hidden = method in hides and details is not None and details.id in ("dag", "reports")
         return not is_hidden and may(self, method=method, details=details, **others)
 
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_for_them)
@@ -243,7 +244,8 @@ def test_nobody_sees_anything_of_a_dag_that_is_not_for_them(store, browser, monk
     hides.remove("GET")
     assert ("PM-7" in jo.get().text, jo.forms()) == (True, [])
     assert jo.post(action, {**given, **FOUND}).status_code == 403
-    assert {row.state for row in rows(store)} == {"uncertain"}
+    assert jo.post("begin", {**of_asset, "since": "2026-01-05"}).status_code == 403
+    assert ({row.state for row in rows(store)}, asset(RESET)) == ({"uncertain"}, None)
 
 
 @in_a_database
@@ -315,6 +317,25 @@ def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
     assert jo.post(action, {**given, **FOUND, "conn_id": "other"}).text == "Not Found"
     no_id = jo.post(action, {**given, **FOUND, "job_id": ""})
     assert (no_id.status_code, "is a job: give its id" in no_id.text) == (409, True)
+
+
+def test_a_page_costs_at_most_ten_queries(asset, browser):
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    queries, jo = [], browser("jo")
+    jo.get()
+
+    def note(connection, cursor, statement, *_):
+        queries.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert jo.get("?q=PM-7").status_code == 200
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    asked = [one for one in queries if not one.startswith(("PRAGMA", "BEGIN"))]
+    assert 4 < len(asked) <= 10, asked
 
 
 @in_a_database
