@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling import polls as polls_module
-from fsm_provider.polling.watcher import EVENT_INTERVAL, RESET, prefix_for
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
 
@@ -121,16 +122,28 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
 @pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
 @ONE_KIND
 @hurried(60.0)
-async def test_poll_failures_lose_no_form_and_are_logged(service, triggerers, fault, caplog):
+async def test_poll_failures_lose_no_form_and_are_logged_and_told(service, triggerers, fault, caplog):
+    async def until_told(is_it):
+        store = triggerers.store()
+        async with asyncio.timeout(2000):
+            while not is_it((await store.aget(OWNER))[2]):
+                await asyncio.sleep(1)
+        return (await store.aget(prefix_for(service_of(service)) + WATERMARK))["days"]
+
     async with triggerers.watching() as watcher:
         service.fail("GET", "/forms", fault, every=True)
         seen = len(service.requests)
         form = service.add_form()["id"]
         await watcher.until(lambda: len(service.requests) > seen + 3 and "records' failed" in caplog.text)
+        await until_told(
+            lambda status: str(fault.status) in status.get("error", "") and status["failing_since"]
+        )
         service.clear_faults()
         await watcher.until(lambda: watcher.events)
+        days = await until_told(lambda status: "error" not in status and status["polled_at"])
 
     assert watcher.events == [[form]]
+    assert list(days.values()) == [1]
 
 
 @ONE_KIND
