@@ -126,7 +126,11 @@ COMMANDS = table(
         "timeout_in_words": (PROBE, "connection 'timeout_in_words': timeout: should be a valid number"),
         "unknown_time_zone": (PROBE, "server_timezone: ", "London"),
         "timeout_of_zero": (PROBE, "timeout: "),
-        "page_of_no_job": (PROBE, "web_url: should contain {id}", "https://app.example.com/jobs/{id}"),
+        "page_of_no_job": (
+            PROBE,
+            "web_url: should be https, and contain {id}",
+            "https://app.example.com/jobs/{id}",
+        ),
         "wrong_cursor_param": (
             *(TEST, "page 2 of the listing holds the same records", "'page'"),
             "set cursor_param on the connection",
@@ -330,7 +334,7 @@ IMPORTS = table(
         ),
         "event_without_its_object": (
             'FsmRegisterWebhookOperator(task_id="t", object="jobs", event_types="created")',
-            "webhook.event_types: 'created' is not of the form <object>.<event>",
+            "webhook.event_types: 'created' is not of the form jobs.<event>",
         ),
     }
 )
