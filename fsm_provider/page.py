@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.validation import parse_past
+from fsm_provider.api.validation import parse_count, parse_past
 from fsm_provider.cli import RefusedError, text_of
 from fsm_provider.compat import read_connection_outside_of_tasks
 from fsm_provider.hooks.fsm import settings_from
@@ -167,7 +167,7 @@ def settle_write(
     owner: Text,
     why: Text,
     is_made: Annotated[bool, Form()],
-    job_id: Annotated[int | None, Form(ge=1)] = None,
+    job_id: Text = "",
 ) -> Response:
     def work() -> None:
         with opened(settings_of(conn_id)) as ledgers:  # a browser would change line ends in a plain key
@@ -176,7 +176,8 @@ def settle_write(
                 raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
             if not allowed("PUT", user, [entries[0][1].by.dag_id]):
                 raise HTTPException(403)
-            settle(ledgers, entries[0], is_made, job_id, user.get_name(), why)
+            made = parse_count("id", job_id) if job_id else None
+            settle(ledgers, entries[0], is_made, made, user.get_name(), why)
 
     return changed(user, conn_id, work)
 

@@ -183,7 +183,7 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
 def test_what_does_not_exist_is_settled_after_its_lease_with_the_users_name(store, browser):
     jo = browser("jo")
     ((action, given),) = jo.forms()
-    answer = {**given, "is_made": "false", "why": "asked Sam"}
+    answer = {**given, "is_made": "false", "job_id": "", "why": "asked Sam"}
 
     early = jo.post(action, answer)
     assert (early.status_code, "a request may be on its way" in early.text) == (409, True)
@@ -317,6 +317,8 @@ def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
     assert jo.post(action, {**given, **FOUND, "conn_id": "other"}).text == "Not Found"
     no_id = jo.post(action, {**given, **FOUND, "job_id": ""})
     assert (no_id.status_code, "is a job: give its id" in no_id.text) == (409, True)
+    bad_id = jo.post(action, {**given, **FOUND, "job_id": "47.11"})
+    assert (bad_id.status_code, "should be an integer" in bad_id.text) == (409, True)
 
 
 def test_a_page_costs_at_most_ten_queries(asset, browser):
