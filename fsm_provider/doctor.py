@@ -64,7 +64,7 @@ def _clock(fsm_conn_id: str) -> str:
 
 
 def _ledger(fsm_conn_id: str) -> str:
-    from fsm_provider.writes.queries import UNCERTAIN, opened
+    from fsm_provider.writes.command import UNCERTAIN, opened
 
     with opened(_hook(fsm_conn_id).settings) as ledgers:
         states = [row.state for _, row in ledgers.rows()]

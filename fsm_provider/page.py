@@ -2,12 +2,11 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -30,17 +29,16 @@ from fsm_provider.compat import read_connection_outside_of_tasks
 from fsm_provider.hooks.fsm import settings_from
 from fsm_provider.plugins.webhooks.events import deliveries
 from fsm_provider.polling.polls import time_of
-from fsm_provider.polling.watermarks import Watched, watched
-from fsm_provider.writes.ledger import Row
-from fsm_provider.writes.queries import UNCERTAIN, opened, settle
+from fsm_provider.polling.watermark_command import Watched, watched
+from fsm_provider.writes.command import UNCERTAIN, opened, settle
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Text = Annotated[str, Form()]
 
 MAX_ROWS = 100
 DAYS = 30
+NEWEST = 5_000  # entries of Airflow's store
 TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
     Path(__file__).with_suffix(".html").read_text()
 )
@@ -76,12 +74,12 @@ def check_origin(request: Request) -> None:
 
 def allowed(method: Any, user: Any, dag_ids: Iterable[str]) -> set[str]:
     """Return those DAGs whose task instances a user may see (GET) or edit (PUT)."""
-    is_multi_team = conf.getboolean("core", "multi_team", fallback=False)
-    ids = set(dag_ids)
-    teams = DagModel.get_dag_id_to_team_name_mapping(list(ids)) if is_multi_team and ids else {}
-    of = {one: DagDetails(id=one, **({"team_name": teams.get(one)} if teams else {})) for one in ids}
+    details = {one: DagDetails(id=one) for one in dag_ids}
+    if details and conf.getboolean("core", "multi_team", fallback=False):
+        for one, team in DagModel.get_dag_id_to_team_name_mapping(list(details)).items():
+            details[one].team_name = team
     may = get_auth_manager().is_authorized_dag
-    return {one for one in ids if may(method=method, access_entity=TASK, details=of[one], user=user)}
+    return {one for one in details if may(method=method, access_entity=TASK, details=details[one], user=user)}
 
 
 def may_begin(user: Any, asset: Watched) -> bool:
@@ -96,7 +94,7 @@ def settings_of(conn_id: str) -> Settings:
         raise HTTPException(404) from None
 
 
-def attempted(read: Callable[[], T]) -> T | None:
+def attempted(read: Callable[[], Any]) -> Any:
     """Return what is read; None if that fails, which the log explains."""
     try:
         return read()
@@ -112,21 +110,21 @@ def show(user: GetUserDep, conn_id: str = "fsm_default", q: str = "") -> Respons
 
 def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     settings = settings_of(conn_id)
-    since = datetime.now(UTC) - timedelta(DAYS - 1)
-    last_days = [f"{since + timedelta(day):%F}" for day in range(DAYS)]
+    today = int(time.time()) // 86_400
+    days = {day: f"{time_of(day * 86_400):%F}" for day in range(today - DAYS + 1, today + 1)}
 
     def ledger() -> dict[str, Any]:
-        with opened(settings) as ledgers:
+        with opened(settings, NEWEST) as ledgers:
             uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
             found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
-            days = ledgers.days(since)
+            counts = ledgers.days(min(days))
         dag_ids = {row.by.dag_id for row in uncertain + found}
         may_see, may_edit = (allowed(method, user, dag_ids) for method in ("GET", "PUT"))
         return {
             "uncertain": [row for row in uncertain if row.by.dag_id in may_see],
             "found": [row for row in found if row.by.dag_id in may_see],
-            "done": {day: days[day, "done"] for day in last_days},
-            "other": {day: days[day, "uncertain"] + days[day, "sending"] for day in last_days},
+            "done": [counts[day, "done"] for day in days],
+            "other": [counts[day, "uncertain"] + counts[day, "sending"] for day in days],
             "may_edit": may_edit,
             "web": urlsplit(settings.web_url or "")[:2],
         }
@@ -136,24 +134,16 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
         conn_id=conn_id,
         q=q,
         refused=refused,
-        days=last_days,
+        days=[*days.values()],
+        by_day=lambda counts: [counts.get(day, 0) for day in days.values()],
         nonce=nonce,
         ledger=attempted(ledger),
-        assets=attempted(lambda: watched(fsm_conn_id=conn_id)),
+        assets=attempted(lambda: [(one, may_begin(user, one)) for one in watched(fsm_conn_id=conn_id)]),
         endpoints=attempted(lambda: deliveries(conn_id)),
-        may_begin=partial(may_begin, user),
-        url_of=url_of,
         at=time_of,
     )
     headers = {"Content-Security-Policy": POLICY.format(nonce), "Cache-Control": "no-store"}
     return HTMLResponse(html, 409 if refused else 200, {**headers, "X-Content-Type-Options": "nosniff"})
-
-
-def url_of(row: Row) -> str:
-    """Return the URL of the task in Airflow's UI, relative to the page's."""
-    dag_id, run_id, task_id = (quote(one, safe="") for one in (row.by.dag_id, row.by.run_id, row.by.task_id))
-    mapped = f"/mapped/{row.by.map_index}" if row.by.map_index >= 0 else ""
-    return f"../dags/{dag_id}/runs/{run_id}/tasks/{task_id}{mapped}"
 
 
 EDIT = [Depends(check_origin), Depends(requires_access_dag("PUT", TASK))]
@@ -169,7 +159,7 @@ def settle_write(
     is_made: Annotated[bool, Form()],
     job_id: Text = "",
 ) -> Response:
-    def work() -> None:
+    try:
         with opened(settings_of(conn_id)) as ledgers:  # a browser would change line ends in a plain key
             entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
             if not entries:
@@ -178,24 +168,18 @@ def settle_write(
                 raise HTTPException(403)
             made = parse_count("id", job_id) if job_id else None
             settle(ledgers, entries[0], is_made, made, user.get_name(), why)
-
-    return changed(user, conn_id, work)
+    except (RefusedError, FsmInputError) as error:
+        return page(user, conn_id, refused=str(error))
+    return RedirectResponse(f"./?conn_id={quote(conn_id, safe='')}", 303)
 
 
 @app.post("/begin", dependencies=EDIT)
 def begin_anew(user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()], since: Text) -> Response:
-    def work() -> None:
+    try:
         mine = [one for one in watched(fsm_conn_id=conn_id) if one.asset_id == asset_id]
         if not mine or not may_begin(user, mine[0]):
             raise HTTPException(403)
         mine[0].begin_anew(parse_past("since", since))
-
-    return changed(user, conn_id, work)
-
-
-def changed(user: Any, conn_id: str, work: Callable[[], None]) -> Response:
-    try:
-        work()
     except (RefusedError, FsmInputError) as error:
         return page(user, conn_id, refused=str(error))
     return RedirectResponse(f"./?conn_id={quote(conn_id, safe='')}", 303)

@@ -17,7 +17,7 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links import FsmJobLink, job_page_url
+from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
 from fsm_provider.operators.base import (
     OptionParsers,
     bad_arguments_are_refused,
@@ -94,7 +94,7 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(), FsmUncertainLink())
 
     def __init__(
         self,

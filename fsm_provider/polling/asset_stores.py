@@ -49,9 +49,7 @@ class SqlAssetStore:
         self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
 
     async def aget(self, key: str) -> Any:
-        query = sa.select(ASSET_STATE.c.value).where(ASSET_STATE.c.digest == self._digest(key))
-        value = await self._in_transaction(lambda connection: connection.scalar(query))
-        return None if value is None else json.loads(value)
+        return (await read_all([(self, key)]))[0]
 
     async def aset(self, key: str, value: Any) -> None:
         digest, text = self._digest(key), json.dumps(value)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -236,7 +235,7 @@ class Watcher:
                 if self._is_stored:
                     self.tracker.confirm(self.feed.time())
                     self._metrics.incr("watcher.forms", len(forms))
-                    self._days[f"{datetime.now(UTC):%F}"] += len(forms)
+                    self._days[f"{time_of(time.time()):%F}"] += len(forms)
                     await self._save()
                 if self.tracker.pending:
                     await asyncio.sleep(EVENT_INTERVAL - SETTLES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -17,13 +17,19 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
-    from fsm_provider.writes.ledger import Row
-    from fsm_provider.writes.queries import Entry, Ledgers
+    from fsm_provider.api.settings import Settings
+    from fsm_provider.writes.ledger import Change, Row
+    from fsm_provider.writes.sql_ledger import SqlLedger, SqlLedgers
+    from fsm_provider.writes.task_ledger import AirflowLedgers, TaskLedger
+
+    Ledgers = SqlLedgers | AirflowLedgers
+    Entry = tuple[SqlLedger | TaskLedger, Row]
 
 DESCRIPTION = """\
 Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
 that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or newer. Only what
 was sent to the connection's base URL and account is shown and changed."""
+UNCERTAIN = ("sending", "uncertain")
 EXAMPLES = {
     "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
@@ -40,13 +46,31 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         with quiet_airflow():
             from fsm_provider.compat import read_connection_outside_of_tasks
             from fsm_provider.hooks.fsm import settings_from
-            from fsm_provider.writes.queries import UNCERTAIN, opened
 
             settings = settings_from(read_connection_outside_of_tasks(options.conn_id))
             ledgers = stack.enter_context(opened(settings))
             is_uncertain = options.command == "list" and options.uncertain
             entries = ledgers.rows(UNCERTAIN if is_uncertain else (), options.key)
         return COMMANDS[options.command](ledgers, entries, options)
+
+
+@contextmanager
+def opened(settings: Settings, newest: int | None = None) -> Iterator[Ledgers]:
+    """Open the ledgers of a connection's service, in a process that has Airflow's database."""
+    if settings.state_conn_id is None:
+        from fsm_provider.writes.task_ledger import AirflowLedgers
+
+        yield AirflowLedgers(settings.service, newest)
+        return
+    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
+    from fsm_provider.state.database import open_database
+    from fsm_provider.writes.sql_ledger import SqlLedgers
+
+    engine = open_database(settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one)))
+    try:
+        yield SqlLedgers(engine, settings.service)
+    finally:
+        engine.dispose()
 
 
 def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
@@ -72,8 +96,6 @@ def _list(_: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> 
 
 
 def _settle(ledgers: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> int:
-    from fsm_provider.writes.queries import settle
-
     given = not options.not_created, options.job_id, options.by, options.why
     print(printable(settle(ledgers, _only(entries, options), *given)))
     return 0
@@ -81,7 +103,6 @@ def _settle(ledgers: Ledgers, entries: Sequence[Entry], options: argparse.Namesp
 
 def _forget(_: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import forgotten
-    from fsm_provider.writes.queries import change, says
 
     entry = _only(entries, options)
     who = says("forgotten", options.by, options.why)
@@ -97,6 +118,47 @@ def _only(entries: Sequence[Entry], options: argparse.Namespace) -> Entry:
         by = f"was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task"
         raise RefusedError(f"'{options.key}' {by}: {'; '.join(str(row.by) for _, row in wanted)}")
     return wanted[0]
+
+
+def settle(ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by: str, why: str) -> str:
+    """Record what a person has found out about a write; return a sentence about it.
+
+    :param job_id: of what is made; None if it has none.
+    """
+    from fsm_provider.writes.ledger import settled
+
+    row = entry[1]
+    if is_made and job_id is None and row.kind == "job" and row.state != "done":
+        raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
+    for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
+        if other.kind == "job" and other.result_id == job_id and (other.by, other.id) != (row.by, row.id):
+            raise RefusedError(f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'")
+    who = says("made" if is_made else "not created", by, why)
+    result = None if not is_made else {} if job_id is None else {"id": job_id}
+    change(entry, partial(settled, row, result, who), who, "settled")
+    return f"'{row.key}' is settled: {'it exists' if is_made else 'nobody has made it'}"
+
+
+def says(what: str, by: str, why: str) -> str:
+    if not why.strip():
+        raise RefusedError("--why: is empty")
+    return f"{what}, says {by} at {datetime.now(UTC):%F %T} UTC: {why.strip()}"
+
+
+def change(entry: Entry, apply: Change, who: str, done: str) -> None:
+    """Change a row, which notes who did so; a RefusedError says why it was not changed."""
+    ledger, row = entry
+    refused = f"'{row.key}' was not {done}"
+    try:
+        after = ledger.change({row.id: apply})[row.id]
+    except RefusedError as error:
+        raise RefusedError(f"{refused}: {error}") from None
+    if who in (after.note or ""):
+        return
+    if after.lease_left > 0 and (after.state == "done") == (done == "forgotten"):
+        raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
+    with_id = f", with id {after.result_id}" if after.result_id else ""
+    raise RefusedError(f"{refused}: it is {after.state}{with_id}")
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -151,10 +150,6 @@ def as_read(row: Row) -> Row:
     if row.state == "sending" and row.lease_until < row.read_at:
         return replace(row, state="uncertain", error="no response was recorded")
     return row
-
-
-def day_of(time: int) -> str:
-    return f"{datetime.fromtimestamp(time / 1000, UTC):%F}"
 
 
 Change = Callable[[Row], Row]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
 from fsm_provider.state.task import DIGITS, Task, digest_for
-from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another, day_of
+from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -194,9 +193,9 @@ class SqlLedgers:
         """
         which = self._mine
         if text is not None:  # an index for each, which SQLite would not find for the service and any of them
-            names = [LEDGER.c.id == digest_for(text), LEDGER.c.reference_digest == digest_for(text)]
-            names += [LEDGER.c.job == digest_for(int(text))] if text.isdecimal() and len(text) < 20 else []
-            which = sa.or_(*(self._mine & one for one in names))
+            number = int(text) if text.isdecimal() and len(text) < 20 else text
+            names = {"id": digest_for(text), "reference_digest": digest_for(text), "job": digest_for(number)}
+            which = sa.or_(*(self._mine & (LEDGER.c[name] == one) for name, one in names.items()))
         query = sa.select(LEDGER, now().label("now")).where(which)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
@@ -204,13 +203,13 @@ class SqlLedgers:
             found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
         return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]
 
-    def days(self, since: datetime) -> Counter[tuple[str, str]]:
+    def days(self, first: int) -> Counter[tuple[int, str]]:
+        """Return how many rows were sent on a day, and are in a state; days are numbered from 1970."""
         day = LEDGER.c.sent_at // DAY
         query = sa.select(day, LEDGER.c.state, sa.func.count()).group_by(day, LEDGER.c.state)
-        query = query.where(self._mine, LEDGER.c.sent_at >= int(since.timestamp() * 1000))
         with self._engine.connect() as connection:
-            found = connection.execute(query).all()
-        return Counter({(day_of(int(number) * DAY), state): count for number, state, count in found})
+            found = connection.execute(query.where(self._mine, LEDGER.c.sent_at >= first * DAY)).all()
+        return Counter({(int(number), state): count for number, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +19,7 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.cli import RefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, Row, belongs_to_another, day_of
+from fsm_provider.writes.ledger import Change, Row, belongs_to_another
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -31,8 +30,6 @@ PAGE_ROWS = 64
 """Rows under one key of the store: recording a row stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
-NEWEST = 10_000
-"""Entries of Airflow's store that the page reads: they have no index by key or by time."""
 
 
 class TaskLedger:
@@ -138,65 +135,50 @@ class IdleTaskStore:
 
 
 class AirflowLedgers:
-    """The ledgers of a service in Airflow's own database."""
+    """The ledgers of a service in Airflow's own database, or in so many of its ``newest`` entries."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, newest: int | None) -> None:
         if conf.get("workers", "state_store_backend", fallback=""):
             raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
         try:
-            from airflow.models.task_state_store import TaskStateStoreModel
+            from airflow.models.task_state_store import TaskStateStoreModel as Stored
         except ImportError:
             text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
             raise FsmInputError(f"state_conn_id: {text}") from None
-        self._service, self._stored = service, TaskStateStoreModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, select
+
+        of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
+        query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(*of_task)
+        query = query.where(Stored.key.startswith(PAGE, autoescape=True))
+        if newest is not None:  # and the other pages of their runs: those of a task are read together
+            is_new = Stored.id > select(func.max(Stored.id)).scalar_subquery() - newest
+            query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
+        of_service = f'"service": {json.dumps(service)}'
+        with create_session() as session:
+            self._pages = [one for one in session.execute(query) if of_service in one.value]
 
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[TaskLedger, Row]]:
-        """Return rows as ``SqlLedgers`` does; the latest are among those that ``NEWEST`` tells."""
-        from airflow.utils.session import create_session
-        from sqlalchemy import or_, select, tuple_
-
-        stored = self._stored
-        of_task = (stored.dag_id, stored.run_id, stored.task_id, stored.map_index)
-        tasks = select(*of_task).where(*(self._newest if latest else self._pages))
-        in_json = [f'"state": "{state}"' for state in states]
-        if text is not None:
-            in_json = [f'": {json.dumps(text)}', f'"id": {text}']
-        if in_json:  # what else is in these pages is dropped below
-            tasks = tasks.where(or_(*(stored.value.contains(one, autoescape=True) for one in in_json)))
-        query = select(*of_task, stored.key, stored.id, stored.value).where(tuple_(*of_task).in_(tasks))
-        query = query.where(stored.key.startswith(PAGE, autoescape=True)).order_by(*of_task)
-        with create_session() as session:
-            found = session.execute(query).all()
-        rows = []
-        for task, pages in groupby(found, key=lambda one: Task(*one[:4])):
-            store = IdleTaskStore(task, {key: (page, value) for *_, key, page, value in pages})
-            ledger = TaskLedger(store, task)
+        words = [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
+        found: list[tuple[TaskLedger, Row]] = []
+        for task, some in groupby(self._pages, key=lambda one: Task(*one[:4])):
+            pages = {one.key: (one.id, one.value) for one in some}
+            if words and not any(word in value for word in words for _, value in pages.values()):
+                continue  # to parse them takes much longer
+            ledger = TaskLedger(IdleTaskStore(task, pages), task)
             for row in ledger.rows_of_task(task).values():
-                is_named = text is None or text in (row.key, row.reference, str(row.result_id))
-                if is_named and row.service == self._service and (not states or row.state in states):
-                    rows.append((ledger, row))
-        return sorted(rows, key=lambda one: one[1].sent_at)[-(latest or 0) :]
+                is_named = not text or text in (row.key, row.reference, str(row.result_id or ""))
+                if is_named and (not states or row.state in states):
+                    found.append((ledger, row))
+        return sorted(found, key=lambda one: one[1].sent_at)[-(latest or 0) :]
 
-    def days(self, since: datetime) -> Counter[tuple[str, str]]:
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        query = select(self._stored.value).where(*self._newest, self._stored.updated_at >= since)
-        with create_session() as session:
-            rows = [row for text in session.scalars(query) for row in json.loads(text).values()]
-        return Counter((day_of(row.get("sent_at", 0)), row["state"]) for row in rows)
-
-    @property
-    def _pages(self) -> tuple[Any, Any]:
-        """Return the conditions of pages with rows of the service."""
-        named = self._stored.key.startswith(PAGE, autoescape=True)
-        return named, self._stored.value.contains(f'"service": {json.dumps(self._service)}', autoescape=True)
-
-    @property
-    def _newest(self) -> tuple[Any, ...]:
-        from sqlalchemy import func, select
-
-        newest = select(func.max(self._stored.id)).scalar_subquery()
-        return (self._stored.id > newest - NEWEST, *self._pages)
+    def days(self, first: int) -> Counter[tuple[int, str]]:
+        """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
+        counts: Counter[tuple[int, str]] = Counter()
+        for one in self._pages:
+            for state in ("done", "sending", "uncertain"):
+                day = int(one.updated_at.timestamp()) // 86_400
+                counts[day, state] += one.value.count(f'"state": "{state}"')
+        return counts

@@ -12,12 +12,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fsm_provider.plugins.webhooks import FsmWebhooksPlugin, events
+from fsm_provider.polling import watermark_command
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
+from tests.unit.polling.test_watermark_command import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
 from tests.unit.writes.test_command import AirflowStore, leave_uncertain, let_leases_end, rows
@@ -120,8 +122,6 @@ def asset(store):
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
 
-    from fsm_provider.polling import watermarks
-
     with create_session() as session:
         forms = AssetModel(name=f"gas{MARKUP}", uri="fsm://fsm_default/forms/gas", group="asset")
         new = AssetModel(name="new", uri="fsm://fsm_default/forms/new", group="asset")
@@ -133,15 +133,14 @@ def asset(store):
         session.flush()
         session.add(DagScheduleAssetReference(asset_id=forms.id, dag_id="reports"))
         session.add_all(AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3))
-    one, _ = watermarks.watched()
+    one, _ = watermark_command.watched()
     times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
-    one.store(one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
-    one.store(
-        OWNER, ["id", 1.0, {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}]
-    )
+    store_with(one, one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
+    fares = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
+    store_with(one, OWNER, ["id", 1.0, fares])
     events.REFUSED.clear()
     events.REFUSED["fsm_default/jobs"]["signature"] = 5
-    yield lambda key: watermarks.read([(one, one.prefix + key)])[0]
+    yield lambda key: watermark_command.read([(one, one.prefix + key)])[0]
     with create_session() as session:
         for table in (
             AssetEvent,
@@ -301,9 +300,8 @@ def test_values_are_escaped_and_no_script_of_others_runs(asset, store, browser):
         policy = answer.headers["content-security-policy"]
         nonce = re.search(r"script-src 'nonce-(.*?)'", policy)[1]
         assert policy.startswith("default-src 'none'; ")
-        assert answer.text.count(f'nonce="{nonce}"') == answer.text.count("<s") - answer.text.count("<se") - (
-            answer.text.count("<svg")
-        )
+        tags = re.findall(r"<(?:script|style|link|img|iframe)\b.*?>", answer.text)
+        assert tags == [f'<style nonce="{nonce}">', f'<script nonce="{nonce}">']
 
 
 @in_a_database
@@ -349,7 +347,7 @@ def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monke
     shown = browser("jo").get()
 
     assert shown.status_code == 200
-    assert shown.text.count("This cannot be read now.") == 2
+    assert shown.text.count("This cannot be read now.") == (1 if STATE_STORE.is_there else 2)
     assert "Backlog: " in shown.text or "No DAG uses" in shown.text
     assert "fsm_default/jobs: 3 accepted" in shown.text
     assert password not in shown.text

@@ -16,24 +16,19 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 URL_PREFIX = "/fsm/webhooks"
 
 
-def _lazily(module: str, name: str) -> App:
+def _served(name: str, url_prefix: str, module: str) -> dict[str, Any]:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await getattr(import_module(module), name)(scope, receive, send)
+        await import_module(module).app(scope, receive, send)
 
-    return app
+    return {"app": app, "url_prefix": url_prefix, "name": name}
 
 
-_RECEIVER = {
-    "app": _lazily("fsm_provider.plugins.webhooks.receiver", "receiver"),
-    "url_prefix": URL_PREFIX,
-    "name": "fsm webhooks",
-}
-_PAGE = {"app": _lazily("fsm_provider.page", "app"), "url_prefix": "/fsm-page", "name": "fsm page"}
+_RECEIVER = _served("fsm webhooks", URL_PREFIX, "fsm_provider.plugins.webhooks.receiver")
+_PAGE = _served("fsm page", "/fsm-page", "fsm_provider.page")
 _IN_MENU = {"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}
 
 

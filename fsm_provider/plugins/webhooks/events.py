@@ -69,18 +69,17 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
         return "accepted"
 
 
-def deliveries(fsm_conn_id: str) -> list[tuple[str, int, dict[str, int]]]:
+def deliveries(fsm_conn_id: str) -> list[tuple[str, int, Counter[str]]]:
     """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import func, select
 
-    uris = {uri_for_records(fsm_conn_id, one): f"{fsm_conn_id}/{one}" for one in get_args(WebhookObject)}
+    routes = {f"{fsm_conn_id}/{one}": uri_for_records(fsm_conn_id, one) for one in get_args(WebhookObject)}
     is_recent = AssetEvent.timestamp >= datetime.now(UTC) - timedelta(days=1)
     query = select(AssetModel.uri, func.count()).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+    query = query.where(AssetModel.uri.in_(routes.values()), is_recent).group_by(AssetModel.uri)
     with create_session() as session:
-        counted = session.execute(query.where(AssetModel.uri.in_(uris), is_recent).group_by(AssetModel.uri))
-        accepted = {uris[uri]: count for uri, count in counted}
-    refused = {route: REFUSED[route] for route in (*uris.values(), UNKNOWN) if route in REFUSED}
-    routes = sorted(accepted.keys() | refused.keys())
-    return [(route, accepted.get(route, 0), refused.get(route, {})) for route in routes]
+        accepted: dict[str, int] = dict(iter(session.execute(query)))
+    counts = [(one, accepted.get(routes.get(one, ""), 0), REFUSED[one]) for one in (*routes, UNKNOWN)]
+    return [one for one in counts if any(one[1:])]

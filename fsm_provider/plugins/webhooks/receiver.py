@@ -190,4 +190,4 @@ async def _respond(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-receiver = Receiver()
+app = Receiver()

@@ -1,11 +1,13 @@
 """The command that shows where assets' watchers are, and sets them to another time."""
 
+import asyncio
+import json
 from datetime import datetime
 
 import pytest
 
 from fsm_provider.cli import main
-from fsm_provider.polling import watermarks
+from fsm_provider.polling import watermark_command
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import RESET, prefix_for
 from tests.capabilities import ASSETS, STATE_STORE
@@ -64,8 +66,17 @@ def run(capsys):
 
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
-    (asset,) = watermarks.watched()
-    return watermarks.read([(asset, key)])[0] if value is None else asset.store(key, value)
+    (asset,) = watermark_command.watched()
+    return watermark_command.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
+
+
+def store_with(asset, key, value):
+    if watermark_command.AIRFLOW_V_3_3_PLUS:
+        from airflow.state import AssetScope, get_state_backend
+
+        get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
+    else:
+        asyncio.run(asset.sql_store().aset(key, value))
 
 
 @pytest.fixture(params=["in Airflow", "in a database"])
@@ -73,7 +84,7 @@ def where(request, monkeypatch, asset):
     if request.param == "in Airflow":
         STATE_STORE.require()
     is_in_airflow = request.param == "in Airflow"
-    monkeypatch.setattr("fsm_provider.polling.watermarks.AIRFLOW_V_3_3_PLUS", is_in_airflow)
+    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", is_in_airflow)
 
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
@@ -106,7 +117,7 @@ def test_what_it_refuses(asset, run, arguments, code, error):
 
 
 def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(asset, run, monkeypatch, service):
-    monkeypatch.setattr("fsm_provider.polling.watermarks.AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
 
     code, _, error = run("show")
