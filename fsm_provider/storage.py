@@ -66,7 +66,9 @@ class AtomicFiles:
             with TemporaryFile() as file:
                 yield cast("BinaryIO", file)
                 file.flush()
-                path.fs.put_file(f"/dev/fd/{file.fileno()}", path.path, chunksize=UPLOAD_BYTES)
+                # S3's would hold ten parts in memory.
+                source = f"/dev/fd/{file.fileno()}"
+                path.fs.put_file(source, path.path, chunksize=UPLOAD_BYTES, max_concurrency=2)
         else:
             for folder in (self._partial, path.parent):
                 try:

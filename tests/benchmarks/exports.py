@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,6 +65,9 @@ def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
             from airflow.sdk import ObjectStoragePath
 
             ObjectStoragePath(f"{destination}/loads-what-s3-needs").write_text("")
+        if format == "parquet":
+            import_module("pyarrow.json")
+            import_module("pyarrow.parquet")
         gc.collect()
         before, start = sum(os.times()[:4]), set_peak_back()
         export(base_url, destination, format)
