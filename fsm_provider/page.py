@@ -38,7 +38,7 @@ Text = Annotated[str, Form()]
 
 MAX_ROWS = 100
 DAYS = 30
-NEWEST = 5_000  # entries of Airflow's store
+NEWEST = 2_000  # entries of Airflow's store
 TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
     Path(__file__).with_suffix(".html").read_text()
 )

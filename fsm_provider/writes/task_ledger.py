@@ -151,11 +151,11 @@ class AirflowLedgers:
         of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
         query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(*of_task)
         query = query.where(Stored.key.startswith(PAGE, autoescape=True))
-        if newest is not None:  # and the other pages of their runs: those of a task are read together
-            is_new = Stored.id > select(func.max(Stored.id)).scalar_subquery() - newest
-            query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
         of_service = f'"service": {json.dumps(service)}'
         with create_session() as session:
+            if newest is not None:  # and the other pages of their runs: those of a task are read together
+                is_new = Stored.id > (session.scalar(select(func.max(Stored.id))) or 0) - newest
+                query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             self._pages = [one for one in session.execute(query) if of_service in one.value]
 
     def rows(
