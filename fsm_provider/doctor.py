@@ -81,18 +81,26 @@ def _triggerer(_: str) -> str:
 
 
 def _receiver(_: str) -> str:
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
     from fsm_provider.plugins.webhooks.config import Configuration
+    from fsm_provider.plugins.webhooks.events import is_used
     from fsm_provider.plugins.webhooks.settings import CONFIGURATION, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
+    from fsm_provider.storage import uri_for_records
 
     text = read_variable_in_server(CONFIGURATION)
     if text is None:
         return f"not used: there is no Variable {CONFIGURATION}"
+    if not AIRFLOW_V_3_0_PLUS:
+        raise RefusedError("the receiver needs Airflow 3.0 or newer")
     ReceiverSettings.parse(text)
     routes = Configuration().read()
     for route, config in routes.items():
         if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
             raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
+        if not is_used(uri := uri_for_records(*route.split("/"))):
+            raise RefusedError(f"no DAG uses the asset {uri}: until one does, deliveries get HTTP 503")
     return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
 
 

@@ -40,7 +40,7 @@ def job_url(job: Any) -> str | None:
     return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
 
 
-def job_page_url(web_url: str, job_id: int, property_id: int | str) -> str:
+def job_page_url(web_url: str, job_id: int | str, property_id: int | str) -> str:
     """Return the URL of a job's page: ``web_url`` of the settings for this job."""
     url = web_url.replace("{id}", quote(str(job_id), safe=""))
     return url.replace("{propertyID}", quote(str(property_id), safe=""))

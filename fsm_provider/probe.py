@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         if finding.settings:
             values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
             print(printable(f"{values}: {finding.evidence}"))
-    print(f"\n{probe.requests} requests were made. The connection's extra:")
+    print(f"\nRequests made: {probe.requests}. The connection's extra:")
     found = {name: value for finding in findings for name, value in finding.settings.items()}
     print(json.dumps({**connection.extra_dejson, **found}, indent=2))
     unknown = [f"- {one.name}, because {one.evidence}." for one in findings if not one.settings]

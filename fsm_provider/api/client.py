@@ -21,7 +21,7 @@ from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.payloads import JobCreate, JobRequest, WebhookCreate, check
-from fsm_provider.api.redaction import hide_in
+from fsm_provider.api.redaction import hide, hide_in
 from fsm_provider.api.retry import Attempts, Metrics, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.transport import ApiRequest, ResultT, Transport
@@ -136,7 +136,7 @@ class FsmClient:
         shown: Any = asked.event_types if made.event_types is None else made.event_types
         events = set(map(str, shown if isinstance(shown, list) else [shown]))
         if events != set(asked.event_types) or made.object not in (None, asked.object):
-            wanted = f"{asked.object} {asked.event_types}"
+            wanted = f"{asked.object} ({', '.join(asked.event_types)})"
             message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
             raise errors.FsmRegistrationMismatchError(message, made.id)
         return made
@@ -277,7 +277,9 @@ class FsmClient:
     def _json_without_token(self, body: bytes) -> Any:
         """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
         values, token = parse_json(body) if body else None, self._token.get_secret_value()
-        return values if len(token) < payloads.TOKEN_LENGTH else hide_in(values, token)
+        text = body.decode(errors="replace")
+        is_free = len(token) < payloads.TOKEN_LENGTH or hide(text, token) == text
+        return values if is_free else hide_in(values, token)
 
     def reserve(self) -> float:
         """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""

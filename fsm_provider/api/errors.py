@@ -16,6 +16,11 @@ __all__ += ["FsmStorageError", "FsmUnauthorisedError", "FsmUncertainWriteError"]
 __all__ += ["FsmUnprocessableEntityError"]
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, in words: ``1 form``, ``2 forms``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 @dataclass(eq=False)
 class FsmError(Exception):
     """Base of every error of this package."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from unicodedata import normalize
 
 from fsm_provider.api import validation
-from fsm_provider.api.errors import FsmInputError, FsmResponseError
+from fsm_provider.api.errors import FsmInputError, FsmResponseError, counted
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page
@@ -105,7 +105,11 @@ class FormFilter:
         return cast(FormFilters, {name: _as_json(value) for name, value in given if value is not None})
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items()) or "all forms"
+        shown = (
+            f"{name}={' or '.join(value) if isinstance(value, list) else value}"
+            for name, value in self.as_dict().items()
+        )
+        return ", ".join(shown) or "all forms"
 
 
 def job_id_from(form: Form) -> int | None:
@@ -181,8 +185,8 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         dropped += len(page.data) - len(found)
         yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
     if dropped:
-        message = "%s forms of the listing did not match the filter (%s), a part of which the service ignores"
-        logger.warning(message, dropped, asked)
+        message = "%s of the listing did not match the filter (%s), a part of which the service ignores"
+        logger.warning(message, counted(dropped, "form"), asked)
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, counted
 from fsm_provider.api.payloads import EXTRA_FIELDS as EXTRA
 from fsm_provider.api.payloads import JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
@@ -17,6 +17,7 @@ from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
 MAX_PROBLEMS = 50  # rows that an error describes
+MAX_SHOWN_KEY = 80  # characters
 MAX_LISTED = 300  # characters of the table's columns that it lists
 
 Field = tuple[str, ...]  # the place of a cell in a job's request, e.g. ("job", "quotedAmount")
@@ -43,7 +44,8 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
     :return: ``{"property_id": ..., "job": {...}, "key": ...}`` for each row, in order.
-    :raises FsmInputError: with a line for each wrong row, counted from 1 without the header; all are checked.
+    :raises FsmInputError: a ``ValueError`` with a line for each wrong row, counted from 1 without the header,
+        with its key; all are checked.
     """
     columns = _columns(key, property_id, map)
     jobs: list[dict[str, Any]] = []
@@ -54,10 +56,11 @@ def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, s
         if "key" in job and (first := first_rows.setdefault(job["key"], number)) != number:
             wrong.append(f"{key}: is the same as in row {first}")
         if wrong:
-            problems.append(f"row {number}: {'; '.join(wrong)}")
+            named = f" (key {job['key'][:MAX_SHOWN_KEY]!r})" if "key" in job else ""
+            problems.append(f"row {number}{named}: {'; '.join(wrong)}")
         jobs.append(job)
     if (more := len(problems) - MAX_PROBLEMS) > 0:
-        problems[MAX_PROBLEMS:] = [f"and {more} more rows"]
+        problems[MAX_PROBLEMS:] = [f"and {counted(more, 'more row')}"]
     if problems:
         raise FsmInputError("\n".join(problems))
     return jobs

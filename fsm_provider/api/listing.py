@@ -9,7 +9,7 @@ from itertools import islice
 from operator import gt, lt
 from typing import Any
 
-from fsm_provider.api.errors import FsmPaginationError
+from fsm_provider.api.errors import FsmPaginationError, counted
 from fsm_provider.api.models import Page
 from fsm_provider.api.parsing import warn_once
 
@@ -140,10 +140,10 @@ class Listing(Iterator[Page[Any]]):
         if {distinct} == {first, last} - {None}:
             return None
         at_the_last = "" if last is None else f" and {last} at the last"
+        were_read = f"{counted(distinct, 'distinct record')} {'was' if distinct == 1 else 'were'} read"
         return (
-            f"{distinct} distinct records were read, the service counted {first} at the first page"
-            f"{at_the_last}: the listing may have shifted while it was read, records may be missing - "
-            "or the service's total means something else"
+            f"{were_read}, the service counted {first} at the first page{at_the_last}: the listing may have "
+            "shifted while it was read, records may be missing - or the service's total means something else"
         )
 
     def pages_with_warning(self) -> Iterator[Page[Any]]:

@@ -15,7 +15,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError
+from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError, counted
 from fsm_provider.api.payloads import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable
@@ -144,7 +144,8 @@ class FsmHook(BaseHook):
         if second is None:
             name = self.settings.cursor_param
             untried = f"whether the cursor parameter '{name}' is right could not be tried"
-            return True, f"The token is accepted. All {len(first.data)} forms fit one page, so {untried}."
+            forms = counted(len(first.data), "form")
+            return True, f"The token is accepted. There is one page, of {forms}, so {untried}."
         return True, "The token is accepted, and the second page of forms followed the first."
 
     @classmethod

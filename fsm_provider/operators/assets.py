@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fsm_provider.api.errors import counted
 from fsm_provider.operators.base import FsmBaseOperator, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
@@ -30,5 +31,5 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
         with permanent_errors_fail_the_task():
             listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
             records = [record.as_json() for record in listing]
-        self.log.info("Listed %s asset dynamic fields", len(records))
+        self.log.info("Listed %s", counted(len(records), "asset dynamic field"))
         return records

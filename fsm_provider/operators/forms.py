@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from fsm_provider.api.errors import counted
 from fsm_provider.api.forms import FormsXCom
 from fsm_provider.api.validation import parse_choice
 from fsm_provider.operators.base import (
@@ -71,5 +72,5 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
             form_filter = self.form_filter()
             forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
             listed = for_xcom(forms, self.xcom)
-        self.log.info("Listed %s forms (%s)", len(listed), form_filter)
+        self.log.info("Listed %s (%s)", counted(len(listed), "form"), form_filter)
         return listed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from fsm_provider.api.errors import counted
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_json, parse_path, parse_text
 from fsm_provider.operators.base import (
     PATH,
@@ -129,5 +130,5 @@ class FsmListOperator(FsmBaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         with permanent_errors_fail_the_task():
             records = list(self.hook.paginate(self.path, self.query_params, max_pages=self.max_pages))
-        self.log.info("Listed %s records of %s", len(records), self.path)
+        self.log.info("Listed %s of %s", counted(len(records), "record"), self.path)
         return records

@@ -134,7 +134,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 f"could not be written ({type(error).__name__}): delete the webhook in the service",
                 webhook.id,
             ) from None
-        logger.info("Registered webhook %s for %s", webhook.id, webhook.event_types)
+        logger.info("Registered webhook %s for %s", webhook.id, ", ".join(payload.event_types))
         return dict(registration)
 
     def existing_result(self, write: Write) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class FsmWriteOperator(FsmBaseOperator):
     On Airflow 3.3 and newer it is in the task's state store; if the connection has ``state_conn_id``, and
     before Airflow 3.3, in that SQL database.
 
-    :param once_per: what sends a write once: each ``run`` of the task; or each ``key``, whatever run, DAG or
-        Airflow asks, which needs the database, and a key for each write (templated).
+    :param once_per: ``run``: each run of the task sends a write once. ``key``: a key is sent once, whatever
+        run, DAG or Airflow asks; this needs the database, and a key for each write (templated).
     :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what became of it:
         ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two
         (templated).
@@ -108,6 +108,8 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def write_once(self, context: Context, task: Task, writes: Collection[Write]) -> list[Any]:
         """Send writes in order; return the result of each, once all have ended."""
+        from fsm_provider.writes.outcomes import result_of
+
         self.options()
         with self.runner(context, task, writes) as runner:
             runner.run()
@@ -115,7 +117,10 @@ class FsmWriteOperator(FsmBaseOperator):
             if error := runner.error_of(one):
                 raise error from error.__cause__
             if not one.is_created:
-                self.log.info("%s was sent before, by %s: nothing was sent now", one.row, one.row.by)
+                made = result_of(one.row, self.hook.settings.web_url)
+                self.log.info(
+                    "%s (%s) was sent before, by %s: nothing was sent now", one.row, made, one.row.by
+                )
         return [one.response if one.is_created else self.existing_result(one) for one in writes]
 
     def on_kill(self) -> None:

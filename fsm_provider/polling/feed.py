@@ -15,7 +15,17 @@ from weakref import WeakKeyDictionary
 
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmRateLimitedError, FsmUnauthorisedError
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.polls import Form, Lister, Listing, Place, Query, Source, Time, list_completely
+from fsm_provider.polling.polls import (
+    Form,
+    Lister,
+    Listing,
+    Place,
+    Query,
+    Source,
+    Time,
+    list_completely,
+    time_of,
+)
 from fsm_provider.polling.tracker import LOOK_BACK
 from fsm_provider.polling.waits import Wait
 
@@ -138,7 +148,8 @@ class Feed:
                     member.fail(error, self._failing_since)
                 await asyncio.sleep(0)
         elif now - self._failing_since >= GIVE_UP_AFTER and self._offset is not None:
-            logger.error("Changes since %s could not be read; going on from %s", self._start, began)
+            text = "Changes since %s could not be read; going on from %s"
+            logger.error(text, time_of(self._start), time_of(began))
             self._failing_since, self._start = now, began + LOOK_BACK  # the next listing is from there
             for member in self._members:
                 member.due = min(member.due, now)

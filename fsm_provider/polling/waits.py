@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmError, counted
 from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0
@@ -37,14 +37,13 @@ class Criteria:
         """Return the XCom of a timeout."""
         wanted, there = dict.fromkeys(self.form_names), found.values()
         names = [name for name in wanted if name not in there]
-        text = f"{len(there)} of {max(self.minimum_forms, len(wanted))} forms"
+        text = f"{len(there)} of {counted(max(self.minimum_forms, len(wanted)), 'form')}"
         if names:
             text += f": {listed(names)} {'is' if len(names) == 1 else 'are'} missing"
         if there and wanted:
-            text += f"; there {'is' if len(there) == 1 else 'are'} {_counted(there)}"
+            text += f"; there {'is' if len(there) == 1 else 'are'} {_by_name(there)}"
         if others:
-            plural = "s" if len(others) > 1 else ""
-            text += f"; {len(others)} other form{plural} since then: {_counted(others)}"
+            text += f"; {counted(len(others), 'other form')} since then: {_by_name(others)}"
         return {"text": text, "form_names": names, "found": list(found)}
 
 
@@ -53,7 +52,7 @@ def listed(names: Collection[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _counted(names: Iterable[str]) -> str:
+def _by_name(names: Iterable[str]) -> str:
     """Count names, each as Python writes it if it cannot be printed as it is."""
     counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
     by_count = sorted((-count, name) for name, count in counts.items())

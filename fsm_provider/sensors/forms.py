@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 from fsm_provider import compat
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import reference_to
-from fsm_provider.api.validation import parse_choice, parse_count, parse_time
+from fsm_provider.api.validation import parse_choice, parse_count, parse_identifier, parse_time
 from fsm_provider.operators.base import ALL_FILTERS, FormFilterArguments, bad_arguments_are_refused, is_known
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
@@ -118,10 +118,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         wanted = self.form_filter()
         minimum, names = parse_count("minimum_forms", self.minimum_forms), tuple(wanted.form_names or ())
         found: dict[str, Any] = {}
-        created = None
+        created = place = None
         for name, given in (("property", self.property), ("job", self.job)):
             if given is not None:
-                found[f"{name}_id"], created = _identified(name, given)
+                found[f"{name}_id"], created, place = _identified(name, given)
         if self._before is None:
             self.since = self._first_since(created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **found)
@@ -133,8 +133,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         forms = "a form" if minimum == 1 else f"{minimum} forms"
         if names:
             forms = listed(names) if minimum <= len(names) else f"{forms} named {listed(names)}"
-        filters = self._wanted.as_dict().items()
-        described = [f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in filters]
+        shown: dict[str, Any] = {**self._wanted.as_dict()}
+        if place is not None:
+            shown = {"property_id": place} | shown
+        described = [f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in shown.items()]
         return ", ".join([forms, *described])
 
     def poll(self) -> PokeReturnValue:
@@ -220,8 +222,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return bound.isoformat()
 
 
-def _identified(name: str, given: Any) -> tuple[Any, str | None]:
-    """Return the identifier in what ``job`` or ``property`` is given, and when the job was created."""
+def _identified(name: str, given: Any) -> tuple[Any, str | None, str | None]:
+    """Return the identifier in what ``job`` or ``property`` is given; when the job was created, and where."""
     if isinstance(given, str) and given.lstrip().startswith("{"):
         for parse in (json.loads, literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError):
@@ -233,11 +235,14 @@ def _identified(name: str, given: Any) -> tuple[Any, str | None]:
             "a task group"
         )
     if not isinstance(given, Mapping):
-        return given, None
+        return given, None, None
     key = f"{name}ID" if f"{name}ID" in given else "id"
     if given.get(key) is None:
         raise FsmInputError(f"{name}: is a record without {name}ID and id")
-    created = given.get("createdOnDateTime") if name == "job" and key == "id" else None
-    with suppress(FsmInputError):
-        return given[key], parse_time("since", created).isoformat()
-    return given[key], None
+    created = place = None
+    if name == "job":
+        with suppress(FsmInputError):
+            place = str(parse_identifier("property", given.get("propertyID")))
+        with suppress(FsmInputError):
+            created = parse_time("since", given.get("createdOnDateTime") if key == "id" else None).isoformat()
+    return given[key], created, place

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import PokeReturnValue
 
-from fsm_provider.api.errors import FsmInputError, FsmResponseError
+from fsm_provider.api.errors import FsmInputError, FsmResponseError, counted
 from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
 from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_are_refused
 from fsm_provider.sensors.base import FsmBaseSensor
@@ -110,7 +110,7 @@ class FsmRecordSensor(FsmBaseSensor):
             key = self._identifier(record, names[0], index)
             latest[key] = {name: record.get(name) for name in names} if self.predicate(record) else None
         found = [one for one in latest.values() if one is not None]
-        text = f"{len(found)} of {minimum} records, of {len(latest)} at {self.path}"
+        text = f"{len(found)} of {counted(minimum, 'record')}, of {len(latest)} at {self.path}"
         self._missing = {"text": text, "found": found}
         return PokeReturnValue(is_done=len(found) >= minimum, xcom_value=found)
 

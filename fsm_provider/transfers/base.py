@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, counted
 from fsm_provider.api.validation import parse_flag, parse_text, refuse_none
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
@@ -151,5 +151,6 @@ class FsmExportOperator(FsmObjectStorageOperator):
             size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
         exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)
-        self.log.info("Exported %(rows)s rows, %(bytes)s bytes: %(path)s", exported)
+        rows, size_in_bytes = counted(buffer.rows, "row"), counted(size, "byte")
+        self.log.info("Exported %s, %s: %s", rows, size_in_bytes, path)
         return exported

@@ -23,6 +23,7 @@ from fsm_provider.api.errors import (
     FsmPdfError,
     FsmPdfUrlError,
     FsmStorageError,
+    counted,
 )
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
@@ -148,7 +149,8 @@ class PdfTransfer:
         counts = self._counts()
         size = counts.pop("bytes")
         parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]
-        return f"{len(self._items)} PDFs: {', '.join(parts) or 'nothing to do'}; {size:,} bytes"
+        done = ", ".join(parts) or "nothing to do"
+        return f"{counted(len(self._items), 'PDF')}: {done}; {size:,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
         by_name: dict[str, list[_Item]] = defaultdict(list)
@@ -225,7 +227,7 @@ class PdfTransfer:
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Replace the records of those in the listing by their current ones; return these items."""
         wanted = _narrowest([item.form for item in items])
-        logger.info("Looking up %s forms in the listing (%s)", len(items), wanted)
+        logger.info("Looking up %s in the listing (%s)", counted(len(items), "form"), wanted)
         missing: dict[int, list[_Item]] = defaultdict(list)
         for item in items:
             missing[item.form.id].append(item)

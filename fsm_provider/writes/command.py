@@ -176,7 +176,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     one = parser.subcommand("list", "show what was sent", task)
     one.add_argument("--key", type=str.strip, help="only of this key")
     one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
-    one.add_argument("--limit", type=_positive, metavar="N", help="only the latest so many")
+    one.add_argument("--limit", type=_positive, metavar="N", help="only the N that were sent last")
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
     outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(required=True)

@@ -15,6 +15,7 @@ from fsm_provider.api.errors import (
     FsmNotSentError,
     FsmRepeatableWriteError,
     FsmUncertainWriteError,
+    counted,
 )
 from fsm_provider.links import job_page_url
 from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
@@ -24,7 +25,7 @@ class JobOutcome(TypedDict):
     """The outcome of one input: no less and no more than is known.
 
     ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``: the
-    service refused it; after a 409 it may exist already. ``uncertain``: it may exist or not.
+    service answered with an error; after a 409 it may exist already. ``uncertain``: it may exist or not.
     ``not_created``: it does not exist, and another attempt may create it; or its key is that of another job,
     which ``error`` names. ``valid``: in a dry run.
 
@@ -86,6 +87,18 @@ def _sent_at(row: Row) -> str:
     return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
+def page_of(row: Row, web_url: str | None) -> str | None:
+    """Return the URL of the page of the job that a write has made; None if there is none."""
+    if not web_url or row.kind != "job" or row.state != "done" or row.result_id is None:
+        return None
+    return job_page_url(web_url, row.result_id, row.property_id or "")
+
+
+def result_of(row: Row, web_url: str | None) -> str:
+    """Return what a write has made, for the log."""
+    return ", ".join(filter(None, [f"id {row.result_id}", page_of(row, web_url)]))
+
+
 def job_outcome(
     index: int, one: Write, error: FsmError | None, *, web_url: str | None, dry_run: bool
 ) -> JobOutcome:
@@ -101,7 +114,7 @@ def job_outcome(
         customerReference=row.reference,
         outcome=outcome,
         jobID=job_id,
-        link=job_page_url(web_url, job_id, row.property_id or "") if web_url and job_id else None,
+        link=page_of(row, web_url) if job_id else None,
         by=None if is_own else asdict(row.by),
         error=str(error) if error else None,
     )
@@ -112,4 +125,4 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
     stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
-    return f"{len(outcomes)} job{'s' * (len(outcomes) != 1)}: {', '.join(parts)}{stopped}"
+    return f"{counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"

@@ -25,7 +25,7 @@ from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.ledger import MADE, Change, Row, Write
-from fsm_provider.writes.outcomes import why_not_made
+from fsm_provider.writes.outcomes import result_of, why_not_made
 
 if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
@@ -139,7 +139,7 @@ class Runner:
         elif is_open and not self._look_up(one) and one.may_resend:
             self._waiting.append(one)
         elif one.outcome == "created":
-            logger.info("%s: created, id %s", one.row, one.row.result_id)
+            logger.info("%s: created, %s", one.row, result_of(one.row, self._client.settings.web_url))
         elif (error := self.error_of(one)) and len(self.writes) > 1:  # else the task fails with it
             logger.error("%s: %s: %s", one.row, one.outcome, error)
 

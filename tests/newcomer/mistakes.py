@@ -229,7 +229,7 @@ IMPORTS = table(
         ),
         "date_cell": (
             'read([{"ref": "a", "property": 7, "due": date(2026, 1, 31)}], notes="due")',
-            "row 1: due: should be text or a number, not date: give its isoformat()",
+            "row 1 (key 'a'): due: should be text or a number, not date: give its isoformat()",
         ),
         "column_in_another_case": (
             'read([{"Ref": "a", "property": 7}])',
@@ -242,7 +242,7 @@ IMPORTS = table(
         ),
         "comma_in_an_amount": (
             'read([{"ref": "a", "property": 7, "price": "99,50"}], quotedAmount="price")',
-            "row 1: price: should be an amount such as '120' or '99.50'",
+            "row 1 (key 'a'): price: should be an amount such as '120' or '99.50'",
         ),
         # Forms.
         "form_name_for_form_names": (

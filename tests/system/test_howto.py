@@ -51,6 +51,7 @@ def test_the_recipes_run_without_a_logical_date(
     with closing(sqlite3.connect(tmp_path / "planning.db")) as planning, planning:
         planning.execute("CREATE TABLE planned_visits (reference, property_id, due)")
         rows = [("R-1", 9703, "2026-01-01"), ("R-2", 9704, "2026-01-01"), ("R-3", 9705, "9999-01-01")]
+        rows.append(("R-4", None, "2026-01-01"))  # left out
         planning.executemany("INSERT INTO planned_visits VALUES (?, ?, ?)", rows)
     airflow.add_connection("planning", {"conn_type": "sqlite", "host": str(tmp_path / "planning.db")})
     for conn_id in ("fsm_north", "fsm_south"):
@@ -113,6 +114,7 @@ def test_the_alert_of_the_recipe_mails_what_is_missing_and_what_is_uncertain(
     assert airflow.wait_for_run("late_campaign", run_id) == "failed"
     mails = {mail["Subject"]: text_of(mail) for mail in mailbox.mails if run_id in mail["Subject"]}
     assert mails.keys() == {f"{run_id}: visit.wait 0", f"{run_id}: visit.create_job 1"}
-    assert re.search("of job [0-9]+.*Smoke Alarm Test.* missing", mails[f"{run_id}: visit.wait 0"], re.DOTALL)
+    said = f"of property {late}, of job [0-9]+.*Smoke Alarm Test.* missing"
+    assert re.search(said, mails[f"{run_id}: visit.wait 0"], re.DOTALL)
     said = f"POST /properties/{uncertain}/jobs may or may not have taken effect"
     assert said in mails[f"{run_id}: visit.create_job 1"]

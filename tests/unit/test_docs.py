@@ -116,6 +116,8 @@ def test_what_is_included_is_there_and_tested(block):
     text = source.read_text()
 
     assert any(source.is_relative_to(folder) for folder in TESTED)
+    # For who reads the page as text.
+    assert f"](../{source.relative_to(ROOT)})" in block.page.read_text()
     for marker in re.findall(r'^:(?:start-after|end-before): "(.*)"$', block.text, re.MULTILINE):
         assert text.count(f"# {marker}") == 1
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, counted
 from fsm_provider.plugins.webhooks.settings import (
     CONFIGURATION,
     REGISTRATIONS,
@@ -104,7 +104,8 @@ def _usable(variable: str, purpose: str, registered: list[Any], fits: Callable[[
     if not usable:
         logger.error("Variable %s: holds no %s: every delivery is refused", variable, purpose)
     elif refused := len(values) - len(usable):
-        logger.error("Variable %s: %s values are refused: each should be a %s", variable, refused, purpose)
+        message = "Variable %s: %s refused: each should be a %s"
+        logger.error(message, variable, counted(refused, "value"), purpose)
     return usable
 
 

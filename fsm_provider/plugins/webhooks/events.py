@@ -16,6 +16,17 @@ REFUSED: dict[str, Counter[str]] = defaultdict(Counter)
 """How often this process has refused deliveries, by endpoint and reason. What is refused is not stored."""
 
 
+def is_used(uri: str) -> bool:
+    """Return whether a DAG that Airflow has read uses an asset: no other takes events."""
+    from airflow.models.asset import AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        active = select(AssetModel.id).where(AssetModel.uri == uri, AssetModel.active.has())
+        return session.scalar(active.limit(1)) is not None
+
+
 def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
     """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
 

@@ -205,7 +205,7 @@ def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(
     mine = service.add_form(job_id=2)
 
     assert [form.id for form in client.list_forms(job_id=2)] == [mine["id"]]
-    assert "1 forms of the listing did not match the filter (job_id=2)" in caplog.text
+    assert "1 form of the listing did not match the filter (job_id=2)" in caplog.text
 
 
 def test_the_page_size_is_sent_where_it_is_named(service, make_client):

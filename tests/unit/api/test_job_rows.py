@@ -105,8 +105,8 @@ def test_a_field_without_a_value_is_not_sent_and_key_and_property_need_one(cell)
     (job,) = jobs([row(amount=cell, notes=cell)])
 
     assert job["job"] == {"customerReference": "PM-1"}
-    for column in ("reference", "property"):
-        assert error_of([row(**{column: cell})], {}) == f"row 1: {column}: is empty"
+    for column, named in [("reference", "row 1"), ("property", "row 1 (key 'PM-1')")]:
+        assert error_of([row(**{column: cell})], {}) == f"{named}: {column}: is empty"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_keys(cell, key):
 @pytest.mark.parametrize("other", ["7.0", 7, 7.0, " 7 ", "7\N{NO-BREAK SPACE}"])
 def test_a_job_twice(other):
     assert error_of([row(reference="7"), row(reference=other)], {}) == (
-        "row 2: reference: is the same as in row 1"
+        "row 2 (key '7'): reference: is the same as in row 1"
     )
 
 
@@ -196,8 +196,9 @@ def test_what_may_be_wrong_is_refused(column, cell, problem):
     fields = {"customer_contact_id": "contact", "customerReference": "customer", "extra_fields.due": "due"}
     rows = [row(**{"contact": 2, "customer": "x", "due": "y", column: cell})]
 
+    named = "row 1" if column == "reference" else "row 1 (key 'PM-1')"
     assert error_of(rows, {**fields, "notes": "notes", "quotedAmount": "amount"}) == (
-        f"row 1: {column}: {problem}"
+        f"{named}: {column}: {problem}"
     )
 
 
@@ -252,7 +253,7 @@ def test_long_and_short_lines():
     table = csv.DictReader(["reference,property,notes", "PM-1,7", "PM-2,8,x,y", "PM-3"])
 
     assert error_of(table, {"notes": "notes"}) == (
-        "row 2: has more cells than there are columns\nrow 3: property: is empty"
+        "row 2: has more cells than there are columns\nrow 3 (key 'PM-3'): property: is empty"
     )
 
 
@@ -307,16 +308,17 @@ def test_every_mistake_of_every_row_is_named_at_once():
 
     first, second, third = str(refused.value).split("\n")
     assert first.startswith("row 2: reference: is empty; property: is not an identifier")
-    assert second == "row 3: reference: is the same as in row 1"
-    assert third.startswith("row 4: notes: ")
+    assert second == "row 3 (key 'PM-1'): reference: is the same as in row 1"
+    assert third.startswith("row 4 (key 'PM-4'): notes: ")
     assert "; amount: should be" in third
 
 
-def test_a_long_list_of_mistakes_ends():
+@pytest.mark.parametrize(("more", "end"), [(1, "and 1 more row"), (3, "and 3 more rows")])
+def test_a_long_list_of_mistakes_ends(more, end):
     with pytest.raises(FsmInputError) as refused:
-        jobs([row(property="") for _ in range(MAX_PROBLEMS + 3)])
+        jobs([row(property="") for _ in range(MAX_PROBLEMS + more)])
 
-    assert str(refused.value).split("\n")[MAX_PROBLEMS:] == ["and 3 more rows"]
+    assert str(refused.value).split("\n")[MAX_PROBLEMS:] == [end]
 
 
 MAPPINGS = "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not"

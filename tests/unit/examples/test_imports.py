@@ -74,7 +74,7 @@ class TestDueJobs:
         [
             ("reference;propertyID;due\nA;7;2026-01-05\n", "row 1: there is no column reference, propertyID"),
             ("reference,propertyID\nA,7\n", "row 1: due: should be a date such as 2026-01-05, not None"),
-            (HEAD + "A,,2026-01-05,\n", "row 1: propertyID: is empty"),
+            (HEAD + "A,,2026-01-05,\n", "row 1 (key 'A'): propertyID: is empty"),
             (HEAD + "A,7,05/01/2026,\n", "row 1: due: should be a date such as 2026-01-05, not '05/01/2026'"),
             (HEAD + 'A,7,2026-01-05,"ring\nB,7,2026-01-05,\n', "unexpected end of data"),
         ],

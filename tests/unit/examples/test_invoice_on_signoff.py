@@ -130,7 +130,7 @@ class TestJobsIn:
 
     @pytest.mark.parametrize("amount", ["-5", '"120,00"', "NaN!", "Infinity", "tba", "1E+3"])
     def test_what_is_no_amount_is_refused(self, amount):
-        with pytest.raises(FsmInputError, match="row 1: quotedAmount"):
+        with pytest.raises(FsmInputError, match=r"row 1 \(key 'A'\): quotedAmount"):
             invoices.jobs_in(f"reference,propertyID,due,quotedAmount\nA,7,2026-01-05,{amount}\n")
 
 

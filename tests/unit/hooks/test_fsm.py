@@ -124,7 +124,10 @@ def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_on
 
 @pytest.mark.parametrize(
     ("forms", "says"),
-    [(3, "All 3 forms fit one page, so whether the cursor parameter 'cursor'"), (30, "the second page")],
+    [
+        (1, "There is one page, of 1 form, so whether the cursor parameter 'cursor'"),
+        (30, "the second page"),
+    ],
 )
 def test_a_good_connection_passes(service, connect, forms, says):
     service.seed_forms(forms)

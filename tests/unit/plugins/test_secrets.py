@@ -48,7 +48,7 @@ class TestVariable:
 
         assert post(receiver, SECRET) == 200
         assert post(receiver, "None") == 401
-        assert f"Variable {SECRETS}: 3 values are refused" in caplog.text
+        assert f"Variable {SECRETS}: 3 values refused:" in caplog.text
 
     @pytest.mark.parametrize(("key_bytes", "status"), [(15, 401), (16, 200)])
     def test_the_length_of_the_decoded_key_counts_for_standard_webhooks(self, receiver, key_bytes, status):

@@ -28,7 +28,7 @@ def test_everything_is_found(serve, probe):
     assert "perPage=1 gave 1 record, not 10" in probed.line("page_size_param")
     assert "with it the second page followed the first" in probed.line("cursor_param")
     assert f"at most {MAX_REQUESTS} times" in probed.lines[0]
-    assert probed.lines[-1].startswith(f"{len(probed.requests)} requests were made")
+    assert probed.lines[-1].startswith(f"Requests made: {len(probed.requests)}.")
 
 
 def test_what_it_prints_makes_a_connection_whose_test_passes(serve, probe, connect):

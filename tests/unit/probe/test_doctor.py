@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from fsm_provider.cli import main
+from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
+from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
 from tests.unit.plugins.conftest import TOKEN as PATH_TOKEN
 
@@ -31,12 +33,22 @@ def parts(connect, service, connection_extra, tmp_path, monkeypatch):
     connect(service, state_conn_id="ledger")
     with create_session() as session:
         session.add(Job(job_type="TriggererJob", state="running", latest_heartbeat=datetime.now(UTC)))
-    endpoints = {"fsm_default/jobs": {"signature": "none"}}
-    Variable.set("fsm_webhooks", json.dumps({"endpoints": endpoints}))
-    Variable.set("fsm_webhook_secret_tokens_fsm_default_jobs", PATH_TOKEN)
+    tables = [Job, Variable]
+    if ASSETS.is_there:
+        from airflow.models.asset import AssetActive, AssetModel
+
+        tables += [AssetActive, AssetModel]
+        endpoints = {"fsm_default/jobs": {"signature": "none"}}
+        Variable.set("fsm_webhooks", json.dumps({"endpoints": endpoints}))
+        Variable.set("fsm_webhook_secret_tokens_fsm_default_jobs", PATH_TOKEN)
+        with create_session() as session:
+            asset = AssetModel(name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset")
+            session.add(asset)
+            session.flush()
+            session.add(AssetActive.for_asset(asset))
     yield
     with create_session() as session:
-        for table in (Job, Variable):
+        for table in tables:
             session.query(table).delete()
 
 
@@ -59,7 +71,8 @@ def test_each_part_that_is_well_is_named(doctor):
     assert (code, list(parts)) == (0, ["connection", "clock", "ledger", "triggerer", "receiver"])
     assert {verdict.split()[0] for verdict in parts.values()} == {"ok"}
     assert parts["ledger"] == "ok      0 sent, of which 0 uncertain"
-    assert parts["receiver"] == "ok      accepts deliveries for fsm_default/jobs"
+    used = "accepts deliveries for fsm_default/jobs"
+    assert parts["receiver"].endswith(used if ASSETS.is_there else "there is no Variable fsm_webhooks")
 
 
 def refuse(service, monkeypatch):
@@ -94,6 +107,15 @@ def register_nothing(service, monkeypatch):
     Variable.delete("fsm_webhook_secret_tokens_fsm_default_jobs")
 
 
+def use_no_asset(service, monkeypatch):
+    """What is left once the last DAG that uses the asset is gone, or before there is one."""
+    from airflow.models.asset import AssetActive
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.query(AssetActive).delete()
+
+
 @pytest.mark.parametrize(
     ("part", "break_it", "says"),
     [
@@ -101,8 +123,9 @@ def register_nothing(service, monkeypatch):
         ("clock", be_in_another_zone, "the service's clock is +60 minutes"),
         ("ledger", name_no_ledger, "should be the absolute path"),
         ("triggerer", stop_the_triggerer, "none is running"),
-        ("receiver", misspell, "signatur"),
-        ("receiver", register_nothing, "fsm_default/jobs has no path token"),
+        pytest.param("receiver", misspell, "signatur", marks=ASSETS.needed),
+        pytest.param("receiver", register_nothing, "fsm_default/jobs has no path", marks=ASSETS.needed),
+        pytest.param("receiver", use_no_asset, "no DAG uses the asset fsm://fsm", marks=ASSETS.needed),
     ],
 )
 def test_one_part_that_is_not_well_is_named_and_the_others_are_still_checked(

@@ -41,7 +41,7 @@ def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run
     (line,) = logged("Waiting for ")
     target = re.escape(f"Waiting for Gas, of job 11, {SINCE}")
     assert re.fullmatch(rf"{target}; polling every [\d.]+ s until {TIME}", line)
-    assert set(logged("0 of ")) == {"0 of 1 forms: Gas is missing"}
+    assert set(logged("0 of ")) == {"0 of 1 form: Gas is missing"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,12 @@ def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run
             {"updated_since": "2026-03-01", "form_names": ["Gas"], "minimum_forms": 2, "created_by_id": 71},
             "2 forms named Gas, updated since 2026-03-01T00:00:00+00:00, created by id 71",
         ),
+        # The property of a job's record is named, though only the job is a filter.
+        (
+            {"job": {"id": 11, "propertyID": 7}, "form_names": "Gas"},
+            f"Gas, of property 7, of job 11, {SINCE}",
+        ),
+        ({"job": {"id": 11, "propertyID": "a b"}}, f"a form, of job 11, {SINCE}"),
     ],
 )
 def test_what_it_waits_for(run, logged, arguments, target):
@@ -81,12 +87,12 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
         (
             GAS,
             ["Photo", "Boiler Service", "Photo"],
-            "0 of 1 forms: Gas is missing; 3 other forms since then: Photo (2), Boiler Service",
+            "0 of 1 form: Gas is missing; 3 other forms since then: Photo (2), Boiler Service",
         ),
         (
             GAS,
             ["Gas\nSafety", "Gas\x1b[31m", 5, ["x"], None],
-            "0 of 1 forms: Gas is missing; 5 other forms since then: "
+            "0 of 1 form: Gas is missing; 5 other forms since then: "
             r"'Gas\nSafety', 'Gas\x1b[31m', (no name), 5, ['x']",
         ),
         (
@@ -96,7 +102,7 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
             r"'Gas\xa0Record', gas record",
         ),
         ({"form_names": MANY}, [], "0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing"),
-        ({"form_names": "Gas"}, ["Photo"], "0 of 1 forms: Gas is missing"),  # of the entire account
+        ({"form_names": "Gas"}, ["Photo"], "0 of 1 form: Gas is missing"),  # of the entire account
     ],
 )
 @pytest.mark.parametrize("mode", ["poke"])
@@ -124,7 +130,7 @@ def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon, is_last):
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
     sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail)
-    wait = f"waited for a form, of job 11, {SINCE}; 0 of 1 forms; no triggerer has"
+    wait = f"waited for a form, of job 11, {SINCE}; 0 of 1 form; no triggerer has"
 
     with pytest.raises(end, match=re.escape(wait)):
         sensor.resume_execution(*TIMED_OUT, {"data_interval_start": START, "ti": TaskInstance()})

@@ -268,7 +268,7 @@ def test_a_timeout_says_for_what(service, run, logged, soft_fail, end):
     ):
         run(timeout=1, soft_fail=soft_fail)
     assert len(logged("Waiting for a record of /forms that is_done accepts; polling every ")) == 1
-    assert set(logged("0 of 1")) == {"0 of 1 records, of 1 at /forms"}
+    assert set(logged("0 of 1")) == {"0 of 1 record, of 1 at /forms"}
 
 
 def test_nothing_of_a_record_but_its_identifier_is_logged(service, run, caplog):

@@ -134,7 +134,9 @@ class Model:
         empty = {"rows_of_task": lambda task: {}, "rivals_of": lambda row: []}
         store = SimpleNamespace(load=lambda ids: rows, change=take, is_shared=True, **empty)
         header = "key" if "token" in ways else None
-        settings = SimpleNamespace(timeout=0, idempotency_header=header, idempotency_hours=20, max_retries=4)
+        settings = SimpleNamespace(
+            timeout=0, idempotency_header=header, idempotency_hours=20, max_retries=4, web_url=None
+        )
         client = SimpleNamespace(settings=settings, count_retry=lambda delay: None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
         found = (throw if len(hits) > 1 else lambda write: next(iter(hits), None)) if "find" in ways else None
