@@ -88,9 +88,10 @@ test-databases: build/databases-venv/.installed ## A shared ledger (Debian's pos
 test-alerts: ## The alerts and the dashboard's queries of docs/monitoring (Debian's prometheus)
 	@promtool test rules tests/monitoring/alerts_test.yml tests/monitoring/dashboard_test.yml
 
-test-ui: build/ui-venv/.installed ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
+test-ui: build/ui-venv/.installed $(INSTALLED) ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"
 	@$(<D)/bin/pytest --quiet tests/ui $(OPTIONS)
+	@.venv/bin/nox --session ui
 
 # What a change of the install, the quickstart or a message may break, and nothing else runs: weekly, and before a release.
 newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart, runs a first DAG, makes mistakes (OPTIONS="-k token")

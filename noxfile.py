@@ -82,6 +82,14 @@ def kills(session: nox.Session, airflow: str) -> None:
         test(session, airflow, "watchers", "--noconftest", "tests/system/test_watcher_kills.py")
 
 
+@nox.session(python="3.11")
+def ui(session: nox.Session) -> None:
+    """Show the page in Chromium with the oldest Airflow of which there are tests that has a menu for it."""
+    install(session, "3.1.8")
+    session.install("playwright>=1.50")
+    test(session, "3.1.8", "ui", "tests/ui/test_field_service.py")
+
+
 def install(session: nox.Session, airflow: str) -> None:
     """Install a version of Airflow, and this package."""
     version = VERSIONS[airflow]

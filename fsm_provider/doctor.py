@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from fsm_provider.api.redaction import printable
@@ -65,10 +64,10 @@ def _clock(fsm_conn_id: str) -> str:
 
 
 def _ledger(fsm_conn_id: str) -> str:
-    from fsm_provider.writes.command import UNCERTAIN, open_ledger
+    from fsm_provider.writes.command import UNCERTAIN, opened
 
-    with ExitStack() as stack:
-        states = [row.state for _, row in open_ledger(fsm_conn_id, stack)]
+    with opened(_hook(fsm_conn_id).settings) as ledgers:
+        states = [row.state for _, row in ledgers.rows()]
     return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
 
 

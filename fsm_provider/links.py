@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
@@ -20,6 +21,16 @@ class FsmJobLink(BaseOperatorLink):
         """Return the URL; empty if the job has none."""
         job: Any = XCom.get_value(ti_key=ti_key, key="return_value")
         return job_url(job) or ""
+
+
+class FsmUncertainLink(BaseOperatorLink):
+    """The page *Field service*: what is uncertain of the connection's writes."""
+
+    name = "Uncertain"
+
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+        """Return the page's URL, relative to Airflow's; empty before Airflow 3.1."""
+        return f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}" if AIRFLOW_V_3_1_PLUS else ""
 
 
 def job_url(job: Any) -> str | None:

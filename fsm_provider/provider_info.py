@@ -58,7 +58,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers", "forms"),
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.storage.sanitize_uri"}],
         "cli": ["fsm_provider.cli.airflow_commands"],
-        "extra-links": ["fsm_provider.links.FsmJobLink"],
+        "extra-links": ["fsm_provider.links.FsmJobLink", "fsm_provider.links.FsmUncertainLink"],
     }
 
 

@@ -17,7 +17,7 @@ from fsm_provider.api.validation import (
     refuse_none,
     spelled,
 )
-from fsm_provider.links import FsmJobLink, job_page_url
+from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
 from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused, fail_in_part, is_known
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
@@ -88,7 +88,7 @@ class FsmCreateJobOperator(FsmJobOperator):
 
     template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(), FsmUncertainLink())
     takes_a_job: ClassVar[bool] = True
 
     def __init__(

@@ -12,10 +12,11 @@ from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_count, parse_text
+from fsm_provider.links import FsmUncertainLink
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
@@ -59,6 +60,7 @@ class FsmWriteOperator(FsmBaseOperator):
         "once_per": partial(parse_choice, choices=("run", "key")),
         "if_uncertain": partial(parse_choice, choices=("fail", "create")),
     }
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmUncertainLink(),)
     find_existing: Any = None
     _runner: Runner | None = None
     _is_stopped: bool = False

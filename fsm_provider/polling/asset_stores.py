@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -49,9 +49,7 @@ class SqlAssetStore:
         self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
 
     async def aget(self, key: str) -> Any:
-        query = sa.select(ASSET_STATE.c.value).where(ASSET_STATE.c.digest == self._digest(key))
-        value = await self._in_transaction(lambda connection: connection.scalar(query))
-        return None if value is None else json.loads(value)
+        return (await read_all([(self, key)]))[0]
 
     async def aset(self, key: str, value: Any) -> None:
         digest, text = self._digest(key), json.dumps(value)
@@ -86,3 +84,12 @@ class SqlAssetStore:
         # In a thread that Airflow knows: the extra of a connection is masked by a message to the supervisor.
         open_in_thread = sync_to_async(open_database, thread_sensitive=False)
         return await open_in_thread(state_conn_id, lambda _: hook_on(of_database))
+
+
+async def read_all(wanted: Sequence[tuple[SqlAssetStore, str]]) -> list[Any]:
+    """Return the values of assets of one connection, by one query."""
+    digests = [store._digest(key) for store, key in wanted]
+    query = sa.select(ASSET_STATE.c.digest, ASSET_STATE.c.value).where(ASSET_STATE.c.digest.in_(digests))
+    rows = await wanted[0][0]._in_transaction(lambda connection: connection.execute(query).all())
+    found = {digest: json.loads(value) for digest, value in rows}
+    return [found.get(digest) for digest in digests]

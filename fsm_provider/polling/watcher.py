@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -32,7 +34,7 @@ FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, and a number that changes while it does."""
+"""Key of who watches the asset: an identifier, a number that changes while it does, and how it fares."""
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
 SETTLES = 2.0
@@ -46,6 +48,7 @@ CHECK_EVERY = 15.0
 """Seconds between two looks at the configuration, and at who watches the asset; after a failure, too."""
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
+DAYS = 30  # of which it is stored how many forms were emitted
 LOG_EVERY = 600.0
 """Seconds between two lines of the log about failed polls."""
 
@@ -131,6 +134,8 @@ class Watcher:
         self.failing_since: float | None = None
         self._clock = asyncio.get_running_loop().time
         self._polled_at, self._logged_at, self._failures = self._clock(), float("-inf"), 0
+        self._status: dict[str, Any] = {}
+        self._days = Counter[str]()
         self._reconciled_at = self._save_at = float("-inf")
         self._asked_since: Time | None = None
         self._reconciles = self._has_begun = self._has_moved = False
@@ -163,6 +168,8 @@ class Watcher:
         self._polled_at = self._clock()
         if self.failing_since is None:
             self._failures, self._logged_at = 0, float("-inf")
+            self._status = {}
+        self._status["polled_at"] = time.time()
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
         if self._has_begun:
@@ -184,6 +191,7 @@ class Watcher:
     def fail(self, error: FsmError, since: float) -> None:
         """Log a failure: at once, and every ten minutes."""
         self._failures += 1
+        self._status = {"failing_since": time.time(), **self._status, "error": str(error)}
         self._metrics.incr("watcher.polls", result="failed")
         if self._clock() - self._logged_at >= LOG_EVERY:
             self._logged_at = self._clock()
@@ -201,6 +209,7 @@ class Watcher:
         await self._check_claim()
         reset, stored = found.pop(RESET), found.pop(WATERMARK)
         self._reset = reset and reset["id"]
+        self._days.update((stored or {}).get("days", {}))
         entries = {key: entry for key, entry in found.items() if entry is not None}
         if reset and (stored is None or stored["reset"] != self._reset):
             self.tracker.begin(reset["time"], entries)
@@ -226,6 +235,7 @@ class Watcher:
                 if self._is_stored:
                     self.tracker.confirm(self.feed.time())
                     self._metrics.incr("watcher.forms", len(forms))
+                    self._days[f"{time_of(time.time()):%F}"] += len(forms)
                     await self._save()
                 if self.tracker.pending:
                     await asyncio.sleep(EVENT_INTERVAL - SETTLES)
@@ -245,7 +255,8 @@ class Watcher:
 
     async def _claim(self) -> None:
         """Claim the asset, and show that this process is alive: the last one to claim it watches it."""
-        await self._store.aset(OWNER, [self._owner, self._clock()])
+        status = {**self._status, "backlog": len(self.tracker.pending)}
+        await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
     async def _check_claim(self) -> None:
         owner = await self._store.aget(OWNER)
@@ -274,8 +285,10 @@ class Watcher:
         try:
             await self._check_claim()
             for key, entry in self.tracker.to_store(self.feed.time()):
-                value = {**entry, "reset": self._reset} if key == WATERMARK else entry
-                await self._store.aset(self._prefix + key, value)
+                if key == WATERMARK:
+                    days = dict(sorted(self._days.items())[-DAYS:])
+                    entry = {**entry, "reset": self._reset, "days": days}
+                await self._store.aset(self._prefix + key, entry)
         except Exception:
             logger.exception("The watermark of the asset '%s' could not be stored yet", self._name)
             self._save_at = float("-inf")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
@@ -21,16 +22,10 @@ from fsm_provider.api.validation import parse_past
 from fsm_provider.cli import RefusedError, SubcommandParser, print_table, quiet_airflow
 from fsm_provider.compat import read_connection_outside_of_tasks
 from fsm_provider.hooks.fsm import settings_from
-from fsm_provider.polling.asset_stores import SqlAssetStore
+from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.polls import time_of
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import RESET, prefix_for
-
-if TYPE_CHECKING:
-    from airflow.models.asset import AssetModel
-    from sqlalchemy.orm import Session
-
-    from fsm_provider.polling.watcher import AssetStore
+from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
 
 DESCRIPTION = "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
 EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
@@ -47,8 +42,18 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     options = parser.parse_args(arguments)
     since = parse_past("TIME", options.time) if options.command == "set" else None
     with quiet_airflow():
-        rows = asyncio.run(_run(options.name, since))
+        if not AIRFLOW_V_3_0_PLUS:
+            raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
+        if not (assets := watched(options.name)):
+            named = f" named {options.name!r}" if options.name else ""
+            raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
+        if since is not None:
+            for asset in assets:
+                asset.begin_anew(since)
     if since is None:
+        times = [[time_of(one.stored.get(key)) for key in ("watermark", "floor")] for one in assets]
+        cells = [[format_time(at) if at else "-" for at in some] for some in times]
+        rows = [[one.name, *some] for one, some in zip(assets, cells, strict=True)]
         print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
     else:
         at = format_time(since)
@@ -56,54 +61,74 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     return 0
 
 
-async def _run(name: str | None, since: datetime | None) -> list[tuple[str, ...]]:
-    if not AIRFLOW_V_3_0_PLUS:
-        raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
-    from airflow.models.asset import AssetModel
+@dataclass
+class Watched:
+    """An asset of completed forms.
+
+    :ivar dag_ids: the DAGs that it starts.
+    :ivar stored: by its watcher: times, forms by day, and how it fares, some 20 s ago at most.
+    """
+
+    asset_id: int
+    name: str
+    fsm_conn_id: str
+    dag_ids: set[str] = field(default_factory=set)
+    prefix: str = ""
+    stored: dict[str, Any] = field(default_factory=dict)
+
+    def begin_anew(self, since: datetime) -> None:
+        """Have the watcher emit the forms that were updated since a time."""
+        key, value = self.prefix + RESET, {"id": uuid4().hex, "time": since.timestamp()}
+        if AIRFLOW_V_3_3_PLUS:
+            from airflow.state import AssetScope, get_state_backend
+
+            get_state_backend().set(AssetScope(asset_id=self.asset_id), key, json.dumps(value))
+        else:
+            asyncio.run(self.sql_store().aset(key, value))
+
+    def sql_store(self) -> SqlAssetStore:
+        # In a thread: it ends the thread's session with Airflow's database.
+        read = asyncio.to_thread
+        of = read_connection_outside_of_tasks
+        return SqlAssetStore(self.name, self.fsm_conn_id, lambda conn_id: read(of, conn_id))
+
+
+def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Watched]:
+    """Return the assets of completed forms in DAGs that Airflow has read, by name."""
+    from airflow.models.asset import AssetModel, DagScheduleAssetReference
     from airflow.utils.session import create_session
 
-    rows: list[tuple[str, ...]] = []
-    query = select(AssetModel).where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
-    if name is not None:
-        query = query.where(AssetModel.name == name)
+    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, DagScheduleAssetReference.dag_id)
+    query = query.join(AssetModel.scheduled_dags, isouter=True).order_by(AssetModel.name)
+    is_ours = AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%")
+    found: dict[int, Watched] = {}
     with create_session() as session:
-        for asset in session.scalars(query.order_by(AssetModel.name)).all():
-            fsm_conn_id = unquote(urlsplit(asset.uri).netloc)
-            prefix = prefix_for(settings_from(read_connection_outside_of_tasks(fsm_conn_id)).service)
-            store = store_of(asset, fsm_conn_id, session)
-            if since is not None:
-                await store.aset(prefix + RESET, {"id": uuid4().hex, "time": since.timestamp()})
-            stored = await store.aget(prefix + WATERMARK) or {}
-            times = [time_of(stored.get(key)) for key in ("watermark", "floor")]
-            rows.append((asset.name, *(format_time(time) if time else "-" for time in times)))
-    if not rows:
-        named = f" named {name!r}" if name else ""
-        raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
-    return rows
+        for asset_id, of, uri, dag_id in session.execute(query.where(*is_ours)):
+            one = found.setdefault(asset_id, Watched(asset_id, of, unquote(urlsplit(uri).netloc)))
+            one.dag_ids |= {dag_id} - {None}
+    assets = [one for one in found.values() if name in (None, one.name)]
+    assets = [one for one in assets if fsm_conn_id in (None, one.fsm_conn_id)]
+    for conn_id in {one.fsm_conn_id for one in assets}:
+        of_conn = [one for one in assets if one.fsm_conn_id == conn_id]
+        prefix = prefix_for(settings_from(read_connection_outside_of_tasks(conn_id)).service)
+        stored = read([(one, key) for one in of_conn for key in (OWNER, prefix + WATERMARK)])
+        for one, owner, progress in zip(of_conn, stored[::2], stored[1::2], strict=True):
+            one.prefix, one.stored = prefix, (owner or [{}])[-1] | (progress or {})
+    return assets
 
 
-def store_of(asset: AssetModel, fsm_conn_id: str, session: Session) -> AssetStore:
-    if AIRFLOW_V_3_3_PLUS:
-        return ServerAssetStore(asset, session)
-    # In a thread: it ends the thread's session with Airflow's database.
-    read = asyncio.to_thread
-    return SqlAssetStore(asset.name, fsm_conn_id, lambda one: read(read_connection_outside_of_tasks, one))
+def read(wanted: Sequence[tuple[Watched, str]]) -> list[Any]:
+    """Return what is stored with assets of one connection, by one query."""
+    if not AIRFLOW_V_3_3_PLUS:
+        return asyncio.run(read_all([(one.sql_store(), key) for one, key in wanted]))
+    from airflow.models.asset_state_store import AssetStateStoreModel as Stored
+    from airflow.utils.session import create_session
 
-
-class ServerAssetStore:
-    """What Airflow 3.3 and newer store with an active asset, for a process that has Airflow's database."""
-
-    def __init__(self, asset: AssetModel, session: Session) -> None:
-        from airflow.state import AssetScope, get_state_backend
-
-        if backend := conf.get("workers", "state_store_backend", fallback=""):
-            raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
-        self._backend: Any = get_state_backend()
-        self._scope, self._session = AssetScope(asset_id=asset.id), session
-
-    async def aget(self, key: str) -> Any:
-        text = self._backend.get(self._scope, key, session=self._session)
-        return None if text is None else json.loads(text)
-
-    async def aset(self, key: str, value: Any) -> None:
-        self._backend.set(self._scope, key, json.dumps(value), session=self._session)
+    if backend := conf.get("workers", "state_store_backend", fallback=""):
+        raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
+    ids, keys = {one.asset_id for one, _ in wanted}, {key for _, key in wanted}
+    query = select(Stored.asset_id, Stored.key, Stored.value)
+    with create_session() as session:
+        found = session.execute(query.where(Stored.asset_id.in_(ids), Stored.key.in_(keys)))
+        values = {(asset_id, key): json.loads(text) for asset_id, key, text in found}
+    return [values.get((one.asset_id, key)) for one, key in wanted]

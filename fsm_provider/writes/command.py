@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -17,11 +17,13 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
+    from fsm_provider.api.settings import Settings
     from fsm_provider.writes.ledger import Change, Row
-    from fsm_provider.writes.sql_ledger import SqlLedger
-    from fsm_provider.writes.task_ledger import TaskLedger
+    from fsm_provider.writes.sql_ledger import SqlLedger, SqlLedgers
+    from fsm_provider.writes.task_ledger import AirflowLedgers, TaskLedger
 
-    Entries = list[tuple[SqlLedger | TaskLedger, Row]]
+    Ledgers = SqlLedgers | AirflowLedgers
+    Entry = tuple[SqlLedger | TaskLedger, Row]
 
 DESCRIPTION = """\
 Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
@@ -42,27 +44,33 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     options = _make_parser(prog).parse_args(arguments)
     with ExitStack() as stack:
         with quiet_airflow():
-            entries = list(open_ledger(options.conn_id, stack))
-        return COMMANDS[options.command](entries, options)
+            from fsm_provider.compat import read_connection_outside_of_tasks
+            from fsm_provider.hooks.fsm import settings_from
+
+            settings = settings_from(read_connection_outside_of_tasks(options.conn_id))
+            ledgers = stack.enter_context(opened(settings))
+            is_uncertain = options.command == "list" and options.uncertain
+            entries = ledgers.rows(UNCERTAIN if is_uncertain else (), options.key)
+        return COMMANDS[options.command](ledgers, entries, options)
 
 
-def open_ledger(conn_id: str, stack: ExitStack) -> Iterator[tuple[SqlLedger | TaskLedger, Row]]:
-    """Yield the rows of a connection's service, each with the ledger that it is in."""
-    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import settings_from
-
-    settings = settings_from(read_connection_outside_of_tasks(conn_id))
+@contextmanager
+def opened(settings: Settings, newest: int | None = None) -> Iterator[Ledgers]:
+    """Open the ledgers of a connection's service, in a process that has Airflow's database."""
     if settings.state_conn_id is None:
-        from fsm_provider.writes.task_ledger import rows_in_airflow
+        from fsm_provider.writes.task_ledger import AirflowLedgers
 
-        yield from rows_in_airflow(settings.service)
+        yield AirflowLedgers(settings.service, newest)
         return
+    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
     from fsm_provider.state.database import open_database
-    from fsm_provider.writes.sql_ledger import rows_of_service
+    from fsm_provider.writes.sql_ledger import SqlLedgers
 
     engine = open_database(settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one)))
-    stack.callback(engine.dispose)
-    yield from rows_of_service(engine, settings.service)
+    try:
+        yield SqlLedgers(engine, settings.service)
+    finally:
+        engine.dispose()
 
 
 def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
@@ -71,12 +79,10 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
     return all(one is None or one == other for one, other in zip(asked, has, strict=True))
 
 
-def _list(entries: Entries, options: argparse.Namespace) -> int:
+def _list(_: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     rows = [row for _, row in entries if _is_wanted(row, options)]
-    if options.uncertain:
-        rows = [row for row in rows if row.state in UNCERTAIN]
     if options.limit:
-        rows = sorted(rows, key=lambda row: row.sent_at)[-options.limit :]
+        rows = rows[-options.limit :]
     if options.json:
         print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
     elif rows:
@@ -89,33 +95,23 @@ def _list(entries: Entries, options: argparse.Namespace) -> int:
     return 0 if rows else fail(1, "nothing was found")
 
 
-def _settle(entries: Entries, options: argparse.Namespace) -> int:
-    from fsm_provider.writes.ledger import settled
-
-    ledger, row = _only(entries, options)
-    if options.done and row.kind == "job" and row.state != "done":
-        raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
-    for _, other in entries:
-        is_job = row.kind == other.kind == "job" and other.state == "done" and other is not row
-        if is_job and options.job_id and other.result_id == options.job_id:
-            because = f"job {options.job_id} is that of key '{other.key}'"
-            raise RefusedError(f"'{row.key}' was not settled: {because}")
-    who = _who(options, "not created" if options.not_created else "made")
-    result = None if options.not_created else {} if options.done else {"id": options.job_id}
-    so_that = "nobody has made it" if options.not_created else "it exists"
-    return _change(ledger, partial(settled, row, result, who), row, who, "settled", so_that)
+def _settle(ledgers: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> int:
+    given = not options.not_created, options.job_id, options.by, options.why
+    print(printable(settle(ledgers, _only(entries, options), *given)))
+    return 0
 
 
-def _forget(entries: Entries, options: argparse.Namespace) -> int:
+def _forget(_: Ledgers, entries: Sequence[Entry], options: argparse.Namespace) -> int:
     from fsm_provider.writes.ledger import forgotten
 
-    ledger, row = _only(entries, options)
-    who = _who(options, "forgotten")
-    change = partial(forgotten, row, who)
-    return _change(ledger, change, row, who, "forgotten", "it may be sent again")
+    entry = _only(entries, options)
+    who = says("forgotten", options.by, options.why)
+    change(entry, partial(forgotten, entry[1], who), who, "forgotten")
+    print(printable(f"'{options.key}' is forgotten: it may be sent again"))
+    return 0
 
 
-def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | TaskLedger, Row]:
+def _only(entries: Sequence[Entry], options: argparse.Namespace) -> Entry:
     if not (wanted := [one for one in entries if _is_wanted(one[1], options)]):
         raise RefusedError(f"there is no '{options.key}'")
     if len(wanted) > 1:
@@ -124,23 +120,41 @@ def _only(entries: Entries, options: argparse.Namespace) -> tuple[SqlLedger | Ta
     return wanted[0]
 
 
-def _who(options: argparse.Namespace, what: str) -> str:
-    if not options.why:
+def settle(ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by: str, why: str) -> str:
+    """Record what a person has found out about a write; return a sentence about it.
+
+    :param job_id: of what is made; None if it has none.
+    """
+    from fsm_provider.writes.ledger import settled
+
+    row = entry[1]
+    if is_made and job_id is None and row.kind == "job" and row.state != "done":
+        raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
+    for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
+        if other.kind == "job" and other.result_id == job_id and (other.by, other.id) != (row.by, row.id):
+            raise RefusedError(f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'")
+    who = says("made" if is_made else "not created", by, why)
+    result = None if not is_made else {} if job_id is None else {"id": job_id}
+    change(entry, partial(settled, row, result, who), who, "settled")
+    return f"'{row.key}' is settled: {'it exists' if is_made else 'nobody has made it'}"
+
+
+def says(what: str, by: str, why: str) -> str:
+    if not why.strip():
         raise RefusedError("--why: is empty")
-    return f"{what}, says {options.by} at {datetime.now(UTC):%F %T} UTC: {options.why}"
+    return f"{what}, says {by} at {datetime.now(UTC):%F %T} UTC: {why.strip()}"
 
 
-def _change(
-    ledger: SqlLedger | TaskLedger, change: Change, row: Row, who: str, done: str, so_that: str
-) -> int:
+def change(entry: Entry, apply: Change, who: str, done: str) -> None:
+    """Change a row, which notes who did so; a RefusedError says why it was not changed."""
+    ledger, row = entry
     refused = f"'{row.key}' was not {done}"
     try:
-        after = ledger.change({row.id: change})[row.id]
+        after = ledger.change({row.id: apply})[row.id]
     except RefusedError as error:
         raise RefusedError(f"{refused}: {error}") from None
     if who in (after.note or ""):
-        print(printable(f"'{row.key}' is {done}: {so_that}"))
-        return 0
+        return
     if after.lease_left > 0 and (after.state == "done") == (done == "forgotten"):
         raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
     with_id = f", with id {after.result_id}" if after.result_id else ""

@@ -7,6 +7,7 @@ writes them, in one transaction. The primary key allows a key one row, the other
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
 PRIMARY = ("scope", "id")
-DIGESTS = ("service_digest", "digest", "subject", "task")
+DIGESTS = ("service_digest", "digest", "subject", "task", "reference_digest")
 TASK = ("airflow", "dag_id", "run_id", "task_id")
 TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
 TIMES = ("sent_at", "lease_until", "token_at")
 MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
+DAY = 86_400_000  # milliseconds
 AT_ONCE = 500  # rows that one statement reads
 
 LEDGER = sa.Table(
@@ -49,6 +51,9 @@ LEDGER = sa.Table(
     sa.UniqueConstraint("service_digest", "job"),
     sa.Index("fsm_ledger_task", "task"),
     sa.Index("fsm_ledger_subject", "service_digest", "subject"),
+    sa.Index("fsm_ledger_state", "service_digest", "state", "sent_at"),
+    sa.Index("fsm_ledger_id", "service_digest", "id"),
+    sa.Index("fsm_ledger_reference", "service_digest", "reference_digest"),
     **TABLE_OPTIONS,
 )
 """A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
@@ -166,17 +171,45 @@ class SqlLedger:
             "service_digest": service_digest(row.service),
             "task": task_digest(row.by),
             "subject": row.subject,
+            "reference_digest": digest_for(row.reference),
             "result": None if row.result is None else json.dumps(row.result),
             "result_id": None if result_id is None else str(_escaped(str(result_id)))[:64],
             "job": digest_for(result_id) if is_job else None,
         }
 
 
-def rows_of_service(engine: Engine, service: str) -> list[tuple[SqlLedger, Row]]:
-    mine = sa.select(LEDGER, now().label("now")).where(_is_of(service)).order_by(LEDGER.c.sent_at)
-    with engine.connect() as connection:
-        found = connection.execute(mine).mappings()
-        return [(SqlLedger(engine, one["scope"]), row_from(one)) for one in found]
+class SqlLedgers:
+    """The ledgers of a service in one database."""
+
+    def __init__(self, engine: Engine, service: str) -> None:
+        self._engine, self._mine = engine, _is_of(service)
+
+    def rows(
+        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+    ) -> list[tuple[SqlLedger, Row]]:
+        """Return rows, each with its ledger, in the order in which they were sent.
+
+        :param text: only those with this key or reference, or of the job with this id.
+        """
+        which = self._mine
+        if text is not None:  # an index for each, which SQLite would not find for the service and any of them
+            number = int(text) if text.isdecimal() and len(text) < 20 else text
+            names = {"id": digest_for(text), "reference_digest": digest_for(text), "job": digest_for(number)}
+            which = sa.or_(*(self._mine & (LEDGER.c[name] == one) for name, one in names.items()))
+        query = sa.select(LEDGER, now().label("now")).where(which)
+        if states:
+            query = query.where(LEDGER.c.state.in_(states))
+        with self._engine.connect() as connection:
+            found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
+        return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]
+
+    def days(self, first: int) -> Counter[tuple[int, str]]:
+        """Return how many rows were sent on a day, and are in a state; days are numbered from 1970."""
+        day = LEDGER.c.sent_at // DAY
+        query = sa.select(day, LEDGER.c.state, sa.func.count()).group_by(day, LEDGER.c.state)
+        with self._engine.connect() as connection:
+            found = connection.execute(query.where(self._mine, LEDGER.c.sent_at >= first * DAY)).all()
+        return Counter({(int(number), state): count for number, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -133,23 +134,51 @@ class IdleTaskStore:
                 raise RefusedError("the ledger has changed meanwhile: look again")
 
 
-def rows_in_airflow(service: str) -> Iterator[tuple[TaskLedger, Row]]:
-    """Yield the rows of a service in Airflow's own database, with their ledgers."""
-    if conf.get("workers", "state_store_backend", fallback=""):
-        raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
-    try:
-        from airflow.models.task_state_store import TaskStateStoreModel as Stored
-    except ImportError:
-        text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
-        raise FsmInputError(f"state_conn_id: {text}") from None
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
+class AirflowLedgers:
+    """The ledgers of a service in Airflow's own database, or in so many of its ``newest`` entries."""
 
-    of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
-    query = select(*of_task, Stored.key, Stored.id, Stored.value).order_by(*of_task)
-    with create_session() as session:
-        stored = session.execute(query.where(Stored.key.startswith(PAGE, autoescape=True))).all()
-    for task, pages in groupby(stored, key=lambda one: Task(*one[:4])):
-        store = IdleTaskStore(task, {key: (page, text) for *_, key, page, text in pages})
-        ledger = TaskLedger(store, task)
-        yield from ((ledger, row) for row in ledger.rows_of_task(task).values() if row.service == service)
+    def __init__(self, service: str, newest: int | None) -> None:
+        if conf.get("workers", "state_store_backend", fallback=""):
+            raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
+        try:
+            from airflow.models.task_state_store import TaskStateStoreModel as Stored
+        except ImportError:
+            text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
+            raise FsmInputError(f"state_conn_id: {text}") from None
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, select
+
+        of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
+        query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(*of_task)
+        query = query.where(Stored.key.startswith(PAGE, autoescape=True))
+        of_service = f'"service": {json.dumps(service)}'
+        with create_session() as session:
+            if newest is not None:  # and the other pages of their runs: those of a task are read together
+                is_new = Stored.id > (session.scalar(select(func.max(Stored.id))) or 0) - newest
+                query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
+            self._pages = [one for one in session.execute(query) if of_service in one.value]
+
+    def rows(
+        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+    ) -> list[tuple[TaskLedger, Row]]:
+        words = [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
+        found: list[tuple[TaskLedger, Row]] = []
+        for task, some in groupby(self._pages, key=lambda one: Task(*one[:4])):
+            pages = {one.key: (one.id, one.value) for one in some}
+            if words and not any(word in value for word in words for _, value in pages.values()):
+                continue  # to parse them takes much longer
+            ledger = TaskLedger(IdleTaskStore(task, pages), task)
+            for row in ledger.rows_of_task(task).values():
+                is_named = not text or text in (row.key, row.reference, str(row.result_id or ""))
+                if is_named and (not states or row.state in states):
+                    found.append((ledger, row))
+        return sorted(found, key=lambda one: one[1].sent_at)[-(latest or 0) :]
+
+    def days(self, first: int) -> Counter[tuple[int, str]]:
+        """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
+        counts: Counter[tuple[int, str]] = Counter()
+        for one in self._pages:
+            for state in ("done", "sending", "uncertain"):
+                day = int(one.updated_at.timestamp()) // 86_400
+                counts[day, state] += one.value.count(f'"state": "{state}"')
+        return counts

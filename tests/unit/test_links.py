@@ -3,6 +3,8 @@
 import pytest
 
 from fsm_provider.links import job_page_url, job_url
+from tests.capabilities import PAGE
+from tests.unit.writes.operators import write_job
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,11 @@ def test_it_leads_to_the_job_if_that_has_a_url(job, url):
 )
 def test_the_page_of_a_job_is_the_setting_for_its_ids(web_url, url):
     assert job_page_url(web_url, 7, "a/b {id}") == url
+
+
+def test_the_link_of_a_write_leads_to_what_is_uncertain_of_its_connection():
+    operator = write_job(fsm_conn_id="fsm/two")
+    (link,) = [one for one in operator.operator_extra_links if one.name == "Uncertain"]
+
+    expected = "fsm-page/?conn_id=fsm%2Ftwo" if PAGE.is_there else ""
+    assert link.get_link(operator, ti_key=None) == expected

@@ -11,7 +11,7 @@ from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService, RecordedRequest
 from fsm_provider.triggers.forms import MIN_DEFERRAL
-from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3
+from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, PAGE
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 from tests.versions.dags.runs import WAITING_JOBS
@@ -120,6 +120,16 @@ def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Me
     service.add_job(7)
     state = airflow.wait_for_run("notified_of_jobs", airflow.first_run("notified_of_jobs"))
     return measured("receiver", state == "success", expected=ASSETS.is_there, missing="no")
+
+
+def test_page(airflow: LocalAirflow) -> None:
+    """What is uncertain can be looked at, where Airflow has a menu for it."""
+    if PAGE.is_there:
+        page = airflow.ui("/fsm-page/").text
+        assert "Nothing is uncertain." in page
+        assert "cannot be read" not in page
+        plugins = airflow.api("GET", "/plugins")["plugins"]
+        assert "Field service" in [view["name"] for one in plugins for view in one["external_views"]]
 
 
 def test_form(airflow: LocalAirflow, measured: Measured) -> None:

@@ -1,15 +1,16 @@
-"""The webhook receiver in Airflow's API server (Airflow 3): the entry point ``airflow.plugins``.
+"""What Airflow's API server (Airflow 3) serves of this provider: the entry point ``airflow.plugins``.
 
-Every component imports this module; the receiver itself is imported at the first delivery.
+Every component imports this module; the receiver and the page are imported at the first request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import cache
+from importlib import import_module
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,21 +20,21 @@ Send = Callable[[Message], Awaitable[None]]
 URL_PREFIX = "/fsm/webhooks"
 
 
-@cache
-def _receiver() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    from fsm_provider.plugins.webhooks.receiver import Receiver
+def _served(name: str, url_prefix: str, module: str) -> dict[str, Any]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await import_module(module).app(scope, receive, send)
 
-    return Receiver()
+    return {"app": app, "url_prefix": url_prefix, "name": name}
 
 
-async def _app(scope: Scope, receive: Receive, send: Send) -> None:
-    await _receiver()(scope, receive, send)
+_RECEIVER = _served("fsm webhooks", URL_PREFIX, "fsm_provider.plugins.webhooks.receiver")
+_PAGE = _served("fsm page", "/fsm-page", "fsm_provider.page")
+_IN_MENU = {"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}
 
 
 class FsmWebhooksPlugin(AirflowPlugin):
-    """Mounts the receiver under ``/fsm/webhooks``. It accepts nothing until it is configured."""
+    """Mounts the receiver, which accepts nothing until it is configured, and the page."""
 
     name: str = "fsm_webhooks"
-    fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 - as the base declares it
-        {"app": _app, "url_prefix": URL_PREFIX, "name": "fsm webhooks"}
-    ]
+    fastapi_apps: list[dict[str, Any]] = [_RECEIVER, _PAGE] if AIRFLOW_V_3_1_PLUS else [_RECEIVER]
+    external_views: list[dict[str, Any]] = [_IN_MENU] if AIRFLOW_V_3_1_PLUS else []

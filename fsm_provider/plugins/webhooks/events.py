@@ -1,13 +1,19 @@
-"""Record deliveries as asset events, each once; the only module that uses Airflow's internals."""
+"""Record deliveries as asset events, each once, and count them; here are Airflow's internals."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
+from fsm_provider.storage import uri_for_records
 
 Outcome = Literal["accepted", "repeated", "no asset"]
+UNKNOWN = "-/-"
+REFUSED: dict[str, Counter[str]] = defaultdict(Counter)
+"""How often this process has refused deliveries, by endpoint and reason. What is refused is not stored."""
 
 
 def is_used(uri: str) -> bool:
@@ -72,3 +78,19 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
         for row in session.scalars(queue):
             row.created_at = max(row.created_at, event.timestamp)
         return "accepted"
+
+
+def deliveries(fsm_conn_id: str) -> list[tuple[str, int, Counter[str]]]:
+    """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    routes = {f"{fsm_conn_id}/{one}": uri_for_records(fsm_conn_id, one) for one in get_args(WebhookObject)}
+    is_recent = AssetEvent.timestamp >= datetime.now(UTC) - timedelta(days=1)
+    query = select(AssetModel.uri, func.count()).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+    query = query.where(AssetModel.uri.in_(routes.values()), is_recent).group_by(AssetModel.uri)
+    with create_session() as session:
+        accepted: dict[str, int] = dict(iter(session.execute(query)))
+    counts = [(one, accepted.get(routes.get(one, ""), 0), REFUSED[one]) for one in (*routes, UNKNOWN)]
+    return [one for one in counts if any(one[1:])]

@@ -19,7 +19,7 @@ from typing import Any, TypeGuard, TypeVar
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
 from fsm_provider.plugins.webhooks.config import Configuration, RouteConfig
-from fsm_provider.plugins.webhooks.events import Outcome, record_delivery
+from fsm_provider.plugins.webhooks.events import REFUSED, UNKNOWN, Outcome, record_delivery
 from fsm_provider.plugins.webhooks.signature import RefusedError, is_any_of, verify
 from fsm_provider.storage import uri_for_records
 
@@ -35,7 +35,6 @@ RESPONSE_SECONDS = 0.8
 THREADS = 4
 MAX_IN_FLIGHT = 64
 """Deliveries that wait for the database or are being stored; senders of further ones are asked to retry."""
-UNKNOWN = "-/-"
 MAX_HINT_LENGTH = 200
 
 
@@ -171,6 +170,8 @@ def _is_short(value: Any) -> TypeGuard[str | int]:
 def _count(outcome: str, route: str, reason: str | None = None) -> None:
     fsm_conn_id, watched = route.split("/")
     tags = {"connection": fsm_conn_id, "object": watched}
+    if reason:
+        REFUSED[route][reason] += 1
     AirflowMetrics(tags | ({"reason": reason} if reason else {})).incr(f"webhooks.{outcome}")
 
 
@@ -187,3 +188,6 @@ async def _respond(send: Send, status: int) -> None:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+app = Receiver()

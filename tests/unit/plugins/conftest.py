@@ -118,7 +118,7 @@ def response_seconds() -> float:
 def unknown_receiver(database: None, response_seconds: float) -> Iterator[RunningReceiver]:
     """A receiver that is not configured, mounted as Airflow mounts it."""
     clock = Clock()
-    (mounted,) = FsmWebhooksPlugin.fastapi_apps
+    mounted = FsmWebhooksPlugin.fastapi_apps[0]
     receiver = Receiver(Configuration(clock=clock), response_seconds=response_seconds)
     app = Starlette(routes=[Mount(mounted["url_prefix"], receiver)])
     listener = listen(0)

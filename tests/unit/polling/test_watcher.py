@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling import polls as polls_module
-from fsm_provider.polling.watcher import EVENT_INTERVAL, RESET, prefix_for
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
 
@@ -121,14 +122,26 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
 @pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
 @ONE_KIND
 @hurried(60.0)
-async def test_poll_failures_lose_no_form_and_are_logged(service, triggerers, fault, caplog):
+async def test_poll_failures_lose_no_form_and_are_logged_and_told(service, triggerers, fault, caplog):
+    async def until_told(key, is_it):
+        async with asyncio.timeout(2000):
+            while not is_it(await triggerers.store().aget(key)):
+                await asyncio.sleep(1)
+
+    def is_failing(owner):
+        return str(fault.status) in owner[2].get("error", "") and owner[2]["failing_since"]
+
     async with triggerers.watching() as watcher:
         service.fail("GET", "/forms", fault, every=True)
         seen = len(service.requests)
         form = service.add_form()["id"]
         await watcher.until(lambda: len(service.requests) > seen + 3 and "records' failed" in caplog.text)
+        await until_told(OWNER, is_failing)
         service.clear_faults()
         await watcher.until(lambda: watcher.events)
+        await until_told(OWNER, lambda owner: "error" not in owner[2] and owner[2]["polled_at"])
+        progress = prefix_for(service_of(service)) + WATERMARK
+        await until_told(progress, lambda stored: list(stored["days"].values()) == [1])
 
     assert watcher.events == [[form]]
 

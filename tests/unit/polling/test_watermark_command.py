@@ -1,11 +1,13 @@
 """The command that shows where assets' watchers are, and sets them to another time."""
 
 import asyncio
+import json
 from datetime import datetime
 
 import pytest
 
 from fsm_provider.cli import main
+from fsm_provider.polling import watermark_command
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import RESET, prefix_for
 from tests.capabilities import ASSETS, STATE_STORE
@@ -64,17 +66,17 @@ def run(capsys):
 
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
-    from airflow.models.asset import AssetModel
-    from airflow.utils.session import create_session
+    (asset,) = watermark_command.watched()
+    return watermark_command.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
 
-    from fsm_provider.polling.watermark_command import store_of
 
-    async def use(store):
-        return await store.aget(key) if value is None else await store.aset(key, value)
+def store_with(asset, key, value):
+    if watermark_command.AIRFLOW_V_3_3_PLUS:
+        from airflow.state import AssetScope, get_state_backend
 
-    with create_session() as session:
-        model = session.query(AssetModel).one()
-        return asyncio.run(use(store_of(model, "fsm_default", session)))
+        get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
+    else:
+        asyncio.run(asset.sql_store().aset(key, value))
 
 
 @pytest.fixture(params=["in Airflow", "in a database"])

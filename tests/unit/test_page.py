@@ -1,0 +1,323 @@
+"""The page in Airflow's UI, behind a real socket, on real databases, with Airflow's login and permissions."""
+
+import asyncio
+import html
+import re
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import quote, unquote
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from fsm_provider.plugins.webhooks import FsmWebhooksPlugin, events
+from fsm_provider.polling import watermark_command
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.watcher import OWNER, RESET
+from fsm_provider.storage import uri_for_records
+from fsm_provider.testing.server import BackgroundServer, listen
+from tests.capabilities import PAGE, STATE_STORE
+from tests.unit.conftest import TOKEN
+from tests.unit.polling.test_watermark_command import store_with
+from tests.unit.state_store import DatabaseStore, context_for
+from tests.unit.writes.operators import write_job
+from tests.unit.writes.test_command import AirflowStore, leave_uncertain, let_leases_end, rows
+
+PAGE.require()
+KEY = "PM-7\nb%20"
+MARKUP = "<b>{{ 7 * 7 }}</b>\"'><script>alert(1)</script>"
+USERS = {"jo": "USER", "vera": "VIEWER"}
+FOUND = {"is_made": "true", "job_id": "4711", "why": "looked it up"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The page, mounted as Airflow mounts it, with Airflow's tables."""
+    from airflow.api_fastapi.app import create_auth_manager
+    from airflow.utils.db import initdb
+
+    initdb()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
+    create_auth_manager()
+    (mounted,) = [one for one in FsmWebhooksPlugin.fastapi_apps if one["name"] == "fsm page"]
+    app = Starlette(routes=[Mount(mounted["url_prefix"], mounted["app"])])
+    listener = listen(0)
+    running = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
+    running.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/fsm-page/"
+    running.stop()
+    patch.undo()
+
+
+class Browser:
+    """What a user's browser sends."""
+
+    def __init__(self, url, name=None):
+        from airflow.api_fastapi.app import get_auth_manager
+        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+        self.url, self.cookies = url, {}
+        if name:
+            user = SimpleAuthManagerUser(username=name, role=USERS[name])
+            self.cookies["_token"] = get_auth_manager().generate_jwt(user)
+
+    def get(self, path="", **headers):
+        with httpx.Client(cookies=self.cookies, trust_env=False, timeout=60) as client:
+            return client.get(self.url + path, headers=headers)
+
+    def post(self, path, data, **headers):
+        headers = headers or {"Sec-Fetch-Site": "same-origin"}
+        with httpx.Client(cookies=self.cookies, trust_env=False, timeout=60) as client:
+            return client.post(self.url + path, data={"conn_id": "fsm_default", **data}, headers=headers)
+
+    def forms(self):
+        """Return the page's forms: their addresses and hidden fields."""
+        found = re.findall(r'method="post" action="(\w+)">(.*?)</form>', self.get().text, re.DOTALL)
+        hidden = r'<input type="hidden" name="(.*?)" value="(.*?)">'
+        return [(one, {k: html.unescape(v) for k, v in re.findall(hidden, text)}) for one, text in found]
+
+
+@pytest.fixture
+def browser(server):
+    return partial(Browser, server)
+
+
+@pytest.fixture(params=["in a database", pytest.param("in Airflow", marks=STATE_STORE.needed)])
+def store(request, service, connection_extra, connect, monkeypatch, tmp_path, server):
+    """A ledger in which PM-7 is uncertain."""
+    if request.param == "in Airflow":
+        made = AirflowStore()
+        made.set_state("failed")
+    else:
+        made = DatabaseStore(tmp_path)
+        monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection)
+        connection_extra["state_conn_id"] = made.CONN_ID
+    connect(service, max_retries=0, web_url="https://app.example.com/jobs/{id}")
+    leave_uncertain(service, made, write_job(key=KEY, job={"customerReference": MARKUP}))
+    yield made
+    made.remove() if request.param == "in Airflow" else made.engine.dispose()
+
+
+in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=True)
+
+
+@pytest.fixture
+def asset(store):
+    """An asset that starts a DAG, and whose watcher has failed; a new one; deliveries."""
+    from airflow.models.asset import AssetActive, AssetEvent, AssetModel
+    from airflow.models.asset import DagScheduleAssetReference as Scheduled
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        forms = AssetModel(name=f"gas{MARKUP}", uri="fsm://fsm_default/forms/gas", group="asset")
+        new = AssetModel(name="new", uri="fsm://fsm_default/forms/new", group="asset")
+        jobs = AssetModel(name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset")
+        session.add_all([forms, new, jobs, DagBundleModel(name="bundle")])
+        session.flush()
+        session.add_all(AssetActive.for_asset(one) for one in (forms, new, jobs))
+        session.add(DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py"))
+        session.flush()
+        session.add(Scheduled(asset_id=forms.id, dag_id="reports"))
+        session.add_all(AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3))
+    one, _ = watermark_command.watched()
+    times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
+    store_with(one, one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
+    fares = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
+    store_with(one, OWNER, ["id", 1.0, fares])
+    events.REFUSED.clear()
+    events.REFUSED["fsm_default/jobs"]["signature"] = 5
+    yield lambda key: watermark_command.read([(one, one.prefix + key)])[0]
+    with create_session() as session:
+        for table in (AssetEvent, Scheduled, AssetActive, AssetModel, DagModel, DagBundleModel):
+            session.query(table).delete()
+
+
+def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, browser, service):
+    jo = browser("jo")
+    seen = jo.get()
+    assert seen.status_code == 200
+    assert "../dags/dag/runs/run/tasks/task" in seen.text
+    assert 'href="https://app.example.com"' in seen.text
+    ((action, given),) = jo.forms()
+    assert (action, unquote(given["key"])) == ("settle", KEY)
+    is_wrong = jo.post(action, {**given, **FOUND, "owner": "another"})
+    assert (is_wrong.status_code, "has changed meanwhile" in is_wrong.text) == (409, True)
+
+    settled = jo.post(action, {**given, **FOUND})
+
+    assert (settled.status_code, settled.headers["location"]) == (303, "./?conn_id=fsm_default")
+    assert "Nothing is uncertain." in jo.get().text
+    found = jo.get("?q=4711").text
+    assert "Done, id 4711." in found
+    assert "Done: 1 in 30 days" in found
+    returned = write_job(key=KEY, job={"customerReference": MARKUP}).execute(context_for(store, cleared=1))
+    assert (returned["id"], len(service.requests)) == (4711, 1)
+
+
+@in_a_database
+def test_what_does_not_exist_is_settled_after_its_lease_with_the_users_name(store, browser):
+    jo = browser("jo")
+    ((action, given),) = jo.forms()
+    answer = {**given, "is_made": "false", "job_id": "", "why": "asked Sam"}
+
+    early = jo.post(action, answer)
+    assert (early.status_code, "a request may be on its way" in early.text) == (409, True)
+    let_leases_end(store)
+    assert jo.post(action, answer).status_code == 303
+
+    (row,) = rows(store)
+    assert row.state == "free"
+    assert re.fullmatch(r"not created, says jo at .* UTC: asked Sam", row.note)
+
+
+@in_a_database
+def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browser):
+    jo = browser("jo")
+    shown = jo.get().text
+    for text in ("2026-01-06 07:12:40", "Backlog: 17", "Fails since 2027-01-15", "Forms: 1203 in 30 days"):
+        assert text in shown
+    assert re.search(r"fsm_default/jobs: 3 accepted.*\n?signature: 5", shown)
+    (given,) = [fields for action, fields in jo.forms() if action == "begin"]
+
+    refused = jo.post("begin", {**given, "since": "2999-01-01T00:00"})
+    assert (refused.status_code, asset(RESET)) == (409, None)
+    assert jo.post("begin", {**given, "since": "2026-01-05T08:00"}).status_code == 303
+
+    assert asset(RESET)["time"] == datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()
+    assert jo.post("begin", {**given, "asset_id": "77", "since": "2026-01-05T08:00"}).status_code == 403
+
+
+@in_a_database
+def test_a_viewer_looks_and_nobody_sees_or_changes_what_is_not_for_them(asset, store, browser, monkeypatch):
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    jo, vera = browser("jo"), browser("vera")
+    (action, given), (_, of_asset) = jo.forms()
+    may = SimpleAuthManager.is_authorized_dag
+    hides = set()
+
+    def is_for_them(self, *, method, details=None, **others):
+        is_hidden = method in hides and details is not None and details.id in ("dag", "reports")
+        return not is_hidden and may(self, method=method, details=details, **others)
+
+    def is_refused(user):
+        answers = (
+            user.post(action, {**given, **FOUND}),
+            user.post("begin", {**of_asset, "since": "2026-01-05"}),
+        )
+        return {(one.status_code, one.text) for one in answers} == {(403, "Forbidden")}
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_for_them)
+    assert ("PM-7" in vera.get().text, vera.forms(), is_refused(vera)) == (True, [], True)
+    hides.add("PUT")
+    assert ("PM-7" in jo.get().text, jo.forms(), is_refused(jo)) == (True, [], True)
+    hides.add("GET")
+    assert ("PM-7" in jo.get().text, jo.get("?q=PM-7").text.count("PM-7"), is_refused(jo)) == (False, 1, True)
+    assert ({row.state for row in rows(store)}, asset(RESET)) == ({"uncertain"}, None)
+
+
+@in_a_database
+def test_without_login_there_is_nothing_but_the_way_to_it(store, browser):
+    nobody, (_, given) = browser(), browser("jo").forms()[0]
+
+    assert (nobody.get().status_code, nobody.get().text) == (401, "Unauthorized")
+    led = nobody.get(Accept="text/html")
+    assert (led.status_code, led.headers["location"][:27]) == (307, "../api/v2/auth/login?next=h")
+    assert nobody.post("settle", {**given, **FOUND}).status_code == 401
+    nobody.cookies["_token"] = "forged"
+    assert nobody.get().status_code in (401, 403)
+    assert {row.state for row in rows(store)} == {"uncertain"}
+
+
+@in_a_database
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Referer": "http://127.0.0.1/fsm-page/"},
+        {"Authorization": "Bearer x", "Origin": "https://evil.example"},
+    ],
+)
+def test_what_another_site_has_a_browser_send_is_refused(store, browser, headers):
+    jo = browser("jo")
+    ((action, given),) = jo.forms()
+
+    assert jo.post(action, {**given, **FOUND}, **headers).status_code in (401, 403)
+    assert jo.get(f"{action}?key=PM-7").status_code == 405
+    assert {row.state for row in rows(store)} == {"uncertain"}
+    origin = jo.url.removesuffix("/fsm-page/")
+    assert jo.post(action, {**given, **FOUND}, Origin=origin).status_code == 303
+
+
+@in_a_database
+def test_values_are_escaped_and_no_script_of_others_runs(asset, store, browser):
+    jo = browser("jo")
+
+    refused = jo.post("settle", {"key": MARKUP, "owner": "x", **FOUND})
+    for answer in (jo.get(), jo.get(f"?q={quote(MARKUP)}"), refused):
+        assert html.escape("<b>{{ 7 * 7 }}</b>") in answer.text
+        for bad in ("<b>", "alert(1)</script>", TOKEN):
+            assert bad not in answer.text
+        policy = answer.headers["content-security-policy"]
+        nonce = re.search(r"script-src 'nonce-(.*?)'", policy)[1]
+        assert policy.startswith("default-src 'none'; ")
+        tags = re.findall(r"<(?:script|style|link|img|iframe)\b.*?>", answer.text)
+        assert tags == [f'<style nonce="{nonce}">', f'<script nonce="{nonce}">']
+
+
+@in_a_database
+def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
+    jo = browser("jo")
+    for query in ("?conn_id=other", f"?conn_id={quote(MARKUP)}", "other", "../fsm-page/x/../../etc"):
+        assert (jo.get(query).status_code, jo.get(query).text) == (404, "Not Found")
+    answers = [jo.post("settle", {"key": "PM-7"}), jo.post("settle", {**FOUND, "conn_id": "other"})]
+    assert [(one.status_code, one.text) for one in answers] == [(400, "Bad Request")] * 2
+    ((action, given),) = jo.forms()
+    assert jo.post(action, {**given, **FOUND, "conn_id": "other"}).text == "Not Found"
+    no_id = jo.post(action, {**given, **FOUND, "job_id": ""})
+    assert (no_id.status_code, "is a job: give its id" in no_id.text) == (409, True)
+    bad_id = jo.post(action, {**given, **FOUND, "job_id": "47.11"})
+    assert (bad_id.status_code, "should be an integer" in bad_id.text) == (409, True)
+
+
+def test_a_page_costs_at_most_ten_queries(asset, browser):
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    queries, jo = [], browser("jo")
+    jo.get()
+
+    def note(connection, cursor, statement, *_):
+        queries.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert jo.get("?q=PM-7").status_code == 200
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    asked = [one for one in queries if not one.startswith(("PRAGMA", "BEGIN"))]
+    assert 4 < len(asked) <= 10, asked
+
+
+@in_a_database
+def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monkeypatch):
+    password = "pa55word"
+    away = f'{{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "{password}"}}'
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", away)
+
+    shown = browser("jo").get()
+
+    assert shown.status_code == 200
+    assert shown.text.count("This cannot be read now.") == (1 if STATE_STORE.is_there else 2)
+    assert "Backlog: " in shown.text or "No DAG uses" in shown.text
+    assert "fsm_default/jobs: 3 accepted" in shown.text
+    assert password not in shown.text
