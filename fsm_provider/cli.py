@@ -69,6 +69,15 @@ def airflow_commands() -> list[Any]:
     return [ActionCommand(name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES)]
 
 
+def parse_conn_id(arguments: Sequence[str] | None, prog: str, description: str) -> str:
+    """Parse the command line of a command about one connection."""
+    examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
+    parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)
+    about = "the connection; default: %(default)s"
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=about)
+    return str(parser.parse_args(arguments).fsm_conn_id)
+
+
 class RefusedError(Exception):
     """What is asked for is refused; nothing was changed."""
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fsm_provider.api.redaction import printable
-from fsm_provider.cli import RefusedError, quiet_airflow, text_of
+from fsm_provider.cli import RefusedError, parse_conn_id, quiet_airflow, text_of
 
 DESCRIPTION = """\
 Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks if it is
 used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
 something is not."""
-EXAMPLES = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor") -> int:
     """Print a line for each part; return the exit code described in ``--help``."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog, None, DESCRIPTION, EXAMPLES, formatter_class=raw)
-    help = "the connection; default: %(default)s"
-    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=help)
-    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
+    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     verdicts = []
     for name, check in CHECKS.items():
         verdict, text = _verdict(check, fsm_conn_id)
@@ -84,10 +78,9 @@ def _receiver(_: str) -> str:
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     from fsm_provider.plugins.webhooks.config import Configuration
-    from fsm_provider.plugins.webhooks.events import is_used
+    from fsm_provider.plugins.webhooks.events import deliveries
     from fsm_provider.plugins.webhooks.settings import CONFIGURATION, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
-    from fsm_provider.storage import uri_for_records
 
     text = read_variable_in_server(CONFIGURATION)
     if text is None:
@@ -99,8 +92,11 @@ def _receiver(_: str) -> str:
     for route, config in routes.items():
         if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
             raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
-        if not is_used(uri := uri_for_records(*route.split("/"))):
-            raise RefusedError(f"no DAG uses the asset {uri}: until one does, deliveries get HTTP 503")
+        used = [one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None]
+        if route not in used:
+            raise RefusedError(
+                f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
+            )
     return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
 
 

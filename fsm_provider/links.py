@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import BaseOperator, TaskInstanceKey
+    from airflow.providers.common.compat.sdk import TaskInstanceKey
 
 
 class FsmJobLink(BaseOperatorLink):
@@ -17,10 +17,11 @@ class FsmJobLink(BaseOperatorLink):
 
     name = "Job"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL; empty if the job has none."""
-        job: Any = XCom.get_value(ti_key=ti_key, key="return_value")
-        return job_url(job) or ""
+        if AIRFLOW_V_3_0_PLUS:  # it asks in the task's process, and logs an error for an XCom that is missing
+            return job_url(operator.made) or ""
+        return job_url(XCom.get_value(ti_key=ti_key, key="return_value")) or ""
 
 
 class FsmUncertainLink(BaseOperatorLink):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.settings import Settings
+from fsm_provider.cli import parse_conn_id
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
@@ -29,7 +29,6 @@ Find out which cursor parameter, page size and time zone the service behind a co
 the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
 that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
 2 if forms cannot be listed."""
-EXAMPLES = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
 
 
 class Finding(NamedTuple):
@@ -154,15 +153,10 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
     """Print each finding as it is made; return the exit code described in ``--help``."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog, None, DESCRIPTION, EXAMPLES, formatter_class=raw)
-    help = "the connection; default: %(default)s"
-    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=help)
-    fsm_conn_id = parser.parse_args(arguments).fsm_conn_id
-
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
 
+    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
     probe, findings = Probe(settings), []
     first = probe.first_page({})

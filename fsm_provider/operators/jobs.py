@@ -90,6 +90,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(), FsmUncertainLink())
     takes_a_job: ClassVar[bool] = True
+    made: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -124,6 +125,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         task = Task.from_context(context, self.task_id)
         writes = [self.plan(task, request, task.place)]
         job: dict[str, Any] = self.write_once(context, task, writes)[0]
+        self.made = job
         if "ti" in context:
             context["ti"].xcom_push(key="id", value=job["id"])
         if web_url := self.hook.settings.web_url:

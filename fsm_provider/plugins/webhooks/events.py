@@ -16,17 +16,6 @@ REFUSED: dict[str, Counter[str]] = defaultdict(Counter)
 """How often this process has refused deliveries, by endpoint and reason. What is refused is not stored."""
 
 
-def is_used(uri: str) -> bool:
-    """Return whether a DAG that Airflow has read uses an asset: no other takes events."""
-    from airflow.models.asset import AssetModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        active = select(AssetModel.id).where(AssetModel.uri == uri, AssetModel.active.has())
-        return session.scalar(active.limit(1)) is not None
-
-
 def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
     """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
 
@@ -80,17 +69,21 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
         return "accepted"
 
 
-def deliveries(fsm_conn_id: str) -> list[tuple[str, int, Counter[str]]]:
-    """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``."""
+def deliveries(fsm_conn_id: str) -> list[tuple[str, int | None, Counter[str]]]:
+    """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``.
+
+    The number is None if no DAG that Airflow has read uses the asset: then it takes none.
+    """
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
-    from sqlalchemy import func, select
+    from sqlalchemy import and_, func, select
 
     routes = {f"{fsm_conn_id}/{one}": uri_for_records(fsm_conn_id, one) for one in get_args(WebhookObject)}
     is_recent = AssetEvent.timestamp >= datetime.now(UTC) - timedelta(days=1)
-    query = select(AssetModel.uri, func.count()).join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
-    query = query.where(AssetModel.uri.in_(routes.values()), is_recent).group_by(AssetModel.uri)
+    events = AssetModel.id == AssetEvent.asset_id, is_recent
+    query = select(AssetModel.uri, func.count(AssetEvent.id)).outerjoin(AssetEvent, and_(*events))
+    query = query.where(AssetModel.uri.in_(routes.values()), AssetModel.active.has()).group_by(AssetModel.uri)
     with create_session() as session:
         accepted: dict[str, int] = dict(iter(session.execute(query)))
-    counts = [(one, accepted.get(routes.get(one, ""), 0), REFUSED[one]) for one in (*routes, UNKNOWN)]
-    return [one for one in counts if any(one[1:])]
+    counts = [(one, accepted.get(routes.get(one, "")), REFUSED[one]) for one in (*routes, UNKNOWN)]
+    return [one for one in counts if one[1] is not None or one[2]]
