@@ -1,4 +1,4 @@
-"""Deferred sensors on one stream of polls, beside a watcher: a refusal, a dead triggerer, a paused DAG.
+"""Deferred sensors on one stream of polls, beside a watcher: a refusal, a dead triggerer.
 
 No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test.
 """
@@ -6,15 +6,14 @@ No form may be lost. ``FSM_KILLS_SEED`` repeats the random kill of a failed test
 import random
 import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
 from tests.seeds import SEED
-from tests.system.airflow_api import PATIENCE, wait_until
+from tests.system.airflow_api import PATIENCE
 from tests.system.form_events import (
-    DAG_ID,
     WAITS_ID,
     Waits,
     add,
@@ -109,22 +108,3 @@ def test_one_of_two_triggerers_is_killed_and_nothing_is_lost(
     )
     assert max(times[form] for form in before) <= 2
     assert {times[form] for form in after} == {1}
-
-
-def test_a_paused_dag_gets_the_forms_of_its_pause(airflow: LocalAirflow, watched: FakeFieldService) -> None:
-    airflow.pause(DAG_ID, True)
-    try:
-        early = add(watched)
-        until_silent(watched)
-        late = add(watched, 3)
-    finally:
-        airflow.pause(DAG_ID, False)
-
-    until_emitted(airflow, [*early, *late])
-
-    assert set(times_emitted(airflow, [*early, *late]).values()) == {1}
-
-
-def until_silent(service: FakeFieldService) -> None:
-    """Wait until the watcher is gone, because every DAG of its asset is paused."""
-    wait_until(lambda: datetime.now(UTC) - service.requests[-1].at > timedelta(seconds=5), "no request")
