@@ -13,7 +13,7 @@ from tests.benchmarks.clients import DLT, LISTINGS, OURS, REFERENCE, hide_simple
 from tests.benchmarks.server import Service
 
 _PAGES_MEASURED = 200
-_PEERS = ("HttpHook, untyped", "HttpOperator, untyped", "HttpOperator, typed", DLT)
+_PEERS = ("HttpHook, untyped", "HttpOperator, untyped", DLT)
 
 
 def tasks(extent: Extent, port: int) -> Tasks:

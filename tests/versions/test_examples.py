@@ -104,8 +104,3 @@ def test_an_example_succeeds(
 
     last = ended.stdout.strip().rpartition("\n")[2]
     assert last in ("ended: success", "ended: DagRunState.SUCCESS"), ended.stdout + ended.stderr
-
-
-@pytest.mark.parametrize("module", NOT_BY_DAG_TEST)
-def test_an_example_that_events_start(module: str) -> None:
-    pytest.skip(f"{module}: {NOT_BY_DAG_TEST[module]}")

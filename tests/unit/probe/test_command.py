@@ -113,6 +113,8 @@ def test_an_interrupted_command_says_so_in_one_line(serve, tmp_path):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # What is started in the background ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert any(line.startswith("The connection works. ") for line in process.stdout)
         process.send_signal(signal.SIGINT)

@@ -11,27 +11,47 @@ import pytest
 from fsm_provider.testing import faults
 from tests.unit.testing.wire import JOBS, SHORT, RawConnection, see, statuses
 
+NO_HTTP = b"220 mail\r\n"
 
-@pytest.mark.parametrize(("fault", "jobs"), [(faults.Reset(), 0), (faults.Reset(after_handling=True), 1)])
-def test_a_reset_comes_without_a_byte_after_handling_or_before(service, fault, jobs):
+
+@pytest.mark.parametrize(
+    ("fault", "end", "data", "jobs"),
+    [
+        (faults.Reset(), "reset", b"", 0),
+        (faults.Reset(after_handling=True), "reset", b"", 1),
+        (faults.Stall(), "silence", b"", 1),
+        (faults.Stall(after_handling=False), "silence", b"", 0),
+        (faults.MalformedResponse(NO_HTTP), "closed", NO_HTTP, 1),
+        (faults.MalformedResponse(NO_HTTP, after_handling=False), "closed", NO_HTTP, 0),
+        (faults.MalformedResponse(b""), "closed", b"", 1),
+    ],
+)
+def test_what_comes_is_no_response_after_handling_or_before(service, fault, end, data, jobs):
     service.fail(*JOBS, fault)
 
-    seen = see(service)
+    seen = see(service, timeout=SHORT if end == "silence" else 5)
 
-    assert (seen.data, seen.end) == (b"", "reset")
+    assert (seen.data, seen.end) == (data, end)
     assert len(service.jobs) == jobs
     assert statuses(service) == [None]
 
 
-@pytest.mark.parametrize(("at", "left_out"), [(None, None), (10, None), (-1, 1)])
-def test_a_truncated_response_promises_more_than_it_sends(service, at, left_out):
-    service.fail(*JOBS, faults.Truncated(at))
+@pytest.mark.parametrize(
+    ("fault", "end", "sent"),
+    [
+        (faults.Truncated(), "closed", lambda promised: promised // 2),
+        (faults.Truncated(10), "closed", lambda promised: 10),
+        (faults.Truncated(-1), "closed", lambda promised: promised - 1),
+        (faults.Stall(headers_first=True), "silence", lambda promised: promised // 2),
+        (faults.Stall(headers_first=True, at=20), "silence", lambda promised: 20),
+    ],
+)
+def test_a_response_may_promise_more_than_comes(service, fault, end, sent):
+    service.fail(*JOBS, fault)
 
-    seen = see(service)
+    seen = see(service, timeout=SHORT if end == "silence" else 5)
 
-    promised = seen.promised
-    expected = promised - left_out if left_out else promised // 2 if at is None else at
-    assert (seen.status, seen.end, len(seen.body)) == (201, "closed", expected)
+    assert (seen.status, seen.end, len(seen.body)) == (201, end, sent(seen.promised))
     assert len(service.jobs) == 1
     assert statuses(service) == [201]
 
@@ -44,30 +64,6 @@ def test_a_chunked_response_may_miss_its_last_chunk(service):
     assert (seen.header("transfer-encoding"), seen.header("content-length")) == ("chunked", None)
     assert seen.body == b'a\r\n{"id":1001\r\n'
     assert seen.end == "closed"
-
-
-@pytest.mark.parametrize("after_handling", [True, False])
-def test_a_stall_is_silent_after_handling_or_without(service, after_handling):
-    service.fail(*JOBS, faults.Stall(after_handling=after_handling))
-
-    seen = see(service, timeout=SHORT)
-
-    assert (seen.data, seen.end) == (b"", "silence")
-    assert len(service.jobs) == int(after_handling)
-    assert statuses(service) == [None]
-
-
-@pytest.mark.parametrize("at", [None, 20])
-def test_a_stall_may_begin_within_the_body(service, at):
-    service.fail(*JOBS, faults.Stall(headers_first=True, at=at))
-
-    seen = see(service, timeout=SHORT)
-
-    promised = seen.promised
-    assert (seen.status, seen.end) == (201, "silence")
-    assert len(seen.body) == (promised // 2 if at is None else at)
-    assert len(service.jobs) == 1
-    assert statuses(service) == [201]
 
 
 def test_a_stall_may_end_by_itself(service):
@@ -124,15 +120,3 @@ def test_a_trickle_outlasts_every_single_read(call, service):
     assert [response.json()] == service.jobs
     assert call("GET", "/forms").status_code == 200
     assert len({request.connection for request in service.requests}) == 1
-
-
-@pytest.mark.parametrize("after_handling", [True, False])
-@pytest.mark.parametrize("data", [b"220 mail\r\n", b""])
-def test_a_malformed_response_is_these_bytes_and_no_more(service, data, after_handling):
-    service.fail(*JOBS, faults.MalformedResponse(data, after_handling=after_handling))
-
-    seen = see(service)
-
-    assert (seen.data, seen.end) == (data, "closed")
-    assert len(service.jobs) == int(after_handling)
-    assert statuses(service) == [None]

@@ -58,14 +58,6 @@ def test_a_form_matches_the_time_in_its_own_record(call):
     assert listed(call, **{"createdOnDateTime[gte]": "2026-03-01T12:00:00.123500Z"}) == []
 
 
-def test_filters_are_applied_together(call):
-    call.service.add_form(property_id=7)
-    call.service.add_form(form_name_id="3")
-    both = call.service.add_form(property_id=7, form_name_id="3")
-
-    assert listed(call, propertyID=7, formNameID=3) == [both["id"]]
-
-
 @pytest.mark.parametrize("name", ["createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]"])
 def test_a_time_that_cannot_be_read_is_refused_by_name(call, name):
     response = call("GET", "/forms", params={name: "yesterday"})

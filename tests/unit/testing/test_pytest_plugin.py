@@ -19,8 +19,10 @@ def run_pytest(tmp_path):
     def run(*arguments, settings="", test=""):
         (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
         (tmp_path / "test_it.py").write_text(test)
-        command = [sys.executable, "-m", "pytest", "-q", *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        plugin = ("-p", "fsm_provider.testing.pytest_plugin")
+        command = [sys.executable, "-m", "pytest", "-q", *plugin, *arguments]
+        alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the others take seconds
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False)
         return result.returncode, result.stdout + result.stderr
 
     return run

@@ -14,15 +14,6 @@ ENDPOINTS = [
 
 
 @pytest.mark.parametrize(("method", "path"), ENDPOINTS)
-@pytest.mark.parametrize("authorization", [None, "Bearer wrong", "Basic fake-token"])
-def test_without_the_token_every_endpoint_returns_401(call, method, path, authorization):
-    response = call(method, path, headers={"Authorization": authorization})
-
-    assert response.status_code == 401
-    assert response.json() == {"detail": "Unauthorised"}
-
-
-@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 def test_a_forbidden_token_returns_403(serve, method, path):
     call = serve(forbidden_tokens=["reader"])
 

@@ -50,7 +50,7 @@ def test_a_refusing_service_closes_idle_connections_and_completes_what_is_under_
 
 
 def test_a_stop_closes_connections_that_are_made_at_that_moment():
-    for _ in range(4):
+    for _ in range(2):
         service = FakeFieldService().start()
         address = ("127.0.0.1", int(service.base_url.rpartition(":")[2]))
         made: list[socket.socket] = []

@@ -71,16 +71,3 @@ def test_a_task_writes_with_the_connection(service, connect, folder, name, way):
     TASKS[name](task_id="t", **way(f"{folder}/{name}")).execute(context_for(None))
 
     assert list(ObjectStoragePath(f"s3://store@{folder}").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("protocol", "needs"),
-    [("wasbs", "the provider package for wasbs://"), ("gs", "apache-airflow-providers-google")],
-)
-def test_a_storage_whose_package_is_missing_is_named_with_it(protocol, needs):
-    task = TASKS["forms.csv"](task_id="t", destination=f"{protocol}://folder/forms.csv")
-
-    with pytest.raises(
-        AirflowFailException, match=rf"^destination: {protocol}://folder/forms.csv needs {needs}"
-    ):
-        task.execute(context_for(None))

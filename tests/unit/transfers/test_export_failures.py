@@ -102,6 +102,7 @@ def store_pdfs(folder):
     [
         ("s3", "s3fs", r"apache-airflow-providers-amazon\[s3fs\]"),
         ("abfs", None, "apache-airflow-providers-microsoft-azure"),
+        ("gs", None, "apache-airflow-providers-google"),
         ("odd", None, "the provider package for odd://"),
     ],
 )
