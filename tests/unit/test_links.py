@@ -3,7 +3,7 @@
 import pytest
 
 from fsm_provider.links import job_page_url, job_url
-from tests.capabilities import PAGE
+from tests.capabilities import ASSETS, PAGE
 from tests.unit.writes.operators import write_job
 
 
@@ -44,3 +44,11 @@ def test_the_link_of_a_write_leads_to_what_is_uncertain_of_its_connection():
 
     expected = "fsm-page/?conn_id=fsm%2Ftwo" if PAGE.is_there else ""
     assert link.get_link(operator, ti_key=None) == expected
+
+
+@ASSETS.needed
+def test_a_task_that_made_no_job_has_no_link_to_one_and_asks_airflow_for_none():
+    operator = write_job()
+    (link,) = [one for one in operator.operator_extra_links if one.name == "Job"]
+
+    assert link.get_link(operator, ti_key=None) == ""
