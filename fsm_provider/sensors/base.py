@@ -75,11 +75,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if not str(error).startswith("Sensor has timed out"):
                 raise
-            text = "; ".join(filter(None, [self._missing["text"], self._problem]))
+            parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
+            text = "; ".join(filter(None, parts))
             context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
-            parts = filter(None, [f"waited for {target}", text, self._hint])
             waited = timedelta(seconds=round(time.time() - self._began))
-            raise type(error)(f"Sensor has timed out after {waited}: {'; '.join(parts)}") from None
+            raise type(error)(f"Sensor has timed out after {waited}: {text}") from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         with permanent_errors_fail_the_task():
