@@ -33,7 +33,7 @@ def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
         assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 
         page.goto("/assets")
-        expect(page.get_by_role("row", name=ASSET)).to_contain_text("1 Watcher")
+        expect(page.get_by_role("row", name=ASSET)).to_contain_text("2 Watchers")
         page.get_by_role("link", name=ASSET, exact=True).click()
         unfold(page, 4)  # the extra, its payload, the forms, the form
         page.get_by_role("button", name="Copy to clipboard").click()
