@@ -31,6 +31,7 @@ from fsm_provider.plugins.webhooks.events import deliveries
 from fsm_provider.polling.polls import time_of
 from fsm_provider.polling.watermark_command import Watched, watched
 from fsm_provider.writes.command import UNCERTAIN, opened, settle
+from fsm_provider.writes.ledger import Row
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -86,6 +87,20 @@ def may_begin(user: Any, asset: Watched) -> bool:
     return bool(asset.dag_ids) and allowed("PUT", user, asset.dag_ids) == asset.dag_ids
 
 
+def is_ours(row: Row) -> bool:
+    """Return whether this Airflow, which knows who may do what, has sent it."""
+    return row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback=""))
+
+
+def said_of(error: Exception) -> str:
+    if isinstance(error, RefusedError | FsmInputError):
+        return str(error)
+    if (text := text_of(error)) is None:
+        raise error
+    logger.error("The page could not store what was found out: %s", text)
+    return "This cannot be stored now. The log of the API server says why."
+
+
 def settings_of(conn_id: str) -> Settings:
     try:
         return settings_from(read_connection_outside_of_tasks(conn_id))
@@ -115,8 +130,9 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
 
     def ledger() -> dict[str, Any]:
         with opened(settings, NEWEST) as ledgers:
-            uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
-            found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
+            uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS) if is_ours(row)][::-1]
+            named = ledgers.rows(text=q, latest=MAX_ROWS) if q else []
+            found = [row for _, row in named if is_ours(row)][::-1]
             counts = ledgers.days(min(days))
         dag_ids = {row.by.dag_id for row in uncertain + found}
         may_see, may_edit = (allowed(method, user, dag_ids) for method in ("GET", "PUT"))
@@ -162,14 +178,14 @@ def settle_write(
     try:
         with opened(settings_of(conn_id)) as ledgers:  # a browser would change line ends in a plain key
             entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
-            if not entries:
+            if not entries or not is_ours(entries[0][1]):
                 raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
             if not allowed("PUT", user, [entries[0][1].by.dag_id]):
                 raise HTTPException(403)
             made = parse_count("id", job_id) if job_id else None
             settle(ledgers, entries[0], is_made, made, user.get_name(), why)
-    except (RefusedError, FsmInputError) as error:
-        return page(user, conn_id, refused=str(error))
+    except Exception as error:  # noqa: BLE001 - what is a defect is raised again
+        return page(user, conn_id, refused=said_of(error))
     return RedirectResponse(f"./?conn_id={quote(conn_id, safe='')}", 303)
 
 
@@ -180,6 +196,6 @@ def begin_anew(user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()]
         if not mine or not may_begin(user, mine[0]):
             raise HTTPException(403)
         mine[0].begin_anew(parse_past("since", since))
-    except (RefusedError, FsmInputError) as error:
-        return page(user, conn_id, refused=str(error))
+    except Exception as error:  # noqa: BLE001 - what is a defect is raised again
+        return page(user, conn_id, refused=said_of(error))
     return RedirectResponse(f"./?conn_id={quote(conn_id, safe='')}", 303)

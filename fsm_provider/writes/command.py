@@ -129,7 +129,7 @@ def settle(ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by
 
     row = entry[1]
     if is_made and job_id is None and row.kind == "job" and row.state != "done":
-        raise RefusedError(f"'{row.key}' is a job: give its id with --job-id")
+        raise RefusedError(f"'{row.key}' is a job: give its id")
     for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
         if other.kind == "job" and other.result_id == job_id and (other.by, other.id) != (row.by, row.id):
             raise RefusedError(f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'")

@@ -18,6 +18,7 @@ from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
+from fsm_provider.writes.sql_ledger import LEDGER
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watermark_command import store_with
@@ -289,6 +290,18 @@ def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
     assert (bad_id.status_code, "should be an integer" in bad_id.text) == (409, True)
 
 
+@in_a_database
+def test_what_another_airflow_has_sent_is_not_for_the_users_of_this_one(store, browser):
+    jo = browser("jo")
+    ((action, given),) = jo.forms()
+    with store.engine.begin() as connection:
+        connection.execute(LEDGER.update().values(airflow="north"))
+
+    assert "Nothing is uncertain." in jo.get().text
+    assert "Nothing was found." in jo.get(f"?q={quote(KEY)}").text
+    assert jo.post(action, {**given, **FOUND}).status_code == 409
+
+
 def test_a_page_costs_at_most_ten_queries(asset, browser):
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
@@ -310,12 +323,15 @@ def test_a_page_costs_at_most_ten_queries(asset, browser):
 
 @in_a_database
 def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monkeypatch):
-    password = "pa55word"
+    password, jo = "pa55word", browser("jo")
+    (action, given) = jo.forms()[0]
     away = f'{{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "{password}"}}'
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", away)
 
-    shown = browser("jo").get()
+    shown = jo.get()
+    settled = jo.post(action, {**given, **FOUND})
 
+    assert (settled.status_code, "This cannot be stored now." in settled.text) == (409, True)
     assert shown.status_code == 200
     assert shown.text.count("This cannot be read now.") == (1 if STATE_STORE.is_there else 2)
     assert "Backlog: " in shown.text or "No DAG uses" in shown.text

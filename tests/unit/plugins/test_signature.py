@@ -89,6 +89,10 @@ def test_an_invalid_signed_time_is_refused(text):
     assert check(ALL, standard(timestamp=text)) == "timestamp"
 
 
+def test_an_identifier_holds_nothing_that_could_be_the_time():
+    assert check(ALL, standard(identifier=f"msg.{NOW}")) == "headers"
+
+
 def test_any_of_several_secrets_and_signatures_fits_and_one_has_to():
     headers = signing.hexadecimal("old", BODY)
     assert is_accepted(PLAIN, headers, secrets=["new", "old"])

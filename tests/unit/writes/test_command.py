@@ -204,7 +204,7 @@ class TestSettle:
         with pytest.raises(AirflowFailException, match="409"):
             create_job().execute(context_for(store))
 
-        refusal = "'PM-7' is a job: give its id with --job-id\n"
+        refusal = "'PM-7' is a job: give its id\n"
         assert run("settle", "PM-7", "--done", *WHY)[1:] == ("", refusal)
         assert run("settle", "PM-7", "--job-id", "4711", *WHY)[0] == 0
         assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
