@@ -142,6 +142,9 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
             "done": [counts[day, "done"] for day in days],
             "other": [counts[day, "uncertain"] + counts[day, "sending"] for day in days],
             "may_edit": may_edit,
+            "among": ""
+            if settings.state_conn_id
+            else f" among the newest {NEWEST:,} entries of Airflow's store",
             "web": urlsplit(settings.web_url or "")[:2],
         }
 
