@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fsm_provider.api.redaction import printable
@@ -15,24 +15,19 @@ something is not."""
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor") -> int:
-    """Print a line for each part; return the exit code described in ``--help``."""
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     verdicts = []
     for name, check in CHECKS.items():
-        verdict, text = _verdict(check, fsm_conn_id)
+        try:
+            with quiet_airflow():
+                verdict, text = "ok", check(fsm_conn_id)
+        except Exception as error:
+            verdict, text = "FAILED", text_of(error) or ""
+            if not text:
+                raise
         print(printable(f"{name:12}{verdict:8}{' '.join(text.split())}"), flush=True)
         verdicts.append(verdict)
     return int("FAILED" in verdicts)
-
-
-def _verdict(check: Callable[[str], str], fsm_conn_id: str) -> tuple[str, str]:
-    try:
-        with quiet_airflow():
-            return "ok", check(fsm_conn_id)
-    except Exception as error:
-        if text := text_of(error):
-            return "FAILED", text
-        raise
 
 
 def _hook(fsm_conn_id: str) -> Any:
@@ -60,7 +55,7 @@ def _clock(fsm_conn_id: str) -> str:
 def _ledger(fsm_conn_id: str) -> str:
     from fsm_provider.writes.command import UNCERTAIN, opened
 
-    with opened(_hook(fsm_conn_id).settings) as ledgers:
+    with opened(fsm_conn_id) as ledgers:
         states = [row.state for _, row in ledgers.rows()]
     return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
 
@@ -94,16 +89,9 @@ def _receiver(_: str) -> str:
             raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
         used = [one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None]
         if route not in used:
-            raise RefusedError(
-                f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
-            )
+            problem = "until one does, deliveries get HTTP 503"
+            raise RefusedError(f"no DAG uses the asset fsm://{route}: {problem}")
     return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
 
 
-CHECKS = {
-    "connection": _connection,
-    "clock": _clock,
-    "ledger": _ledger,
-    "triggerer": _triggerer,
-    "receiver": _receiver,
-}
+CHECKS = {check.__name__[1:]: check for check in (_connection, _clock, _ledger, _triggerer, _receiver)}

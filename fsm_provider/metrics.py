@@ -30,7 +30,6 @@ class AirflowMetrics(Metrics):
         self._emit("gauge", name, value, {})
 
     def timing(self, name: str, seconds: float, **tags: str) -> None:
-        """Record a duration, in the milliseconds of StatsD."""
         self._emit("timing", name, seconds * 1000, tags)
 
     def _emit(self, kind: str, name: str, value: float, tags: Mapping[str, str]) -> None:

@@ -129,12 +129,13 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     days = {day: f"{time_of(day * 86_400):%F}" for day in range(today - DAYS + 1, today + 1)}
 
     def ledger() -> dict[str, Any]:
-        with opened(settings, NEWEST) as ledgers:
+        with opened(conn_id, NEWEST) as ledgers:
             uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS) if is_ours(row)][::-1]
             named = ledgers.rows(text=q, latest=MAX_ROWS) if q else []
             found = [row for _, row in named if is_ours(row)][::-1]
             counts = ledgers.days(min(days))
         dag_ids = {row.by.dag_id for row in uncertain + found}
+        newest = f" among the newest {NEWEST:,} entries of Airflow's store"
         may_see, may_edit = (allowed(method, user, dag_ids) for method in ("GET", "PUT"))
         return {
             "uncertain": [row for row in uncertain if row.by.dag_id in may_see],
@@ -142,9 +143,7 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
             "done": [counts[day, "done"] for day in days],
             "other": [counts[day, "uncertain"] + counts[day, "sending"] for day in days],
             "may_edit": may_edit,
-            "among": ""
-            if settings.state_conn_id
-            else f" among the newest {NEWEST:,} entries of Airflow's store",
+            "among": "" if settings.state_conn_id else newest,
             "web": urlsplit(settings.web_url or "")[:2],
         }
 
@@ -179,7 +178,7 @@ def settle_write(
     job_id: Text = "",
 ) -> Response:
     try:
-        with opened(settings_of(conn_id)) as ledgers:  # a browser would change line ends in a plain key
+        with opened(conn_id) as ledgers:  # a browser would change line ends in a plain key
             entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
             if not entries or not is_ours(entries[0][1]):
                 raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")

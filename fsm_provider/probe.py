@@ -152,7 +152,6 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
-    """Print each finding as it is made; return the exit code described in ``--help``."""
     from fsm_provider.compat import read_connection_outside_of_tasks
     from fsm_provider.hooks.fsm import settings_from
 

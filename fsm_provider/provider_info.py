@@ -11,6 +11,7 @@ def get_provider_info() -> dict[str, Any]:
     """Return the metadata, as in Airflow's ``provider_info.schema.json``."""
     from fsm_provider.api.settings import Settings
 
+    ends = dict.fromkeys(("source-integration-name", "target-integration-name"), _INTEGRATION)
     return {
         "package-name": "airflow-provider-fsm",
         "name": "Field-service management",
@@ -47,12 +48,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks", "fsm"),
         "operators": _modules("operators", "assets", "forms", "generic", "jobs", "webhooks"),
         "transfers": [
-            {
-                "source-integration-name": _INTEGRATION,
-                "target-integration-name": _INTEGRATION,
-                "python-module": f"fsm_provider.transfers.{name}",
-            }
-            for name in ("assets", "forms")
+            {**ends, "python-module": f"fsm_provider.transfers.{one}"} for one in ("assets", "forms")
         ],
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),

@@ -31,6 +31,8 @@ MAX_REDIRECTS = 5
 ENDS = 1024  # bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
+_UNNAMED = (errors.FsmPdfUrlError, errors.FsmConnectionError, errors.FsmPdfError, errors.FsmResponseError)
+"""Errors whose texts do not say which form's PDF it is."""
 _HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
 
 
@@ -61,12 +63,7 @@ class Download:
         try:
             with self._opened(token) as response:
                 return read(self._chunks(response))
-        except (
-            errors.FsmPdfUrlError,
-            errors.FsmConnectionError,
-            errors.FsmPdfError,
-            errors.FsmResponseError,
-        ) as error:
+        except _UNNAMED as error:
             if self._limit.left() <= 0:
                 late = f"it did not arrive within {self.max_seconds:g} s"
                 raise errors.FsmDownloadTimeoutError(f"{self._what}: {late}") from None
@@ -79,10 +76,8 @@ class Download:
             parts = as_sent(url, errors.FsmPdfUrlError("its URL is not valid"))
             self._check_url(parts)
             base = self.transport.base
-            origins = [
-                (one.scheme, one.hostname, one.port or DEFAULT_PORTS[one.scheme]) for one in (parts, base)
-            ]
-            ours = origins[0] == origins[1]
+            both = [(at.scheme, at.hostname, at.port or DEFAULT_PORTS[at.scheme]) for at in (parts, base)]
+            ours = both[0] == both[1]
             headers = dict(_HEADERS)
             if ours:
                 headers["Authorization"] = f"Bearer {token.get_secret_value()}"

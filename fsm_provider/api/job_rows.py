@@ -182,9 +182,8 @@ def _number(number: float | Decimal) -> Any:
         raise FsmInputError("is infinite")
     if isinstance(number, float):
         if abs(number) >= 2**53:
-            raise FsmInputError(
-                "is a float of 2**53 or more, which is not exact: read it as integers or text"
-            )
+            advice = "read it as integers or text"
+            raise FsmInputError(f"is a float of 2**53 or more, which is not exact: {advice}")
         if number.is_integer():
             return int(number)
         if -int(exact.as_tuple().exponent) > MAX_DECIMALS:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationInfo, field_validator
 
 from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, validated
 
@@ -33,10 +25,8 @@ def _setting(default: Any, title: str, description: str, **limits: Any) -> Any:
     return Field(default, title=title, description=description, **limits)
 
 
-class Settings(BaseModel):
+class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """Validated settings of one service: the fields of the connection's form, with its labels and texts."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     # First, as base_url depends on it.
     allow_http: bool = _setting(

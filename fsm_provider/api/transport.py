@@ -126,9 +126,8 @@ class Transport:
                 raise self.incomplete_response(error) from None
             return b""
         if succeeded and len(body) > most:
-            raise errors.FsmResponseError(
-                f"the response is larger than {most // 2**20} MiB, its max_response_mb"
-            )
+            large = f"larger than {most // 2**20} MiB, its max_response_mb"
+            raise errors.FsmResponseError(f"the response is {large}")
         return bytes(body)
 
     def send(
@@ -186,9 +185,8 @@ class Transport:
         try:
             query = urlencode([(name, value) for name, value in items if value is not None], doseq=True)
         except (TypeError, ValueError) as error:
-            raise errors.FsmInputError(
-                f"params: cannot be written into a URL ({type(error).__name__})"
-            ) from None
+            problem = f"cannot be written into a URL ({type(error).__name__})"
+            raise errors.FsmInputError(f"params: {problem}") from None
         target = f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
         body = None
         if call.json is not None:
@@ -243,6 +241,5 @@ def _in_utf8(body: bytes, content_type: str) -> bytes:
     try:
         return body.decode(declared[1]).encode()
     except (LookupError, UnicodeError):
-        raise errors.FsmResponseError(
-            f"the body is not in its declared charset, {printable(declared[1])}"
-        ) from None
+        problem = f"is not in its declared charset, {printable(declared[1])}"
+        raise errors.FsmResponseError(f"the body {problem}") from None

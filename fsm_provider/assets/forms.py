@@ -13,16 +13,8 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
+from fsm_provider.api import validation
 from fsm_provider.api.forms import FormFilter, FormReference, parse_reference_time, same_name
-from fsm_provider.api.validation import (
-    parse_count,
-    parse_identifiers,
-    parse_names,
-    parse_params,
-    parse_seconds,
-    parse_text,
-    parse_time,
-)
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -98,29 +90,32 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    parse_text("name", name)
-    parse_text("fsm_conn_id", fsm_conn_id)
+    validation.parse_text("name", name)
+    validation.parse_text("fsm_conn_id", fsm_conn_id)
     if start_from not in ("now", "beginning"):
-        start_from = parse_time("start_from", start_from).astimezone(UTC).isoformat()
+        start_from = validation.parse_time("start_from", start_from).astimezone(UTC).isoformat()
     wanted = FormFilter(
         form_category=form_category,
         form_name_id=form_name_id,
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
+    names = validation.parse_names("form_names", form_names) if form_names else ()
     watch = Watch(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=dict(wanted.as_dict()),
-        property_ids=parse_identifiers("property_id", property_id),
-        job_ids=parse_identifiers("job_id", job_id),
-        form_names=[same_name(one) for one in parse_names("form_names", form_names)] if form_names else [],
+        property_ids=validation.parse_identifiers("property_id", property_id),
+        job_ids=validation.parse_identifiers("job_id", job_id),
+        form_names=[same_name(one) for one in names],
         # As the events of the asset have them.
-        query_params=json.loads(json.dumps(parse_params("query_params", query_params))) or None,
-        poll_interval=parse_seconds("poll_interval", poll_interval, 1, LONGEST),
-        max_forms_per_event=parse_count("max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT),
+        query_params=json.loads(json.dumps(validation.parse_params("query_params", query_params))) or None,
+        poll_interval=validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST),
+        max_forms_per_event=validation.parse_count(
+            "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
+        ),
         start_from=str(start_from),
-        late_by=parse_seconds("late_by", late_by, 3600, LONGEST),
+        late_by=validation.parse_seconds("late_by", late_by, 3600, LONGEST),
     )
     _defined.setdefault(name, []).append(question_from(watch))
     return Asset(

@@ -135,7 +135,7 @@ class FsmArgumentError(FsmInputError, AirflowFailException):
 
 
 @contextmanager
-def bad_arguments_are_refused() -> Iterator[None]:
+def bad_arguments_refused() -> Iterator[None]:
     """Raise :class:`FsmArgumentError` for bad input; wraps the checks of a constructor."""
     try:
         yield

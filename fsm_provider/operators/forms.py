@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from fsm_provider.api.errors import counted
 from fsm_provider.api.forms import ALL_FILTERS, FormsXCom, for_xcom
 from fsm_provider.api.validation import parse_choice
-from fsm_provider.operators.base import FormFilterArguments, FsmBaseOperator, bad_arguments_are_refused
+from fsm_provider.operators.base import FormFilterArguments, FsmBaseOperator, bad_arguments_refused
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -56,7 +56,7 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
         self.form_names = form_names
         self.query_params = query_params
         self.xcom = xcom
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.errors import counted
 from fsm_provider.api.validation import parse_choice, parse_headers, parse_json, parse_path, parse_text
-from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_are_refused
+from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Write, planned
@@ -69,7 +69,7 @@ class FsmRequestOperator(FsmWriteOperator):
         self.json = json
         self.headers = headers
         self.key = key
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
             parse_choice("method", self.method, METHODS)
             if self.method != "GET":
@@ -114,7 +114,7 @@ class FsmListOperator(FsmBaseOperator):
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.path = path
         self.query_params = query_params
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
 
     def perform(self, context: Context) -> list[dict[str, Any]]:

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from fsm_provider.api.errors import FsmInputError, FsmNotSentError, FsmUnauthorisedError
-from fsm_provider.api.validation import (
-    parse_choice,
-    parse_count,
-    parse_flag,
-    parse_json,
-    refuse_none,
-    spelled,
-)
+from fsm_provider.api.validation import parse_choice, parse_count, parse_flag, parse_json, refuse_none
 from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
-from fsm_provider.operators.base import OptionParsers, bad_arguments_are_refused, fail_in_part, is_known
+from fsm_provider.operators.base import OptionParsers, bad_arguments_refused, fail_in_part, is_known
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import MADE, Write, planned
@@ -58,7 +51,7 @@ class FsmJobOperator(FsmWriteOperator):
 
     def plan(self, task: Task, request: JobRequest, place: str) -> Write:
         what, content, key = f"POST {request.path}", request.job.body(), request.key or place
-        about = {"property_id": spelled(request.property_id), "reference": request.job.customer_reference}
+        about = {"property_id": str(request.property_id), "reference": request.job.customer_reference}
         row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
         return Write(row, request.key is not None, request)
 
@@ -111,7 +104,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.key = key
         from fsm_provider.api.payloads import JobRequest, check
 
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
             self.check_keys({"key": key})
             check(JobRequest, _known_part({"property_id": property_id, "job": job, "key": key}), "")
@@ -193,7 +186,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.fail_on = fail_on
         from fsm_provider.api.payloads import check_job_requests
 
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
             if isinstance(jobs, list | tuple):
                 check_job_requests(map(_known_part, jobs))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmRegistrationError
-from fsm_provider.operators.base import bad_arguments_are_refused, is_known
+from fsm_provider.operators.base import bad_arguments_refused, is_known
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
 from fsm_provider.writes.ledger import Write, planned
@@ -64,7 +64,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         self.event_types = event_types
         self.target_url = target_url
         self.description = description
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
             if is_known([object, event_types, target_url, description]):
                 self._payload(target_url or "https://receiver.invalid")

@@ -115,10 +115,8 @@ class FsmWriteOperator(FsmBaseOperator):
             if error := runner.error_of(one):
                 raise error from error.__cause__
             if not one.is_created:
-                made = result_of(one.row, self.hook.settings.web_url)
-                self.log.info(
-                    "%s (%s) was sent before, by %s: nothing was sent now", one.row, made, one.row.by
-                )
+                what = one.row, result_of(one.row, self.hook.settings.web_url), one.row.by
+                self.log.info("%s (%s) was sent before, by %s: nothing was sent now", *what)
         return [one.response if one.is_created else self.existing_result(one) for one in writes]
 
     def on_kill(self) -> None:

@@ -15,17 +15,7 @@ from weakref import WeakKeyDictionary
 
 from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmRateLimitedError, FsmUnauthorisedError
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.polls import (
-    Form,
-    Lister,
-    Listing,
-    Place,
-    Query,
-    Source,
-    Time,
-    list_completely,
-    time_of,
-)
+from fsm_provider.polling.polls import Form, Lister, Place, Query, Source, Time, list_completely, time_of
 from fsm_provider.polling.tracker import LOOK_BACK
 from fsm_provider.polling.waits import Wait
 
@@ -227,22 +217,22 @@ class Feed:
             self._offset = listing.started - _now()
             if query.created_since is not None and not self._asks_by_creation:
                 self._asks_by_creation = any(form.updated is None for form in listing.forms)
-            await self._hand_out(listing, members)
+            await self._hand_out(listing.forms, members)
             answers.append(listing)
         return min(one.started for one in answers), all(one.is_complete for one in answers)
 
-    async def _hand_out(self, listing: Listing, members: Collection[Member] | None) -> None:
+    async def _hand_out(self, forms: list[Form], members: Collection[Member] | None) -> None:
         kinds = ("job", "property", "name", "any")
-        for first in range(0, len(listing.forms), SLICE):
+        for first in range(0, len(forms), SLICE):
             by_place: dict[Place, list[Form]] = defaultdict(list)
-            for form in listing.forms[first : first + SLICE]:
+            for form in forms[first : first + SLICE]:
                 for place in zip(kinds, (form.job_id, form.property_id, form.name, ""), strict=True):
                     if place in self._by_place:
                         by_place[place].append(form)
-            for place, forms in by_place.items():
+            for place, some in by_place.items():
                 for member in list(self._by_place.get(place, ())):
                     if member in self._members and (members is None or member in members):
-                        member.ingest(forms)
+                        member.ingest(some)
                         await asyncio.sleep(0)
             await asyncio.sleep(0)
 

@@ -301,7 +301,6 @@ class Watcher:
 
 
 async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Repeat an attempt to read or to store something until it succeeds."""
     while True:
         try:
             return await attempt()

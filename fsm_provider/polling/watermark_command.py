@@ -77,7 +77,6 @@ class Watched:
     stored: dict[str, Any] = field(default_factory=dict)
 
     def begin_anew(self, since: datetime) -> None:
-        """Have the watcher emit the forms that were updated since a time."""
         key, value = self.prefix + RESET, {"id": uuid4().hex, "time": since.timestamp()}
         if AIRFLOW_V_3_3_PLUS:
             from airflow.state import AssetScope, get_state_backend

@@ -7,24 +7,15 @@ from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import (
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    BaseSensorOperator,
-    PokeReturnValue,
-)
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException, BaseSensorOperator
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.validation import parse_seconds
 from fsm_provider.compat import first_poll_of
-from fsm_provider.operators.base import (
-    FsmBaseOperator,
-    bad_arguments_are_refused,
-    permanent_errors_fail_the_task,
-)
+from fsm_provider.operators.base import FsmBaseOperator, bad_arguments_refused, permanent_errors_fail_the_task
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
+    from airflow.providers.common.compat.sdk import Context, PokeReturnValue
 
 
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
@@ -44,7 +35,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._failing_since: float | None = None
         self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
         self._problem = self._hint = ""
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             parse_seconds("poke_interval", self.poke_interval, 1)
             self.failure_tolerance = parse_seconds("failure_tolerance", failure_tolerance)
 

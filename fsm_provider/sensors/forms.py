@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_identifier, parse_time
-from fsm_provider.operators.base import FormFilterArguments, bad_arguments_are_refused, is_known
+from fsm_provider.operators.base import FormFilterArguments, bad_arguments_refused, is_known
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -98,7 +98,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.xcom = xcom
         self.deferrable = deferrable
         self._before: Deferral | None = None
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
             for name, identifier in (("job", job_id), ("property", property_id)):

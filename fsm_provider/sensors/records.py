@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import PokeReturnValue
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError, counted
 from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
-from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_are_refused
+from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class FsmRecordSensor(FsmBaseSensor):
         self.single = single
         self.minimum_records = minimum_records
         self.fields = fields
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             if not callable(predicate):
                 raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
             self.options(only_known=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.operators.base import bad_arguments_are_refused
+from fsm_provider.operators.base import bad_arguments_refused
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
         )
         self.query_params = query_params
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
 
     def perform(self, context: Context) -> ExportResult:

@@ -67,16 +67,13 @@ class FsmObjectStorageOperator(FsmBaseOperator):
 
     def destination_path(self) -> ObjectStoragePath:
         """Return the destination; an FsmInputError names the package that is missing to reach it."""
-        from airflow.providers.common.compat.sdk import (
-            AirflowOptionalProviderFeatureException,
-            ObjectStoragePath,
-        )
+        from airflow.providers.common.compat import sdk
 
         text = str(self.option_parsers["destination"]("destination", self.destination))
         try:
-            path = ObjectStoragePath(text)
+            path = sdk.ObjectStoragePath(text)
             _ = path.fs  # created once, before threads share it
-        except (ImportError, AirflowOptionalProviderFeatureException, ValueError) as error:
+        except (ImportError, sdk.AirflowOptionalProviderFeatureException, ValueError) as error:
             protocol = text.partition("://")[0]
             package = PACKAGES.get(protocol, f"the provider package for {protocol}://")
             raise FsmInputError(f"destination: {text} needs {package} ({error})") from None
@@ -124,9 +121,8 @@ class FsmExportOperator(FsmObjectStorageOperator):
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()
-        format = format_for(
-            path.name.rpartition(".")[2], schema, quote_formulas=self.options()["quote_formulas"]
-        )
+        suffix, quotes = path.name.rpartition(".")[2], self.options()["quote_formulas"]
+        format = format_for(suffix, schema, quote_formulas=quotes)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
             read_completely(list_records, lambda listing: entries(listing, format.encode)) as buffer,

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from itertools import chain
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from pydantic import AwareDatetime
@@ -114,12 +115,8 @@ class Schema:
         fitting: dict[str, int | str] = {}
         others: dict[str, Any] = {}
         self._sort(record, "", fitting, others)
-        extra = (
-            to_json(dict(sorted(others.items())), by_alias=True, inf_nan_mode="null").decode()
-            if others
-            else None
-        )
-        return [*map(fitting.get, self._parsers), extra]
+        extra = to_json(dict(sorted(others.items())), by_alias=True, inf_nan_mode="null").decode()
+        return [*map(fitting.get, self._parsers), extra if others else None]
 
     def _sort(
         self, record: Record, prefix: str, fitting: dict[str, int | str], others: dict[str, Any]
@@ -226,9 +223,8 @@ class SortBuffer:
     def chunks(self) -> Iterator[bytes]:
         """Yield the content, sorted by time and id, and count its rows; a chunk never splits an entry."""
         chunk, size = [], 0
-        for lines, content in self._database.execute(
-            "SELECT lines, content FROM entries ORDER BY sort_time, id"
-        ):
+        query = "SELECT lines, content FROM entries ORDER BY sort_time, id"
+        for lines, content in self._database.execute(query):
             self.rows += lines
             chunk.append(content)
             size += len(content)
@@ -309,36 +305,26 @@ def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
 
 def _json_encoder(schema: Schema) -> Callable[[Row], bytes]:
     names = schema.names
-
-    def encode(row: Row) -> bytes:
-        return to_json(dict(zip(names, row, strict=True))) + b"\n"
-
-    return encode
-
-
-class _Echo:
-    def write(self, text: str) -> str:
-        return text
+    return lambda row: to_json(dict(zip(names, row, strict=True))) + b"\n"
 
 
 def _csv_encoder(quote_formulas: bool) -> Callable[[Row], bytes]:
     """RFC 4180 in UTF-8; csv's writer returns what its file's ``write`` returns."""
-    writer: Any = csv.writer(_Echo())
+    echo: Any = SimpleNamespace(write=str)
+    writer: Any = csv.writer(echo)
 
     def encode(row: Row) -> bytes:
         line: str = writer.writerow(row)
         return line.encode()
 
     def encode_quoted(row: Row) -> bytes:
-        return encode(
-            [f"'{cell}" if isinstance(cell, str) and cell[:1] in FORMULAS else cell for cell in row]
-        )
+        quoted = [f"'{cell}" if isinstance(cell, str) and cell[:1] in FORMULAS else cell for cell in row]
+        return encode(quoted)
 
     return encode_quoted if quote_formulas else encode
 
 
 def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[bytes]) -> None:
-    """Write a row group for each chunk of JSON lines."""
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import json, parquet
 

@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import ALL_FILTERS, matching_forms, parse_forms
-from fsm_provider.api.validation import (
-    MAX_PDF_BYTES,
-    MAX_PDF_SECONDS,
-    parse_count,
-    parse_flag,
-    parse_json,
-    parse_time,
-)
-from fsm_provider.operators.base import (
-    FormFilterArguments,
-    OptionParsers,
-    bad_arguments_are_refused,
-    is_known,
-)
+from fsm_provider.operators.base import FormFilterArguments, OptionParsers, bad_arguments_refused, is_known
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
 if TYPE_CHECKING:
@@ -74,10 +62,10 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     option_parsers: ClassVar[OptionParsers] = {
         **FsmObjectStorageOperator.option_parsers,
-        "max_concurrency": partial(parse_count, max_value=64),
-        "max_bytes": parse_count,
-        "max_seconds": parse_count,
-        "allow_private_addresses": parse_flag,
+        "max_concurrency": partial(validation.parse_count, max_value=64),
+        "max_bytes": validation.parse_count,
+        "max_seconds": validation.parse_count,
+        "allow_private_addresses": validation.parse_flag,
     }
     _transfer: PdfTransfer | None = None
 
@@ -87,8 +75,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         forms: Any,
         destination: ObjectStoragePath | str,
         max_concurrency: int | str = 4,
-        max_bytes: int | str = MAX_PDF_BYTES,
-        max_seconds: int | str = MAX_PDF_SECONDS,
+        max_bytes: int | str = validation.MAX_PDF_BYTES,
+        max_seconds: int | str = validation.MAX_PDF_SECONDS,
         allow_private_addresses: bool | str = False,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
@@ -99,7 +87,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.options(only_known=True)
             if isinstance(forms, list | tuple) and is_known(forms):
                 parse_forms(forms, UTC)
@@ -108,7 +96,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
-        limits, forms = self.options(), parse_json("forms", self.forms)
+        limits, forms = self.options(), validation.parse_json("forms", self.forms)
         del limits["destination"]
         with AtomicFiles(self.destination_path(), context) as files:
             self._transfer = transfer = PdfTransfer(forms, self.fsm_conn_id, files, **limits)
@@ -147,7 +135,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": lambda name, value: None if value is None else parse_time(name, value),
+        "created_before": lambda name, value: None if value is None else validation.parse_time(name, value),
     }
 
     def __init__(
@@ -183,7 +171,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self.form_names = form_names
         self.query_params = query_params
         self.created_before = created_before
-        with bad_arguments_are_refused():
+        with bad_arguments_refused():
             self.check_filters()
             self._check_window(only_known=True)
 

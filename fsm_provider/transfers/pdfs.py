@@ -147,9 +147,8 @@ class PdfTransfer:
         there = self._already_there(by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
-                for work in [
-                    pool.submit(self._process, name, by_name[name], name in there) for name in by_name
-                ]:
+                works = [pool.submit(self._process, one, some, one in there) for one, some in by_name.items()]
+                for work in works:
                     work.result()
             except BaseException:
                 self.interrupt()
@@ -229,9 +228,8 @@ class PdfTransfer:
             failure = error
         for item in items:
             if item.form.id in missing:
-                item.fail(
-                    failure or errors.FsmPdfError(f"form {item.form.id} is not in the listing ({wanted})")
-                )
+                absent = f"form {item.form.id} is not in the listing ({wanted})"
+                item.fail(failure or errors.FsmPdfError(absent))
                 item.log()
         return [item for item in items if item.form.id not in missing]
 

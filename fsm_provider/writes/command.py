@@ -17,7 +17,6 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.cli import RefusedError, SubcommandParser, fail, print_table, quiet_airflow
 
 if TYPE_CHECKING:
-    from fsm_provider.api.settings import Settings
     from fsm_provider.writes.ledger import Change, Row
     from fsm_provider.writes.sql_ledger import SqlLedger, SqlLedgers
     from fsm_provider.writes.task_ledger import AirflowLedgers, TaskLedger
@@ -44,25 +43,24 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     options = _make_parser(prog).parse_args(arguments)
     with ExitStack() as stack:
         with quiet_airflow():
-            from fsm_provider.compat import read_connection_outside_of_tasks
-            from fsm_provider.hooks.fsm import settings_from
-
-            settings = settings_from(read_connection_outside_of_tasks(options.conn_id))
-            ledgers = stack.enter_context(opened(settings))
+            ledgers = stack.enter_context(opened(options.conn_id))
             is_uncertain = options.command == "list" and options.uncertain
             entries = ledgers.rows(UNCERTAIN if is_uncertain else (), options.key)
         return COMMANDS[options.command](ledgers, entries, options)
 
 
 @contextmanager
-def opened(settings: Settings, newest: int | None = None) -> Iterator[Ledgers]:
+def opened(fsm_conn_id: str, newest: int | None = None) -> Iterator[Ledgers]:
     """Open the ledgers of a connection's service, in a process that has Airflow's database."""
+    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
+    from fsm_provider.hooks.fsm import settings_from
+
+    settings = settings_from(read_connection_outside_of_tasks(fsm_conn_id))
     if settings.state_conn_id is None:
         from fsm_provider.writes.task_ledger import AirflowLedgers
 
         yield AirflowLedgers(settings.service, newest)
         return
-    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedgers
 

@@ -9,14 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
-from fsm_provider.api.errors import (
-    FsmError,
-    FsmInputError,
-    FsmNotSentError,
-    FsmRepeatableWriteError,
-    FsmUncertainWriteError,
-    counted,
-)
+from fsm_provider.api import errors
 from fsm_provider.links import job_page_url
 from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
 
@@ -45,12 +38,11 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
-    """Return why a write is not known to have been made."""
+def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
     row = one.row
     where = "" if row.service == one.planned.service else f" to {row.service}"
     if row.state == "done":
-        return FsmInputError(
+        return errors.FsmInputError(
             f"key '{row.key}' is that of {row} (id {row.result_id}), which {row.by} sent{where} at "
             f"{_sent_at(row)}. Nothing was sent now: restore the input, or use another key"
         )
@@ -60,10 +52,10 @@ def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> FsmError:
         return one.error
     reason = stop_reason or "the task failed before"
     before = f"; before that: {row.error}" if row.error and reason not in row.error else ""
-    return FsmNotSentError(f"not sent: {reason}{before}")
+    return errors.FsmNotSentError(f"not sent: {reason}{before}")
 
 
-def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
+def _uncertain(one: Write, where: str, fsm_conn_id: str) -> errors.FsmError:
     row = one.row
     reason = row.error or "its response was lost"
     if row.state == "sending":
@@ -75,7 +67,7 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> FsmError:
     end = shlex.join(["--"] * row.key.startswith("-") + [row.key])
     command = f"python -m fsm_provider ledger settle {shlex.join(task)} --job-id N {end}"
     is_repeatable = one.error is not None and not one.error.permanent
-    kind = FsmRepeatableWriteError if is_repeatable else FsmUncertainWriteError
+    kind = errors.FsmRepeatableWriteError if is_repeatable else errors.FsmUncertainWriteError
     subject = {"key": row.key, **row.about}
     said = getattr(one.error, "body_excerpt", "")
     error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
@@ -88,7 +80,6 @@ def _sent_at(row: Row) -> str:
 
 
 def page_of(row: Row, web_url: str | None) -> str | None:
-    """Return the URL of the page of the job that a write has made; None if there is none."""
     if not web_url or row.kind != "job" or row.state != "done" or row.result_id is None:
         return None
     return job_page_url(web_url, row.result_id, row.property_id or "")
@@ -100,7 +91,7 @@ def result_of(row: Row, web_url: str | None) -> str:
 
 
 def job_outcome(
-    index: int, one: Write, error: FsmError | None, *, web_url: str | None, dry_run: bool
+    index: int, one: Write, error: errors.FsmError | None, *, web_url: str | None, dry_run: bool
 ) -> JobOutcome:
     row, outcome = one.row, one.outcome
     if dry_run and row.state == "free":
@@ -125,4 +116,4 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
     stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
-    return f"{counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"
+    return f"{errors.counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"

@@ -79,8 +79,6 @@ def scope_of(task: Task, service: str, *, by_key: bool) -> str:
 
 
 class SqlLedger:
-    """The rows of one scope."""
-
     is_shared = True
 
     def __init__(self, engine: Engine, scope: str) -> None:
@@ -179,8 +177,6 @@ class SqlLedger:
 
 
 class SqlLedgers:
-    """The ledgers of a service in one database."""
-
     def __init__(self, engine: Engine, service: str) -> None:
         self._engine, self._mine = engine, _is_of(service)
 

@@ -12,12 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError, counted
-from fsm_provider.plugins.webhooks.settings import (
-    CONFIGURATION,
-    REGISTRATIONS,
-    ReceiverSettings,
-    WebhookEndpoint,
-)
+from fsm_provider.plugins.webhooks import settings
 from fsm_provider.plugins.webhooks.signature import MIN_KEY_BYTES, key_from
 from fsm_provider.state.variables import read_variable_in_server, variables_in_server
 
@@ -31,7 +26,7 @@ MIN_TOKEN_CHARACTERS = 20
 class RouteConfig(NamedTuple):
     """What a route, ``<connection>/<object>``, accepts; its path may end with any of the tokens."""
 
-    endpoint: WebhookEndpoint
+    endpoint: settings.WebhookEndpoint
     tokens: list[str]
     secrets: list[str]
 
@@ -40,11 +35,6 @@ Routes = dict[str, RouteConfig]
 
 
 class Configuration:
-    """The current configuration.
-
-    :param clock: returns seconds.
-    """
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._reading = threading.Lock()
@@ -64,20 +54,20 @@ class Configuration:
 
 
 def _read_routes() -> Routes:
-    text = read_variable_in_server(CONFIGURATION)
+    text = read_variable_in_server(settings.CONFIGURATION)
     try:
-        endpoints = ReceiverSettings.parse(text).endpoints if text is not None else {}
+        endpoints = settings.ReceiverSettings.parse(text).endpoints if text is not None else {}
     except FsmInputError as error:
         logger.error("%s; every delivery is refused", error)
         return {}
     registered: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for text in variables_in_server(REGISTRATIONS) if endpoints else ():
+    for text in variables_in_server(settings.REGISTRATIONS) if endpoints else ():
         if isinstance(registration := _parsed(text), dict):
             registered[registration.get("for")].append(registration)
     return {route: _route(route, endpoint, registered[route]) for route, endpoint in endpoints.items()}
 
 
-def _route(route: str, endpoint: WebhookEndpoint, registered: list[dict[str, Any]]) -> RouteConfig:
+def _route(route: str, endpoint: settings.WebhookEndpoint, registered: list[dict[str, Any]]) -> RouteConfig:
     suffix = route.replace("/", "_")
     tokens = _usable(
         f"fsm_webhook_secret_tokens_{suffix}",

@@ -25,7 +25,6 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
 
     :param uri: the URI of the asset, which some DAG has to use.
     :param delivery: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
-    :return: what became of the delivery.
     """
     from airflow.assets.manager import asset_manager
     from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
@@ -36,12 +35,8 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
         active = AssetModel.uri == uri, AssetModel.active.has()
         # An update that changes nothing locks the row, or SQLite's database, until the end of the
         # transaction. It must come first: in MySQL the first read may fix what the transaction sees.
-        session.execute(
-            update(AssetModel)
-            .where(*active)
-            .values(id=AssetModel.id)
-            .execution_options(synchronize_session=False)
-        )
+        locking = update(AssetModel).where(*active).values(id=AssetModel.id)
+        session.execute(locking.execution_options(synchronize_session=False))
         asset = session.scalar(select(AssetModel).where(*active))
         if asset is None:
             return "no asset"

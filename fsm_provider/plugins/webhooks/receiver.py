@@ -65,9 +65,8 @@ class Receiver:
                 raise RefusedError("content encoding", 415)
             body = await _read_body(receive)
             started = time.monotonic()
-            outcome = await self._in_thread(
-                partial(_record, route, config, scope["headers"], body), within=left
-            )
+            record = partial(_record, route, config, scope["headers"], body)
+            outcome = await self._in_thread(record, within=left)
             if outcome == "no asset":  # no parsed DAG uses it
                 raise RefusedError("no asset", 503)
             logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)

@@ -85,9 +85,7 @@ class ReceiverSettings(_Model):
 
     @field_validator("endpoints")
     @classmethod
-    def _names_are_connection_and_object(
-        cls, value: dict[str, WebhookEndpoint]
-    ) -> dict[str, WebhookEndpoint]:
+    def _names_are_of_objects(cls, value: dict[str, WebhookEndpoint]) -> dict[str, WebhookEndpoint]:
         for name in value:
             connection, _, watched = name.rpartition("/")
             if not re.fullmatch(r"[\w.-]+", connection) or watched not in get_args(WebhookObject):
