@@ -36,6 +36,7 @@ from fsm_provider.writes.ledger import Row
 logger: logging.Logger = logging.getLogger(__name__)
 
 Text = Annotated[str, Form()]
+Flag = Annotated[bool, Form()]
 
 MAX_ROWS = 100
 DAYS = 30
@@ -73,9 +74,9 @@ def check_origin(request: Request) -> None:
         raise HTTPException(403)
 
 
-def allowed(method: Any, user: Any, dag_ids: Iterable[str]) -> set[str]:
+def allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[str | None]:
     """Return those DAGs whose task instances a user may see (GET) or edit (PUT)."""
-    details = {one: DagDetails(id=one) for one in dag_ids}
+    details = {one: DagDetails(id=one) for one in dag_ids if one is not None}
     if details and conf.getboolean("core", "multi_team", fallback=False):
         for one, team in DagModel.get_dag_id_to_team_name_mapping(list(details)).items():
             details[one].team_name = team
@@ -87,9 +88,9 @@ def may_begin(user: Any, asset: Watched) -> bool:
     return bool(asset.dag_ids) and allowed("PUT", user, asset.dag_ids) == asset.dag_ids
 
 
-def is_ours(row: Row) -> bool:
-    """Return whether this Airflow, which knows who may do what, has sent it."""
-    return row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback=""))
+def dag_of(row: Row) -> str | None:
+    """Return the id of the DAG; None for that of another Airflow: this one does not know who may see it."""
+    return row.by.dag_id if row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback="")) else None
 
 
 def said_of(error: Exception) -> str:
@@ -130,16 +131,15 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
 
     def ledger() -> dict[str, Any]:
         with opened(conn_id, NEWEST) as ledgers:
-            uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS) if is_ours(row)][::-1]
-            named = ledgers.rows(text=q, latest=MAX_ROWS) if q else []
-            found = [row for _, row in named if is_ours(row)][::-1]
+            uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
+            found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
             counts = ledgers.days(min(days))
-        dag_ids = {row.by.dag_id for row in uncertain + found}
+        dag_ids = {dag_of(row) for row in uncertain + found}
         newest = f" among the newest {NEWEST:,} entries of Airflow's store"
         may_see, may_edit = (allowed(method, user, dag_ids) for method in ("GET", "PUT"))
         return {
-            "uncertain": [row for row in uncertain if row.by.dag_id in may_see],
-            "found": [row for row in found if row.by.dag_id in may_see],
+            "uncertain": [row for row in uncertain if dag_of(row) in may_see],
+            "found": [row for row in found if dag_of(row) in may_see],
             "done": [counts[day, "done"] for day in days],
             "other": [counts[day, "uncertain"] + counts[day, "sending"] for day in days],
             "may_edit": may_edit,
@@ -169,20 +169,14 @@ EDIT = [Depends(check_origin), Depends(requires_access_dag("PUT", TASK))]
 
 @app.post("/settle", dependencies=EDIT)
 def settle_write(
-    user: GetUserDep,
-    conn_id: Text,
-    key: Text,
-    owner: Text,
-    why: Text,
-    is_made: Annotated[bool, Form()],
-    job_id: Text = "",
+    user: GetUserDep, conn_id: Text, key: Text, owner: Text, why: Text, is_made: Flag, job_id: Text = ""
 ) -> Response:
     try:
         with opened(conn_id) as ledgers:  # a browser would change line ends in a plain key
             entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
-            if not entries or not is_ours(entries[0][1]):
+            if not entries:
                 raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
-            if not allowed("PUT", user, [entries[0][1].by.dag_id]):
+            if not allowed("PUT", user, [dag_of(entries[0][1])]):
                 raise HTTPException(403)
             made = parse_count("id", job_id) if job_id else None
             settle(ledgers, entries[0], is_made, made, user.get_name(), why)

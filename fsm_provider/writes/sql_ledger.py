@@ -183,10 +183,7 @@ class SqlLedgers:
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, Row]]:
-        """Return rows, each with its ledger, in the order in which they were sent.
-
-        :param text: only those with this key or reference, or of the job with this id.
-        """
+        """Return rows as they were sent, each with its ledger; ``text``: a key, reference or job's id."""
         which = self._mine
         if text is not None:  # an index for each, which SQLite would not find for the service and any of them
             number = int(text) if text.isdecimal() and len(text) < 20 else text

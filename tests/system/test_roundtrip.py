@@ -42,7 +42,9 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
         "jobID": job["id"],
         "forms": ["Gas Safety Record", "Job Sign-off"],
     }
-    assert airflow.extra_links(dag_id, run_id, "create_job") == {"Job": job["links"]["self"]}
+    links = airflow.extra_links(dag_id, run_id, "create_job")
+    assert links["Job"] == job["links"]["self"]
+    assert links["Uncertain"].endswith("fsm-page/?conn_id=fsm_default")
     assert all("formPDFURL" not in form for form in airflow.xcom(dag_id, run_id, "wait_for_forms"))
 
 

@@ -302,7 +302,7 @@ def test_what_another_airflow_has_sent_is_not_for_the_users_of_this_one(store, b
 
     assert "Nothing is uncertain." in jo.get().text
     assert "Nothing was found." in jo.get(f"?q={quote(KEY)}").text
-    assert jo.post(action, {**given, **FOUND}).status_code == 409
+    assert jo.post(action, {**given, **FOUND}).status_code == 403
 
 
 def test_a_page_costs_at_most_ten_queries(asset, browser):

@@ -65,10 +65,7 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
 
 
 def deliveries(fsm_conn_id: str) -> list[tuple[str, int | None, Counter[str]]]:
-    """Return for each endpoint how many deliveries were accepted in the last day, and ``REFUSED``.
-
-    The number is None if no DAG that Airflow has read uses the asset: then it takes none.
-    """
+    """Count the deliveries of the last day by endpoint, None where no DAG uses its asset; and ``REFUSED``."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import and_, func, select
