@@ -133,11 +133,13 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+        """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[dict[str, Any]]
     ) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of the stream, which are this trigger's own."""
         async for event in shared_stream:
             yield TriggerEvent(event)
 
