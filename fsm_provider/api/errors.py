@@ -8,11 +8,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things, in words: ``1 form``, ``2 forms``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 @dataclass(eq=False)
 class FsmError(Exception):
     """Base of every error of this package."""

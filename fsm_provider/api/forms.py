@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from unicodedata import normalize
 
 from fsm_provider.api import validation
-from fsm_provider.api.errors import FsmInputError, FsmResponseError, counted
+from fsm_provider.api.errors import FsmInputError, FsmResponseError
+from fsm_provider.api.validation import counted
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page

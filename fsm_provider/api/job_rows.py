@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from fsm_provider.api.errors import FsmInputError, counted
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params
+from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, counted, parse_params
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
 MAX_PROBLEMS = 50  # rows that an error describes

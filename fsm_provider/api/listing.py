@@ -9,9 +9,10 @@ from itertools import islice
 from operator import gt, lt
 from typing import Any
 
-from fsm_provider.api.errors import FsmPaginationError, counted
+from fsm_provider.api.errors import FsmPaginationError
 from fsm_provider.api.models import Page
 from fsm_provider.api.parsing import warn_once
+from fsm_provider.api.validation import counted
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -42,6 +42,11 @@ _MESSAGES = {
 }
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, in words: ``1 form``, ``2 forms``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def refuse_none(name: str, value: object) -> None:
     """Check that an argument still has a value after its template was rendered."""
     if value is None:

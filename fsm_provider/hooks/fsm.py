@@ -15,9 +15,10 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError, counted
+from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError
 from fsm_provider.api.models import LIST_FORMS
 from fsm_provider.api.settings import EXAMPLE_URL, Settings
+from fsm_provider.api.validation import counted
 from fsm_provider.compat import unreadable_variable
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info

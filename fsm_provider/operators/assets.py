@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.errors import counted
+from fsm_provider.api.validation import counted
 from fsm_provider.operators.base import FsmBaseOperator
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from fsm_provider.api.errors import counted
 from fsm_provider.api.forms import ALL_FILTERS, FormsXCom, for_xcom
-from fsm_provider.api.validation import parse_choice
+from fsm_provider.api.validation import counted, parse_choice
 from fsm_provider.operators.base import FormFilterArguments, FsmBaseOperator, bad_arguments_refused
 
 if TYPE_CHECKING:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fsm_provider.api.errors import counted
-from fsm_provider.api.validation import parse_choice, parse_headers, parse_json, parse_path, parse_text
+from fsm_provider.api.validation import (
+    counted,
+    parse_choice,
+    parse_headers,
+    parse_json,
+    parse_path,
+    parse_text,
+)
 from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task

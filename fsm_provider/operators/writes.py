@@ -106,7 +106,7 @@ class FsmWriteOperator(FsmBaseOperator):
 
     def write_once(self, context: Context, task: Task, writes: Collection[Write]) -> list[Any]:
         """Send writes in order; return the result of each, once all have ended."""
-        from fsm_provider.writes.outcomes import result_of
+        from fsm_provider.writes.ledger import result_of
 
         self.options()
         with self.runner(context, task, writes) as runner:

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_provider.api.errors import FsmError, counted
+from fsm_provider.api.errors import FsmError
+from fsm_provider.api.validation import counted
 from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import PokeReturnValue
 
-from fsm_provider.api.errors import FsmInputError, FsmResponseError, counted
-from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params
+from fsm_provider.api.errors import FsmInputError, FsmResponseError
+from fsm_provider.api.validation import NOTHING, counted, parse_count, parse_names, parse_params
 from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from fsm_provider.api.errors import FsmInputError, counted
-from fsm_provider.api.validation import parse_flag, parse_text, refuse_none
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import counted, parse_flag, parse_text, refuse_none
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:

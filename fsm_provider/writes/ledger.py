@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmError, FsmInputError
+from fsm_provider.links import job_page_url
 from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
@@ -261,3 +262,14 @@ def check_input(
             f"its input: it may be {may_be}. Restore it, or start another run, with a key for each write; "
             "a key of a mapped task needs a database, as state_conn_id"
         )
+
+
+def page_of(row: Row, web_url: str | None) -> str | None:
+    if not web_url or row.kind != "job" or row.state != "done" or row.result_id is None:
+        return None
+    return job_page_url(web_url, row.result_id, row.property_id or "")
+
+
+def result_of(row: Row, web_url: str | None) -> str:
+    """Return what a write has made, for the log."""
+    return ", ".join(filter(None, [f"id {row.result_id}", page_of(row, web_url) if web_url else None]))

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict, cast
 
 from fsm_provider.api import errors
-from fsm_provider.links import job_page_url
-from fsm_provider.writes.ledger import MADE, Outcome, Row, Write
+from fsm_provider.api.validation import counted
+from fsm_provider.writes.ledger import MADE, Outcome, Row, Write, page_of
 
 
 class JobOutcome(TypedDict):
@@ -79,17 +79,6 @@ def _sent_at(row: Row) -> str:
     return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
-def page_of(row: Row, web_url: str | None) -> str | None:
-    if not web_url or row.kind != "job" or row.state != "done" or row.result_id is None:
-        return None
-    return job_page_url(web_url, row.result_id, row.property_id or "")
-
-
-def result_of(row: Row, web_url: str | None) -> str:
-    """Return what a write has made, for the log."""
-    return ", ".join(filter(None, [f"id {row.result_id}", page_of(row, web_url)]))
-
-
 def job_outcome(
     index: int, one: Write, error: errors.FsmError | None, *, web_url: str | None, dry_run: bool
 ) -> JobOutcome:
@@ -116,4 +105,4 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
     stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
-    return f"{errors.counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"
+    return f"{counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"

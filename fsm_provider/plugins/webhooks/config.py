@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fsm_provider.api.errors import FsmInputError, counted
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import counted
 from fsm_provider.plugins.webhooks import settings
 from fsm_provider.plugins.webhooks.signature import MIN_KEY_BYTES, key_from
 from fsm_provider.state.variables import read_variable_in_server, variables_in_server
