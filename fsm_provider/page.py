@@ -40,7 +40,7 @@ Flag = Annotated[bool, Form()]
 
 MAX_ROWS = 100
 DAYS = 30
-NEWEST = 2_000  # entries of Airflow's store
+NEWEST = 600  # entries of Airflow's store
 TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
     Path(__file__).with_suffix(".html").read_text()
 )

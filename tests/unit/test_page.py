@@ -152,9 +152,7 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     settled = jo.post(action, {**given, **FOUND})
 
     assert (settled.status_code, settled.headers["location"]) == (303, "./?conn_id=fsm_default")
-    among = (
-        "" if isinstance(store, DatabaseStore) else " among the newest 2,000 entries of Airflow&#39;s store"
-    )
+    among = "" if isinstance(store, DatabaseStore) else " among the newest 600 entries of Airflow&#39;s store"
     assert f"Nothing is uncertain{among}." in jo.get().text
     found = jo.get("?q=4711").text
     assert "Done, id 4711." in found
