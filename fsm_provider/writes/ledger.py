@@ -264,8 +264,8 @@ def check_input(
         )
 
 
-def page_of(row: Row, web_url: str | None) -> str | None:
-    if not web_url or row.kind != "job" or row.state != "done" or row.result_id is None:
+def page_of(row: Row, web_url: str) -> str | None:
+    if row.kind != "job" or row.state != "done" or row.result_id is None:
         return None
     return job_page_url(web_url, row.result_id, row.property_id or "")
 

@@ -94,7 +94,7 @@ def job_outcome(
         customerReference=row.reference,
         outcome=outcome,
         jobID=job_id,
-        link=page_of(row, web_url) if job_id else None,
+        link=page_of(row, web_url) if web_url and job_id else None,
         by=None if is_own else asdict(row.by),
         error=str(error) if error else None,
     )
