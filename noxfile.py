@@ -83,11 +83,12 @@ def kills(session: nox.Session, airflow: str) -> None:
 
 
 @nox.session(python="3.11")
-def ui(session: nox.Session) -> None:
-    """Show the page in Chromium with the oldest Airflow of which there are tests that has a menu for it."""
-    install(session, "3.1.8")
+@nox.parametrize("airflow", ["3.0.6", "3.1.8"], ids=["3.0.6", "3.1.8"])
+def ui(session: nox.Session, airflow: str) -> None:
+    """Show the page in Chromium with the oldest Airflow that has it, and with a menu for it."""
+    install(session, airflow)
     session.install("playwright>=1.50")
-    test(session, "3.1.8", "ui", "tests/ui/test_field_service.py")
+    test(session, airflow, "ui", "tests/ui/test_field_service.py")
 
 
 def install(session: nox.Session, airflow: str) -> None:

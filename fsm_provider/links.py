@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskInstanceKey
@@ -30,8 +30,8 @@ class FsmUncertainLink(BaseOperatorLink):
     name = "Uncertain"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
-        """Return the page's URL, relative to Airflow's; empty before Airflow 3.1."""
-        return f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}" if AIRFLOW_V_3_1_PLUS else ""
+        """Return the page's URL, relative to Airflow's; empty on Airflow 2."""
+        return f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}" if AIRFLOW_V_3_0_PLUS else ""
 
 
 def job_url(job: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""The page *Field service* in Airflow's UI (3.1 and newer): what is uncertain, what waits, what came."""
+"""The page *Field service* in Airflow's UI: what is uncertain, what waits, what came."""
 
 import logging
 import secrets
@@ -15,6 +15,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import AirflowException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 from fastapi import Depends, FastAPI, Form, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
@@ -51,6 +52,15 @@ POLICY = (
 TASK = DagAccessEntity.TASK_INSTANCE
 
 app = FastAPI(openapi_url=None)
+
+
+if not AIRFLOW_V_3_1_PLUS:  # reads the header alone
+
+    @app.middleware("http")
+    async def take_cookie(request: Request, call_next: Any) -> Any:
+        if "authorization" not in request.headers and (token := request.cookies.get(COOKIE_NAME_JWT_TOKEN)):
+            request.scope["headers"].append((b"authorization", f"Bearer {token}".encode()))
+        return await call_next(request)
 
 
 @app.exception_handler(StarletteHTTPException)

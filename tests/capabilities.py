@@ -60,4 +60,5 @@ RETRIES_OF_KILLED = Capability("3.1", "Airflow 3.0 does not retry a task whose p
 STATE_STORE = Capability("3.3", "before Airflow 3.3 a task keeps no state")
 SHARED_STREAMS = Capability("3.3", "before Airflow 3.3 triggers share no stream")
 RETRY_POLICIES = Capability("3.3", "before Airflow 3.3 a task has no retry policy")
-PAGE = Capability("3.1", "before Airflow 3.1 a provider adds no page")
+PAGE = Capability("3.0", "Airflow 2 serves no page of a provider")
+MENU = Capability("3.1", "before Airflow 3.1 a provider adds nothing to the menu")

@@ -94,11 +94,12 @@ class Watched:
 
 def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Watched]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name."""
-    from airflow.models.asset import AssetModel, DagScheduleAssetReference
+    from airflow.models.asset import AssetModel
+    from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.utils.session import create_session
 
-    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, DagScheduleAssetReference.dag_id)
-    query = query.join(AssetModel.scheduled_dags, isouter=True).order_by(AssetModel.name)
+    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id).order_by(AssetModel.name)
+    query = query.outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
     is_ours = AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%")
     found: dict[int, Watched] = {}
     with create_session() as session:

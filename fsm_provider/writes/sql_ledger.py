@@ -198,11 +198,11 @@ class SqlLedgers:
 
     def days(self, first: int) -> Counter[tuple[int, str]]:
         """Return how many rows were sent on a day, and are in a state; days are numbered from 1970."""
-        day = LEDGER.c.sent_at // DAY
-        query = sa.select(day, LEDGER.c.state, sa.func.count()).group_by(day, LEDGER.c.state)
+        begin = LEDGER.c.sent_at - LEDGER.c.sent_at % DAY
+        query = sa.select(begin, LEDGER.c.state, sa.func.count()).group_by(begin, LEDGER.c.state)
         with self._engine.connect() as connection:
             found = connection.execute(query.where(self._mine, LEDGER.c.sent_at >= first * DAY)).all()
-        return Counter({(int(number), state): count for number, state, count in found})
+        return Counter({(int(at) // DAY, state): count for at, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:

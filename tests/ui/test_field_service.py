@@ -9,6 +9,7 @@ import requests
 from playwright.sync_api import Browser, Page, expect
 
 from fsm_provider.testing import FakeFieldService, faults
+from tests.capabilities import MENU
 from tests.system.airflow_api import POLL_SECONDS
 from tests.system.conftest import TOKEN
 from tests.system.local_airflow import BOOT_SECONDS, LocalAirflow
@@ -87,8 +88,13 @@ def test_a_viewer_only_looks_and_nobody_else_does(show):
     assert (page.get_by_role("button").count(), page.evaluate(TOO_WIDE), errors) == (1, 0, [])
     page, _ = show()
     expect(page).to_have_url(re.compile("/login"))
+    page.get_by_label("Username").fill("vera")
+    page.get_by_label("Password").fill("vera")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="PM-7")).to_be_visible()
 
 
+@MENU.needed
 def test_what_is_uncertain_is_seen_and_settled_by_keyboard(airflow, show, picture):
     page, errors = show("jo", path="/plugin/field-service")
     frame = page.locator("iframe").element_handle().content_frame()

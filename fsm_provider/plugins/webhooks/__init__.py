@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -27,14 +26,16 @@ def _served(name: str, url_prefix: str, module: str) -> dict[str, Any]:
     return {"app": app, "url_prefix": url_prefix, "name": name}
 
 
-_RECEIVER = _served("fsm webhooks", URL_PREFIX, "fsm_provider.plugins.webhooks.receiver")
-_PAGE = _served("fsm page", "/fsm-page", "fsm_provider.page")
-_IN_MENU = {"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}
+_APPS = [
+    _served("fsm webhooks", URL_PREFIX, "fsm_provider.plugins.webhooks.receiver"),
+    _served("fsm page", "/fsm-page", "fsm_provider.page"),
+]
+_MENU = [{"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}]
 
 
 class FsmWebhooksPlugin(AirflowPlugin):
     """Mounts the receiver, which accepts nothing until it is configured, and the page."""
 
     name: str = "fsm_webhooks"
-    fastapi_apps: list[dict[str, Any]] = [_RECEIVER, _PAGE] if AIRFLOW_V_3_1_PLUS else [_RECEIVER]
-    external_views: list[dict[str, Any]] = [_IN_MENU] if AIRFLOW_V_3_1_PLUS else []
+    fastapi_apps: list[dict[str, Any]] = _APPS
+    external_views: list[dict[str, Any]] = _MENU

@@ -8,6 +8,7 @@ import re
 import shlex
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
+from fsm_provider.writes.command import opened
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
@@ -92,6 +94,20 @@ def test_another_run_gets_what_the_ledger_has_of_the_result(service, make):
     assert second == {name: first[name] for name in kept if name in first}
     assert second["id"] == service.jobs[0]["id"]
     assert len(service.jobs) == 1
+
+
+def test_the_page_counts_what_was_sent_by_day_and_state(service):
+    earliest = int(time.time()) // 86_400
+    jobs("PO-1", "PO-2").execute(run_of())
+    lose(service)
+    with pytest.raises(AirflowFailException, match=UNCERTAIN):
+        job("PO-3").execute(run_of("another"))
+
+    with opened("fsm_default") as ledgers:
+        counts = ledgers.days(earliest)
+
+    assert {day for day, _ in counts} <= {earliest, earliest + 1}
+    assert Counter(state for _, state in counts.elements()) == {"done": 2, "uncertain": 1}
 
 
 def test_outcomes_name_who_created_each_job_and_both_operators_share_keys(service):
