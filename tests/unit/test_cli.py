@@ -137,7 +137,8 @@ def test_every_airflow_accepts_the_provider_and_has_its_commands_since_it_can(ai
 def test_airflow_shows_the_provider(airflow):
     shown = airflow("providers", "get", "airflow-provider-fsm", "--output", "json")
 
-    assert [one["Version"] for one in json.loads(shown.stdout)] == [fsm_provider.__version__], shown.stderr
+    table = shown.stdout[shown.stdout.index("[{") :]  # Airflow 3.0 logs to stdout
+    assert [one["Version"] for one in json.loads(table)] == [fsm_provider.__version__], shown.stderr
 
 
 @PROVIDER_COMMANDS.needed
