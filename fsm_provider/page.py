@@ -51,7 +51,7 @@ POLICY = (
 )
 TASK = DagAccessEntity.TASK_INSTANCE
 
-app = FastAPI(openapi_url=None)
+app: FastAPI = FastAPI(openapi_url=None)
 
 
 if not AIRFLOW_V_3_1_PLUS:  # reads the header alone

@@ -103,7 +103,7 @@ class _Response(HTTPResponse):
 
 
 class Connection(HTTPConnection):
-    response_class = _Response
+    response_class: type[HTTPResponse] = _Response
     latest: Exchange | None = None
 
     @property

@@ -64,7 +64,7 @@ class Transport:
     """Kept-alive connections to one service, which ``throttle`` waits for, and to other hosts it names."""
 
     def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
-        self.base = as_sent(settings.base_url, errors.FsmInputError("host: is not a valid URL"))
+        self.base: SplitResult = as_sent(settings.base_url, errors.FsmInputError("host: is not a valid URL"))
         self.throttle = throttle
         self._settings = settings
         self._metrics = metrics

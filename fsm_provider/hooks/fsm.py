@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial, wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
@@ -98,12 +98,12 @@ class FsmHook(BaseHook):
             raise unreadable_variable(self.fsm_conn_id, error) from None
         return settings_from(connection)
 
-    list_forms = _of_client(FsmClient.list_forms)
-    list_asset_dynamic_fields = _of_client(FsmClient.list_asset_dynamic_fields)
-    create_job = _of_client(FsmClient.create_job)
-    register_webhook = _of_client(FsmClient.register_webhook)
-    paginate = _of_client(FsmClient.paginate)
-    request = _of_client(FsmClient.request)
+    list_forms: Final = _of_client(FsmClient.list_forms)
+    list_asset_dynamic_fields: Final = _of_client(FsmClient.list_asset_dynamic_fields)
+    create_job: Final = _of_client(FsmClient.create_job)
+    register_webhook: Final = _of_client(FsmClient.register_webhook)
+    paginate: Final = _of_client(FsmClient.paginate)
+    request: Final = _of_client(FsmClient.request)
 
     def download_form_pdf(
         self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]

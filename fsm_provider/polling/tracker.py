@@ -97,7 +97,9 @@ class NewForms:
 
     def begin(self, floor: Time | None, known: Iterable[str] = ()) -> None:
         """Begin with all that was updated from a time on; forget the entries of ``known`` keys."""
-        self.floor, self.watermark, self.has_gap = floor, floor or None, True
+        self.floor: Time | None = floor
+        self.watermark: Time | None = floor or None
+        self.has_gap: bool = True
         self._forgotten_before = floor or 0.0
         self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
         self._unsaved = set(known)

@@ -18,7 +18,7 @@ from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import tracker as tracking
 from fsm_provider.polling.feed import Feed, joined
-from fsm_provider.polling.polls import Form, Query, Source, Time, places_of, read_settings, time_of
+from fsm_provider.polling.polls import Form, Place, Query, Source, Time, places_of, read_settings, time_of
 from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
 from fsm_provider.state.task import digest_for
 
@@ -125,12 +125,14 @@ class Watcher:
     """Emits the new forms of one asset of one service, while no other triggerer claims the asset."""
 
     def __init__(self, watch: Watch, service: str, store: AssetStore) -> None:
-        self.watch, self._store, self._name = watch, store, watch["asset_name"]
+        self.watch: Watch = watch
+        self._store, self._name = store, watch["asset_name"]
         self._owner, self._prefix = uuid4().hex, prefix_for(service)
-        self.places = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
-        self.tracker = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
+        self.places: list[Place] = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
+        self.tracker: NewForms = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
         self.feed: Feed
-        self.due, self.asked = 0.0, 0.0
+        self.due: float = 0.0
+        self.asked: float = 0.0
         self.failing_since: float | None = None
         self._clock = asyncio.get_running_loop().time
         self._polled_at, self._logged_at, self._failures = self._clock(), float("-inf"), 0

@@ -28,7 +28,10 @@ from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
 
 DESCRIPTION = "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
-EXAMPLES = {"show": ("", "gas_safety"), "set": ("gas_safety 2026-01-05T08:00:00Z",)}
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "show": ("", "gas_safety"),
+    "set": ("gas_safety 2026-01-05T08:00:00Z",),
+}
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:

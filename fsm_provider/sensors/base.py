@@ -37,7 +37,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._problem = self._hint = ""
         with bad_arguments_refused():
             parse_seconds("poke_interval", self.poke_interval, 1)
-            self.failure_tolerance = parse_seconds("failure_tolerance", failure_tolerance)
+            self.failure_tolerance: float = parse_seconds("failure_tolerance", failure_tolerance)
 
     def begin(self, context: Context) -> str:
         """Check the arguments, which may have been templates; return what the sensor waits for."""

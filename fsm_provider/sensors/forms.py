@@ -197,7 +197,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._began, self._deadline = time.time() - self.timeout, time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
-        self.timeout = max(self._deadline - time.time(), 0.0)
+        self.timeout: float = max(self._deadline - time.time(), 0.0)
         return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
 
     def _first_since(self, created: str | None, context: Context) -> str | None:

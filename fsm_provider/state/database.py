@@ -23,9 +23,9 @@ try:
     from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
     from sqlalchemy.ext.compiler import compiles
     from sqlalchemy.sql.functions import FunctionElement
-except ImportError as missing:
+except ImportError as _missing:
     text = "install airflow-provider-fsm[sql] and the Airflow provider of the database"
-    raise FsmInputError(f"state_conn_id: {missing}: {text}") from None
+    raise FsmInputError(f"state_conn_id: {_missing}: {text}") from None
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -56,8 +56,8 @@ _PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 class now(FunctionElement[int]):
     """Whole milliseconds since 1970 by the clock of the database, at the moment of the statement."""
 
-    type = sa.BigInteger()
-    inherit_cache = True
+    type: sa.BigInteger = sa.BigInteger()
+    inherit_cache: bool | None = True
 
 
 @compiles(now)

@@ -204,7 +204,7 @@ class SortBuffer:
         for pragma in ("journal_mode=OFF", f"cache_size=-{CACHE_KIB}"):
             self._database.execute(f"PRAGMA {pragma}")
         self._database.execute(_CREATE)
-        self.rows = 0
+        self.rows: int = 0
 
     def close(self) -> None:
         self._database.close()

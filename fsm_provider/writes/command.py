@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ Look at the ledger of a connection, and settle what is uncertain in it. The ledg
 that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or newer. Only what
 was sent to the connection's base URL and account is shown and changed."""
 UNCERTAIN = ("sending", "uncertain")
-EXAMPLES = {
+EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
         'PM-7 --job-id 4711 --why "found in the service"',
@@ -191,4 +191,4 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-COMMANDS = {"list": _list, "settle": _settle, "forget": _forget}
+COMMANDS: dict[str, Callable[..., int]] = {"list": _list, "settle": _settle, "forget": _forget}

@@ -166,7 +166,7 @@ class SqlLedger:
             **values,
             **{name: _escaped(values[name]) for name in TEXTS},
             "scope": self._scope,
-            "service_digest": service_digest(row.service),
+            "service_digest": _service_digest(row.service),
             "task": task_digest(row.by),
             "subject": row.subject,
             "reference_digest": digest_for(row.reference),
@@ -213,7 +213,7 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
     return as_read(Row(**{name: values[name] for name in Row.__dataclass_fields__}))
 
 
-service_digest = lru_cache(digest_for)
+_service_digest = lru_cache(digest_for)
 
 
 @lru_cache(maxsize=1_000)
@@ -238,7 +238,7 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
 
 
 def _is_of(service: str) -> ColumnElement[bool]:
-    return LEDGER.c.service_digest == service_digest(service)
+    return LEDGER.c.service_digest == _service_digest(service)
 
 
 def _escaped(value: Any) -> Any:

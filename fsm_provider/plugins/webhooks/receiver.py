@@ -189,4 +189,4 @@ async def _respond(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-app = Receiver()
+app: Receiver = Receiver()
