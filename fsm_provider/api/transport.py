@@ -46,7 +46,7 @@ UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ApiRequest:
     """One request; ``confidential`` texts are in no error or log, even if the service repeats them."""
 

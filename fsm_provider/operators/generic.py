@@ -15,12 +15,12 @@ from fsm_provider.api.validation import (
 from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Write, planned
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.retry import TimeLimit
+    from fsm_provider.writes.ledger import Write
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -85,6 +85,8 @@ class FsmRequestOperator(FsmWriteOperator):
         path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
         if self.method == "GET":
             return self.hook.request("GET", path, params, body, headers=self.headers)
+        from fsm_provider.writes.ledger import Write, planned
+
         self.check_keys({"key": self.key})
         key = None if self.key in (None, "") else str(parse_text("key", self.key))
         task, service = Task.from_context(context, self.task_id), self.hook.settings.service

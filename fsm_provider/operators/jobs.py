@@ -14,9 +14,8 @@ from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
 from fsm_provider.operators.base import OptionParsers, bad_arguments_refused, fail_in_part, is_known
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
-from fsm_provider.writes.ledger import MADE, Write, planned
+from fsm_provider.writes.outcomes import MADE, job_outcome, summary_of
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
-from fsm_provider.writes.outcomes import job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
     from fsm_provider.api.retry import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.writes.ledger import Write
     from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
@@ -50,6 +50,8 @@ class FsmJobOperator(FsmWriteOperator):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def plan(self, task: Task, request: JobRequest, place: str) -> Write:
+        from fsm_provider.writes.ledger import Write, planned
+
         what, content, key = f"POST {request.path}", request.job.body(), request.key or place
         about = {"property_id": str(request.property_id), "reference": request.job.customer_reference}
         row = planned(task, self.hook.settings.service, what, content, key, "job", **about)

@@ -14,13 +14,13 @@ from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, Fs
 from fsm_provider.operators.base import bad_arguments_refused, is_known
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task, digest_for
-from fsm_provider.writes.ledger import Write, planned
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.payloads import WebhookCreate
     from fsm_provider.api.retry import TimeLimit
+    from fsm_provider.writes.ledger import Write
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def _plan(self, task: Task, payload: WebhookCreate) -> Write:
         """Return the write that makes one registration; its key is the name of its Variable."""
         from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
+        from fsm_provider.writes.ledger import Write, planned
 
         service = self.hook.settings.service
         content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]

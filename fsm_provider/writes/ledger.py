@@ -24,10 +24,9 @@ from fsm_provider.state.task import Task, digest_for
 
 if TYPE_CHECKING:
     from fsm_provider.api.retry import Attempts
+    from fsm_provider.writes.outcomes import Outcome
 
 State = Literal["free", "sending", "done", "uncertain"]
-Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
-MADE: frozenset[Outcome] = frozenset({"created", "existing"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +77,11 @@ class Row:
     def subject(self) -> str:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()])
+
+    def page(self, web_url: str) -> str | None:
+        if self.kind != "job" or self.state != "done" or self.result_id is None:
+            return None
+        return job_page_url(web_url, self.result_id, self.property_id or "")
 
     def with_note(self, text: str) -> Row:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
@@ -264,12 +268,6 @@ def check_input(
         )
 
 
-def page_of(row: Row, web_url: str) -> str | None:
-    if row.kind != "job" or row.state != "done" or row.result_id is None:
-        return None
-    return job_page_url(web_url, row.result_id, row.property_id or "")
-
-
 def result_of(row: Row, web_url: str | None) -> str:
     """Return what a write has made, for the log."""
-    return ", ".join(filter(None, [f"id {row.result_id}", page_of(row, web_url) if web_url else None]))
+    return ", ".join(filter(None, [f"id {row.result_id}", row.page(web_url) if web_url else None]))

@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from fsm_provider.api import errors
 from fsm_provider.api.validation import counted
-from fsm_provider.writes.ledger import MADE, Outcome, Row, Write, page_of
+
+if TYPE_CHECKING:
+    from fsm_provider.writes.ledger import Row, Write
+
+Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
+MADE: frozenset[Outcome] = frozenset({"created", "existing"})
 
 
 class JobOutcome(TypedDict):
@@ -94,7 +99,7 @@ def job_outcome(
         customerReference=row.reference,
         outcome=outcome,
         jobID=job_id,
-        link=page_of(row, web_url) if web_url and job_id else None,
+        link=row.page(web_url) if web_url and job_id else None,
         by=None if is_own else asdict(row.by),
         error=str(error) if error else None,
     )

@@ -24,8 +24,8 @@ from fsm_provider.api.errors import FsmError, FsmNotSentError, FsmUncertainWrite
 from fsm_provider.api.retry import Attempts, TimeLimit, clocks
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import MADE, Change, Row, Write, result_of
-from fsm_provider.writes.outcomes import why_not_made
+from fsm_provider.writes.ledger import Change, Row, Write, result_of
+from fsm_provider.writes.outcomes import MADE, why_not_made
 
 if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
