@@ -16,6 +16,7 @@ from unittest.mock import Mock, patch
 from fsm_provider.api import errors
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger, runner
+from fsm_provider.writes.outcomes import MADE
 
 TASK = Task("d", "r", "t")
 NOW, LEASE = 1, 0.001  # a lease is until 2; when it is over, until 0
@@ -324,7 +325,7 @@ class Model:
         k, row = self.key[p], self.table[s.rows[self.key[p]]]
         what = self.memo(self.said, p, a, s.rows[k])
         made = [one for one in s.jobs if one.key in (k, -1) and one.id not in s.forgotten]
-        if what in ledger.MADE:
+        if what in MADE:
             jobs = [one for one in s.jobs if one.key in (k, -1)]  # also what a person has forgotten since
             fits = (row.result_id, self.rows[p].digest) in [(one.id, one.digest) for one in jobs]
             return "" if fits else f"{what} {row.result_id}"
