@@ -94,9 +94,9 @@ test-ui: build/ui-venv/.installed $(INSTALLED) ## Airflow's UI in the Chromium o
 	@.venv/bin/nox --session ui
 
 # What a change of the install, the quickstart or a message may break, and nothing else runs: weekly, and before a release.
-newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart, runs a first DAG, makes mistakes (OPTIONS="-k token")
-	@echo "== pytest tests/newcomer"
-	@$(BIN)/pytest --quiet --capture no tests/newcomer $(OPTIONS)
+newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart and recipes, makes mistakes (OPTIONS="-k token")
+	@echo "== pytest tests/newcomer tests/system/test_howto.py"
+	@$(BIN)/pytest --quiet --capture no tests/newcomer tests/system/test_howto.py $(OPTIONS)
 
 bench: build/bench-venv/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.benchmarks $(OPTIONS)
