@@ -44,21 +44,6 @@ def test_the_secret_goes_to_the_variable_alone(airflow: LocalAirflow, service: F
     assert all(one["is_encrypted"] for one in stored)
 
 
-def test_concurrent_tasks_register_once(airflow: LocalAirflow, service: FakeFieldService) -> None:
-    def registered() -> list[dict]:
-        return [webhook for webhook in service.webhooks if webhook["object"] == "assets"]
-
-    dag_id = "webhook_registered_by_many"
-    runs = [airflow.trigger(dag_id) for _ in range(3)]
-    assert [airflow.wait_for_run(dag_id, run_id) for run_id in runs] == ["success"] * 3
-    airflow.clear(dag_id, runs[0], ["register_0", "fail_the_first_time"])
-    assert airflow.wait_for_run(dag_id, runs[0]) == "success"
-
-    assert len(registered()) == 1
-    results = [airflow.xcom(dag_id, run_id, f"register_{number}") for run_id in runs for number in range(3)]
-    assert results == [results[0]] * 9
-
-
 @pytest.fixture(scope="module")
 def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
     """The registration with the receiver's own URL, made by the example DAG, run twice."""
