@@ -132,7 +132,7 @@ class TestRefused:
 
         assert (response.status_code, response.json()) == (404, REFUSED)
 
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
     def test_another_method_is_not_allowed(self, receiver, method):
         response = receiver.session.request(method, receiver.url(), data=BODY, timeout=10)
 
@@ -169,6 +169,15 @@ class TestRefused:
         monkeypatch.setattr(module, "BODY_SECONDS", 0.1)
 
         assert raw(receiver, b"Content-Length: 10\r\n\r\nhalf").startswith(b"HTTP/1.1 408")
+
+    def test_a_body_that_is_cut_off_is_no_delivery(self, receiver, caplog):
+        caplog.set_level(logging.INFO)
+
+        raw(receiver, b"Content-Length: 10\r\n\r\nhalf", is_cut_off=True)
+
+        assert receiver.post(b"").status_code == 200  # the other one is over
+        assert "Delivery for fsm_default/jobs refused: disconnected" in caplog.text
+        assert len(receiver.events) == 1
 
     def test_without_a_dag_that_uses_the_asset_senders_are_asked_to_retry(self, unknown_receiver):
         unknown_receiver.configure()
