@@ -19,7 +19,6 @@ REPEATED_LOG_FIELDS = frozenset(
     | {"dag_id", "run_id", "task_id", "try_number", "map_index", "ti_id"}
 )
 NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
-NOT_DRY = {} if IS_AIRFLOW_3 else {"dry_run": False}
 BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 1.0
@@ -238,10 +237,6 @@ class AirflowApi:
             "dry_run": False,
         }
         self.api("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
-
-    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Mark a task as success, failed or skipped, as a user does in the UI."""
-        self.api("PATCH", _task_path(dag_id, run_id, task_id), json={"new_state": state, **NOT_DRY})
 
     def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
         """Map the name of each extra link of a task to its URL."""

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cache
 from itertools import count
 
@@ -20,31 +19,28 @@ FIRST_JOBS_EVERY = 1000
 job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 
-def emitted(airflow: LocalAirflow, dag_id: str = DAG_ID) -> list[list[int]]:
+def emitted(airflow: LocalAirflow) -> list[list[int]]:
     """The forms of each run that the asset started, in order."""
-    runs = airflow.runs(dag_id)
-    return [forms_from_run(airflow, dag_id, run["dag_run_id"]) for run in runs if run["state"] == "success"]
+    runs = airflow.runs(DAG_ID)
+    return [forms_from_run(airflow, run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
 
 @cache
-def forms_from_run(airflow: LocalAirflow, dag_id: str, run_id: str) -> list[int]:
-    return [form["id"] for form in airflow.xcom(dag_id, run_id, "read")]
+def forms_from_run(airflow: LocalAirflow, run_id: str) -> list[int]:
+    return [form["id"] for form in airflow.xcom(DAG_ID, run_id, "read")]
 
 
-def times_emitted(airflow: LocalAirflow, forms: Iterable[int], dag_id: str = DAG_ID) -> dict[int, int]:
-    seen = Counter(form for run in emitted(airflow, dag_id) for form in run)
+def times_emitted(airflow: LocalAirflow, forms: Iterable[int]) -> dict[int, int]:
+    seen = Counter(form for run in emitted(airflow) for form in run)
     return {form: seen[form] for form in forms}
 
 
-def until_emitted(airflow: LocalAirflow, forms: Collection[int], dag_id: str = DAG_ID) -> None:
-    wait_until(
-        lambda: all(times_emitted(airflow, forms, dag_id).values()),
-        f"{dag_id} has a run with each of {forms}",
-    )
+def until_emitted(airflow: LocalAirflow, forms: Collection[int]) -> None:
+    wait_until(lambda: all(times_emitted(airflow, forms).values()), f"a run has each of {forms}")
 
 
-def add(service: FakeFieldService, how_many: int = 1, at: datetime | None = None) -> list[int]:
-    return [service.add_form(form_name=WATCHED_NAME, created=at)["id"] for _ in range(how_many)]
+def add(service: FakeFieldService, how_many: int = 1) -> list[int]:
+    return [service.add_form(form_name=WATCHED_NAME)["id"] for _ in range(how_many)]
 
 
 def is_from_sensors(request: RecordedRequest) -> bool:
@@ -85,10 +81,8 @@ class Waits:
         states = self.airflow.task_states(WAITS_ID, self.run_id)
         return [states.get(f"wait[{number}]") for number in range(self.jobs)]
 
-    def until_deferred(self, found: int = 0) -> None:
-        """Wait until the first ``found`` sensors have succeeded and all others are deferred."""
-        expected = ["success"] * found + ["deferred"] * (self.jobs - found)
-        wait_until(lambda: self.states() == expected, f"{found} sensors are done, the others deferred")
+    def until_deferred(self) -> None:
+        wait_until(lambda: self.states() == ["deferred"] * self.jobs, "all sensors are deferred")
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""

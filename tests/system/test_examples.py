@@ -1,4 +1,4 @@
-"""Examples on a real Airflow: asset fields, invoices, PDFs, a mail, a warehouse, gaps, remedial work."""
+"""Examples on a real Airflow: asset fields, invoices, PDFs, a mail, a warehouse, remedial work."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -11,10 +11,9 @@ from tests.smtp import Mailbox
 from tests.system.examples import WITH_LEDGER, copy
 from tests.system.local_airflow import LocalAirflow
 
-QUALITY, INVOICES, RECORDS, REPORT = "quality_copy", "invoices_copy", "records_copy", "gap_report_copy"
+QUALITY, INVOICES, RECORDS, MAILED = "quality_copy", "invoices_copy", "records_copy", "mailed_copy"
 WAREHOUSE, REMEDIAL, MAINTENANCE = "warehouse_copy", "remedial_copy", "maintenance_copy"
 PLANNED = "planned_to_invoice"
-MAILED = "mailed_copy"
 
 
 def run(airflow: LocalAirflow, dag_id: str, **params: object) -> tuple[str, str]:
@@ -189,37 +188,6 @@ def test_a_window_is_loaded_into_a_warehouse_once_its_export_is_complete(
     assert (loaded, json.loads(extra)) == ([form, name, None], {"answers": answers})
     assert versions == [(day.date(), form)]
     assert names(windows) == [f"window_start={day.date()}/forms.parquet"]
-
-
-def test_the_gaps_of_many_months_come_of_one_listing(
-    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
-) -> None:
-    copy(airflow, dags_folder, "compliance_gap_report", REPORT)
-    service.add_form(property_id=9621, created=datetime(2025, 1, 10, tzinfo=UTC))
-    service.add_form(property_id=9621, created=datetime(2026, 1, 31, 23, 59, tzinfo=UTC))
-    service.add_form(property_id=9622, created=datetime(2025, 3, 20, tzinfo=UTC))
-    service.add_form(property_id=9622, created=datetime(2026, 2, 1, tzinfo=UTC), form_name="Job Sign-off")
-    (tmp_path / "portfolio.csv").write_text("propertyID,address\n9621,a\n9622,b\n9623,c\n")
-    asked = len(service.requests)
-
-    days = {"first_day": "2026-01-01", "last_day": "2026-03-01"}
-    run_id, state = run(airflow, REPORT, portfolio=str(tmp_path / "portfolio.csv"), **days)
-
-    assert state == "success"
-    result = airflow.xcom(REPORT, run_id, "report")
-    assert result["gaps"] == {
-        "2026-01-01": {"due": 1, "missing": 1},
-        "2026-02-01": {"due": 1, "missing": 1},
-        "2026-03-01": {"due": 1, "missing": 1},
-    }
-    page = tmp_path / "portfolio.csv.gaps" / "2026-03-01.html"
-    assert airflow.extra_links(REPORT, run_id, "report") == {"Report": page.as_uri()}
-    assert page.is_file()
-    queries = [dict(request.query) for request in service.requests[asked:] if request.method == "GET"]
-    # A watcher that was paused just before may still ask for what was updated.
-    listings = [query for query in queries if "lastUpdatedOnDateTime[gte]" not in query]
-    assert len([query for query in listings if "cursor" not in query]) == 1
-    assert {query["createdOnDateTime[gte]"] for query in listings} == {"2024-12-01T00:00:00.000Z"}
 
 
 def test_two_runs_over_the_same_forms_make_one_job_of_each_warning_notice(

@@ -1,4 +1,4 @@
-"""The example DAG on a real Airflow; the other modes of its sensor are in test_sensor.py."""
+"""The example DAG on a real Airflow."""
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange

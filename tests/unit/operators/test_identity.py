@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext as nothing
@@ -57,8 +58,12 @@ def test_what_was_sent_is_not_taken_for_what_the_input_has_become(
     assert operator is write_request or "PO-1" in str(refused.value)
     assert len(service.requests) == len(service.jobs) == 1
     assert store.rows.items() >= rows.items()
-    for outcome in context["ti"].pushed.get("return_value", []):
+    if key is not None:
+        assert is_lost or f"(id {service.jobs[0]['id']})" in str(refused.value)
+        assert re.search(r"sent (by|at)", str(refused.value))
+    for outcome in context["ti"].pushed.get("return_value", []):  # is what was sent, not the input
         assert outcome["jobID"] is None
+        assert key is None or outcome["outcome"] == ("uncertain" if is_lost else "not_created")
         assert key is None or (outcome["propertyID"], outcome["customerReference"]) == (7, "PO-1")
 
 

@@ -17,7 +17,6 @@ from tests.unit.operators.webhooks import (
     TARGET,
     UNCERTAIN,
     VARIABLE,
-    Echo,
     Killed,
     ids,
     killed_after,
@@ -313,13 +312,6 @@ class TestTheReceiversUrl:
 
         assert len(service.webhooks) == 2
         assert len(set(tokens(variables))) == 2
-
-    def test_an_error_does_not_quote_the_token(self, service, variables):
-        service.fail("POST", "/settings/webhooks", Echo(409))
-
-        with pytest.raises(AirflowFailException, match=r"no such host: .*, at ") as caught:
-            register_for_receiver(run(1))
-        assert tokens(variables)[0] not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("configuration", "message"),

@@ -138,14 +138,19 @@ def receiver(unknown_receiver: RunningReceiver, asset: Callable[..., None]) -> R
     return unknown_receiver
 
 
-def raw(receiver: RunningReceiver, rest: bytes) -> bytes:
-    """Send a hand-made request and return the full response."""
+def raw(receiver: RunningReceiver, rest: bytes, *, is_cut_off: bool = False) -> bytes:
+    """Send a hand-made request and return the full response.
+
+    :param is_cut_off: whether nothing more may come.
+    """
     host, _, port = receiver.base_url.removeprefix("http://").partition(":")
     path = receiver.url().removeprefix(receiver.base_url)
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         # The response may arrive before the request is fully sent.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+            if is_cut_off:
+                connection.shutdown(socket.SHUT_WR)
         response = b""
         while part := connection.recv(65536):
             response += part

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import random
 import re
+import string
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -17,6 +20,7 @@ SECRET = "a signing secret"
 STANDARD = signing.standard_secret()
 BODY = json.dumps({"type": "jobs.created", "data": {"id": 1001, "customerReference": "PO-1"}}).encode()
 REFUSED = {"accepted": False}
+DIGITS = string.ascii_letters + string.digits
 HMAC = {"signature": "hmac", "header": "x-signature"}
 
 
@@ -132,7 +136,7 @@ class TestRefused:
 
         assert (response.status_code, response.json()) == (404, REFUSED)
 
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
     def test_another_method_is_not_allowed(self, receiver, method):
         response = receiver.session.request(method, receiver.url(), data=BODY, timeout=10)
 
@@ -169,6 +173,42 @@ class TestRefused:
         monkeypatch.setattr(module, "BODY_SECONDS", 0.1)
 
         assert raw(receiver, b"Content-Length: 10\r\n\r\nhalf").startswith(b"HTTP/1.1 408")
+
+    def test_a_body_that_is_cut_off_is_no_delivery(self, receiver, caplog):
+        caplog.set_level(logging.INFO)
+
+        raw(receiver, b"Content-Length: 10\r\n\r\nhalf", is_cut_off=True)
+
+        assert receiver.post(b"").status_code == 200  # the other one is over
+        assert "Delivery for fsm_default/jobs refused: disconnected" in caplog.text
+        assert len(receiver.events) == 1
+
+    def test_of_a_thousand_forged_deliveries_none_is_accepted(self, receiver):
+        receiver.configure(signature="standard-webhooks", secrets=[STANDARD])
+        chance = random.Random(20_261_121)
+        statuses = Counter()
+
+        def altered(text):
+            at = chance.randrange(len(text) - 2)  # of a signature's last digits some bits mean nothing
+            return f"{text[:at]}{chance.choice(DIGITS.replace(text[at], ''))}{text[at + 1 :]}"
+
+        for number in range(1000):
+            body, token = BODY, TOKEN
+            at = time.time() + chance.choice([0, 0, 0, -400, 400])
+            what = chance.choice(["body", "token", "secret", *signing.standard(STANDARD, BODY)])
+            secret = signing.standard_secret() if what == "secret" else STANDARD
+            headers = signing.standard(secret, BODY, at=at)
+            if what in headers:  # changed, or left out
+                headers |= {what: altered(headers[what]) if number % 4 else None}
+            body = altered(body.decode()) if what == "body" else body
+            url = receiver.url(altered(token)) if what == "token" else receiver.url()
+            response = receiver.post(body, url=url, headers=headers)
+            assert response.json() == REFUSED
+            statuses[response.status_code] += 1
+
+        assert statuses.keys() == {401, 404}
+        assert receiver.events == []
+        assert receiver.post(BODY, headers=signing.standard(STANDARD, BODY)).status_code == 200
 
     def test_without_a_dag_that_uses_the_asset_senders_are_asked_to_retry(self, unknown_receiver):
         unknown_receiver.configure()

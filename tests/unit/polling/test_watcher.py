@@ -26,7 +26,7 @@ def ago(time):
     return datetime.now(UTC) - time
 
 
-@hurried()
+@hurried(60.0)
 async def test_history_is_not_emitted_and_each_new_form_is_once(service, triggerers):
     service.seed_forms(15)
 
@@ -233,7 +233,7 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
 
 @ONE_KIND
 @pytest.mark.parametrize("back", [2 * HOUR, timedelta(0)])
-@hurried()
+@hurried(60.0)
 async def test_watermark_set_emits_what_was_updated_since(service, triggerers, back):
     forms = [service.add_form(created=ago(hours * HOUR))["id"] for hours in (5, 3, 1)]
 
