@@ -75,6 +75,7 @@ GIVEN = {
     FsmFormPdfsToObjectStorageOperator: {"destination": "/x", "forms": [1]},
 }
 """What makes an operator that is accepted."""
+SECONDS = "should be a timedelta, or a number of seconds such as 60"
 SAME_KEY = [{"property_id": number, "job": {}, "key": "a"} for number in (1, 2)]
 
 
@@ -82,8 +83,8 @@ REFUSED = {
     FsmCreateJobOperator: [
         ({"property_id": None}, "property_id: "),
         ({"property_id": ".."}, "property_id: "),
-        ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount: "),
-        ({"job": "PO-1"}, "job: "),
+        ({"job": {"quotedAmount": 12.5}}, "job.quotedAmount: should be text or Decimal"),
+        ({"job": "PO-1"}, "job: should be a valid dictionary"),
         ({"once_per": "key"}, "key: is missing; once_per='key' needs it"),
     ],
     FsmCreateJobsOperator: [
@@ -99,38 +100,39 @@ REFUSED = {
     FsmListFormsOperator: [
         ({"created_since": "yesterday"}, "created_since: "),
         ({"job_id": ""}, "job_id: "),
-        ({"xcom": "pdf"}, "xcom: 'pdf'"),
+        ({"xcom": "pdf"}, "xcom: 'pdf' is none of references, ids, full"),
     ],
     FsmListOperator: [
-        ({"path": "forms"}, "path: "),
+        ({"path": "forms"}, "path: 'forms' should start with one /: it is appended to the host"),
     ],
     FsmRequestOperator: [
-        ({"path": "/forms?x=1"}, "path: "),
+        ({"path": "/forms?x=1"}, "path: should contain no ? and no #: pass query parameters separately"),
         ({"method": "FETCH"}, "method: 'FETCH'"),
-        ({"headers": {"Authorization": "x"}}, "headers: Authorization"),
+        ({"headers": {"Authorization": "x"}}, "headers: Authorization is set by the client: leave it out"),
         ({"headers": {"X-A": 1}}, "headers: the value of X-A should be"),
         ({"headers": {"X A": "1"}}, "headers: 'X A' is not a valid header"),
         ({"headers": ["X-A"]}, "headers: should map names to values"),
     ],
     FsmRegisterWebhookOperator: [
-        ({"event_types": ["assets.created"]}, "webhook.event_types"),
+        ({"event_types": ["created"]}, "webhook.event_types: 'created' is not of the form jobs.<event>"),
         ({"target_url": "/hooks"}, "webhook.target_url"),
         ({"object": "forms", "target_url": None}, "webhook.object"),
         ({"if_uncertain": "perhaps"}, "if_uncertain"),
     ],
     FsmFormSensor: [
-        ({"poke_interval": 0.5}, "poke_interval: "),
-        ({"failure_tolerance": -1}, "failure_tolerance: "),
-        ({"since": "yesterday"}, "since: "),
+        ({"poke_interval": 0.5}, f"poke_interval: {SECONDS}, from 1"),
+        ({"failure_tolerance": "10 min"}, f"failure_tolerance: {SECONDS}"),
+        ({"since": "31.01.2026"}, "since: '31.01.2026' is no ISO 8601 time such as 2026-01-31T08:00Z"),
         ({"minimum_forms": 0}, "minimum_forms: "),
-        ({"form_names": []}, "form_names: "),
+        ({"form_names": []}, "form_names: is an empty list: leave it out"),
         ({"job_id": ""}, "job_id: "),
-        ({"job": 11, "job_id": 11}, "job: "),
+        ({"job": 11, "job_id": 11}, "job: is another way to give job_id; give one of them"),
     ],
     FsmRecordSensor: [
-        ({"predicate": "is_done"}, "predicate: "),
+        ({"predicate": "is_done"}, "predicate: should be a function, not str"),
         ({"poke_interval": 0.5}, "poke_interval: "),
         ({"failure_tolerance": float("nan")}, "failure_tolerance: "),
+        ({"failure_tolerance": -1}, "failure_tolerance: "),
         ({"path": "forms"}, "path: "),
         ({"minimum_records": 0}, "minimum_records: "),
         ({"fields": []}, "fields: "),
@@ -138,7 +140,10 @@ REFUSED = {
     ],
     FsmFormsToObjectStorageOperator: [
         ({"destination": "/x/a.xlsx"}, "destination: /x/a.xlsx should be a file"),
-        ({"destination": "/x/forms"}, "destination: /x/forms should be a file"),
+        (
+            {"destination": "/x/forms"},
+            "destination: /x/forms should be a file whose name ends in .jsonl, .csv or .parquet",
+        ),
         ({"destination": " "}, "destination: is empty"),
         ({"quote_formulas": "maybe"}, "quote_formulas: 'maybe' should be true or false"),
         ({"created_before": "soon"}, "created_before: 'soon' is no ISO 8601 time"),
