@@ -202,19 +202,6 @@ IMPORTS = table(
             'read([{"ref": "a", "property": 7, "due": date(2026, 1, 31)}], notes="due")',
             "row 1 (key 'a'): due: should be text or a number, not date: give its isoformat()",
         ),
-        "column_in_another_case": (
-            'read([{"Ref": "a", "property": 7}])',
-            "row 1: there is no column ref, only Ref, property",
-        ),
-        "file_name_as_rows": ('read("due.csv")', "rows: should be mappings, such as a csv.DictReader"),
-        "field_that_no_job_has": (
-            'read([{"ref": "a", "property": 7, "d": "x"}], due="d")',
-            *("map: a job has no field 'due'", "use 'extra_fields.due'"),
-        ),
-        "comma_in_an_amount": (
-            'read([{"ref": "a", "property": 7, "price": "99,50"}], quotedAmount="price")',
-            "row 1 (key 'a'): price: should be an amount such as '120' or '99.50'",
-        ),
         # Forms.
         "property_of_a_listing": (
             'FsmListFormsOperator(task_id="t", property=7)',

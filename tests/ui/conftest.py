@@ -4,16 +4,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from fsm_provider.testing import Engineer, FakeFieldService
-from tests.http_server import serving
 from tests.system.conftest import DAGS, REFUSED_TOKEN, TOKEN
 from tests.system.local_airflow import LocalAirflow
 
@@ -29,7 +25,7 @@ FLAGS = (
 TIMEOUT_MS = 60_000.0
 """Milliseconds that a busy machine may take for anything."""
 WINDOW = {"width": 1280, "height": 800}
-EXAMPLES = ("work_order_roundtrip", "gas_safety_forms")
+EXAMPLES = ("work_order_roundtrip",)
 
 expect.set_options(timeout=TIMEOUT_MS)
 
@@ -123,10 +119,3 @@ def picture(request: pytest.FixtureRequest) -> Picture:
             shown.screenshot(path=folder / f"{name}.png", animations="disabled")
 
     return take
-
-
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
-        yield f"http://127.0.0.1:{server.server_port}"

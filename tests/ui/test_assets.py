@@ -1,18 +1,15 @@
-"""What a user sees of forms and of deliveries as events."""
+"""What a user sees of deliveries as events."""
 
 import json
 from pathlib import Path
-from unittest.mock import ANY
 
 from playwright.sync_api import Page, expect
 
 from fsm_provider.testing import FakeFieldService
 from tests.system.conftest import DAGS
 from tests.system.local_airflow import LocalAirflow
-from tests.system.watcher import watching
 from tests.ui.conftest import Picture
 
-DAG_ID = ASSET = "gas_safety_forms"
 DELIVERIES = "fsm://fsm_default/jobs"
 
 
@@ -24,35 +21,6 @@ def unfold(page: Page) -> None:
         levels = unfolded.count()
         folded.first.click()
         expect(unfolded).to_have_count(levels + 1)
-
-
-def test_an_asset_shows_the_forms_that_it_emitted_and_the_run_that_they_started(
-    page: Page, airflow: LocalAirflow, service: FakeFieldService
-) -> None:
-    with watching(airflow, service, DAG_ID):
-        form = service.add_form(form_name="Warning Notice", property_id=31)
-        run_id = airflow.first_run(DAG_ID)
-        assert airflow.wait_for_run(DAG_ID, run_id) == "success"
-
-        page.goto("/assets")
-        expect(page.get_by_role("row", name=ASSET)).to_contain_text("2 Watchers")
-        page.get_by_role("link", name=ASSET, exact=True).click()
-        unfold(page)
-        page.get_by_role("button", name="Copy to clipboard").click()
-        event = json.loads(page.evaluate("navigator.clipboard.readText()"))
-        page.locator(f'a[href$="/runs/{run_id}"]').click()
-        expect(page.get_by_role("heading", name=run_id)).to_be_visible()
-
-    assert event["payload"]["forms"] == [
-        {
-            "id": form["id"],
-            "formName": "Warning Notice",
-            "propertyID": "31",
-            "jobID": form["jobDetails"]["jobID"],
-            "createdOnDateTime": ANY,
-            "lastUpdatedOnDateTime": ANY,
-        }
-    ]
 
 
 def test_an_asset_shows_a_delivery_and_the_run_that_it_started(

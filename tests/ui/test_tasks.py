@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from fsm_provider.links import FsmJobLink
@@ -10,7 +9,7 @@ from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy
 from tests.system.local_airflow import LocalAirflow
-from tests.ui.conftest import Picture, web_server
+from tests.ui.conftest import Picture
 
 SHORT = {"width": 1280, "height": 540}
 
@@ -75,37 +74,3 @@ def test_a_deferred_sensor_says_what_it_waits_for(
 
     service.complete_form(job_id, waits)
     assert airflow.wait_for_run("first_job", run_id) == "success"
-
-
-@pytest.fixture(scope="module")
-def quality(airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path) -> str:
-    """The DAG that reports on asset fields, to be run by hand, and something for it to report."""
-    service.add_asset_dynamic_field("Boiler make", values=("Baxi", "BAXI", "Vaillant", "Worcester"))
-    service.add_asset_dynamic_field("Flue type", values=("Balanced", "Open", "Open flue"))
-    service.add_asset_dynamic_field("Serial No.", values=(), used_by=())
-    service.add_asset_dynamic_field("serial no", values=())
-    copy(airflow, dags_folder, "asset_field_quality", "quality_copy")
-    return "quality_copy"
-
-
-def test_the_link_of_a_report_leads_to_its_page(
-    page: Page, airflow: LocalAirflow, quality: str, tmp_path: Path, picture: Picture
-) -> None:
-    with web_server(tmp_path) as url:
-        run_id = finished_run(airflow, quality, folder=str(tmp_path), served_at=url, max_similar_names=2)
-        open_details(page, quality, run_id, "report")
-        report = follow(page, "Report")
-
-        expect(report.get_by_role("heading", name="Asset fields")).to_be_visible()
-        expect(report.get_by_role("cell", name="Serial No. · serial no")).to_be_visible()
-        picture(report, "report")
-
-
-def test_a_report_that_is_not_served_has_no_link(
-    page: Page, airflow: LocalAirflow, quality: str, tmp_path: Path
-) -> None:
-    run_id = finished_run(airflow, quality, folder=str(tmp_path), max_similar_names=2)
-
-    open_details(page, quality, run_id, "report")
-
-    expect(page.get_by_role("link", name="Report", exact=True)).to_have_count(0)
