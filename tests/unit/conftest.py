@@ -1,6 +1,7 @@
 """The fake service behind the connection ``fsm_default``."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def service() -> Iterator[FakeFieldService]:
     with FakeFieldService(token=TOKEN, page_size=10) as running:
         yield running
+    for thread in threading.enumerate():
+        if thread.name == "fsm fsm_default":  # reads on for a poll that was cancelled, and logs
+            thread.join(60)
 
 
 @pytest.fixture
