@@ -26,18 +26,19 @@ TOKEN = "canary-token-7f3a/9+b="
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is warned of once per process is here warned of once per test."""
+def one_test_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget what was warned of, and let the readings end whose polls were cancelled."""
     monkeypatch.setattr(parsing, "_logged", set())
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("fsm fsm"):
+            thread.join(60)
 
 
 @pytest.fixture
 def service() -> Iterator[FakeFieldService]:
     with FakeFieldService(token=TOKEN, page_size=10) as running:
         yield running
-    for thread in threading.enumerate():
-        if thread.name == "fsm fsm_default":  # reads on for a poll that was cancelled, and logs
-            thread.join(60)
 
 
 @pytest.fixture
