@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.export import Entry, Row, Schema
+    from fsm_provider.transfers.export import Encoder, Entry, Schema
 
 MAX_PAGES = 100_000
 FORMATS = ("jsonl", "csv", "parquet")
@@ -114,7 +114,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         context: Context,
         schema: Schema,
         list_records: Callable[[], Listing],
-        entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
+        entries: Callable[[Listing, Encoder], Iterator[Entry]],
     ) -> ExportResult:
         """Write the rows that ``entries`` makes of a listing, given their encoder, to the file."""
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
