@@ -122,13 +122,13 @@ class FsmExportOperator(FsmObjectStorageOperator):
 
         path = self.destination_path()
         suffix, quotes = path.name.rpartition(".")[2], self.options()["quote_formulas"]
-        format = format_for(suffix, schema, quote_formulas=quotes)
+        encode, write = format_for(suffix, schema, quote_formulas=quotes)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
-            read_completely(list_records, lambda listing: entries(listing, format.encode)) as buffer,
+            read_completely(list_records, lambda listing: entries(listing, encode)) as buffer,
             files.open(path.name) as file,
         ):
-            format.write(file, buffer.chunks())
+            write(file, buffer.chunks())
             size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
         exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)

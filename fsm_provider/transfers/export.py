@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 import logging
 import marshal
@@ -29,7 +30,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 CACHE_KIB = 16 * 1024
 """Of the sort buffer, held in memory; the rest is on the disk."""
 CHUNK_BYTES = 2 * 2**20
-"""Bytes written at once; a Parquet row group is about as much."""
+"""Bytes, as encoded, that are written at once; in Parquet, as a row group."""
 PROGRESS_EVERY = 20_000
 FORMULAS = frozenset("=+-@\t\r")
 """What begins a formula in a spreadsheet."""
@@ -39,6 +40,7 @@ EXTRA = "_extra"
 
 Row = list[Any]
 Encoder = Callable[[list[Row]], bytes]
+Writer = Callable[[BinaryIO, Iterable[list[bytes]]], None]
 
 _CREATE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, sort_time, version, lines, content)"
 _ADD = """INSERT INTO entries VALUES (?, ?, ifnull(?, ''), ?, ?) ON CONFLICT (id) DO UPDATE SET
@@ -209,7 +211,12 @@ class SortBuffer:
 
     def fill(self, entries: Iterable[Entry]) -> None:
         self._database.execute("BEGIN")
-        self._database.executemany(_ADD, _checked(entries))
+        thresholds = gc.get_threshold()
+        gc.set_threshold(10_000)  # else each page's records, which have no cycles, start a collection
+        try:
+            self._database.executemany(_ADD, _checked(entries))
+        finally:
+            gc.set_threshold(*thresholds)
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:
@@ -276,28 +283,21 @@ def read_completely(
     )
 
 
-class Format(NamedTuple):
-    """How the rows of an entry are encoded, and how a file is written of chunks of what was encoded."""
-
-    encode: Encoder
-    write: Callable[[BinaryIO, Iterable[list[bytes]]], None]
-
-
-def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
-    """Return the format with that suffix.
+def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> tuple[Encoder, Writer]:
+    """Return what encodes the rows of an entry, and what writes chunks of such entries to a file.
 
     :raises FsmInputError: if the library that it needs is not installed.
     """
     if name != "parquet":
         encode = _csv_encoder(quote_formulas) if name == "csv" else _json_encoder(schema)
         header = [[encode([schema.names])]] if name == "csv" else []
-        return Format(encode, lambda file, chunks: file.writelines(map(b"".join, chain(header, chunks))))
+        return encode, lambda file, chunks: file.writelines(map(b"".join, chain(header, chunks)))
     if not find_spec("pyarrow"):
         raise FsmInputError(
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], or choose "
             ".jsonl or .csv"
         )
-    return Format(_encode_cells, lambda file, chunks: _write_parquet(file, schema, chunks))
+    return _encode_cells, lambda file, chunks: _write_parquet(file, schema, chunks)
 
 
 def _json_encoder(schema: Schema) -> Encoder:
