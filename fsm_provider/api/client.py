@@ -78,8 +78,7 @@ class FsmClient:
         """
         wanted = FormFilter(**filters)
         pages = self.form_pages(wanted, params).pages_with_warning()
-        matching = matching_forms(pages, wanted) if wanted.as_dict() else map(_records, pages)
-        return chain.from_iterable(matching)
+        return chain.from_iterable(matching_forms(pages, wanted))
 
     def form_pages(
         self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES

@@ -179,8 +179,9 @@ def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
 def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
     """Drop the forms of each page that do not match, and log their number."""
     dropped, asked = 0, replace(wanted, form_names=None)
+    matches = asked.matches if asked.as_dict() else None
     for page in pages:
-        found = [form for form in page.data if asked.matches(form)]
+        found = [form for form in page.data if matches(form)] if matches else page.data
         dropped += len(page.data) - len(found)
         yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
     if dropped:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.export import Entry, Row, Schema
+    from fsm_provider.transfers.export import Encoder, Entry, Schema
 
 MAX_PAGES = 100_000
 FORMATS = ("jsonl", "csv", "parquet")
@@ -114,7 +114,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         context: Context,
         schema: Schema,
         list_records: Callable[[], Listing],
-        entries: Callable[[Listing, Callable[[Row], bytes]], Iterator[Entry]],
+        entries: Callable[[Listing, Encoder], Iterator[Entry]],
     ) -> ExportResult:
         """Write the rows that ``entries`` makes of a listing, given their encoder, to the file."""
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
@@ -122,13 +122,13 @@ class FsmExportOperator(FsmObjectStorageOperator):
 
         path = self.destination_path()
         suffix, quotes = path.name.rpartition(".")[2], self.options()["quote_formulas"]
-        format = format_for(suffix, schema, quote_formulas=quotes)
+        encode, write = format_for(suffix, schema, quote_formulas=quotes)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
-            read_completely(list_records, lambda listing: entries(listing, format.encode)) as buffer,
+            read_completely(list_records, lambda listing: entries(listing, encode)) as buffer,
             files.open(path.name) as file,
         ):
-            format.write(file, buffer.chunks())
+            write(file, buffer.chunks())
             size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
         exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 import logging
+import marshal
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from io import BytesIO
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import SimpleNamespace
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.listing import Listing
@@ -28,8 +29,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 CACHE_KIB = 16 * 1024
 """Of the sort buffer, held in memory; the rest is on the disk."""
-CHUNK_BYTES = 4 * 2**20
-"""Bytes written at once; a Parquet row group is about as much JSON."""
+CHUNK_BYTES = 2 * 2**20
+"""Bytes, as encoded, that are written at once; in Parquet, as a row group."""
 PROGRESS_EVERY = 20_000
 FORMULAS = frozenset("=+-@\t\r")
 """What begins a formula in a spreadsheet."""
@@ -37,12 +38,12 @@ FORMULAS = frozenset("=+-@\t\r")
 EXTRA = "_extra"
 """The last column: JSON of fields without a column, and of values that do not fit theirs."""
 
-Row = list[int | str | None]
+Row = list[Any]
+Encoder = Callable[[list[Row]], bytes]
+Writer = Callable[[BinaryIO, Iterable[list[bytes]]], None]
 
-_CREATE = """CREATE TABLE entries (
-    id INTEGER PRIMARY KEY, sort_time TEXT, version TEXT, lines INTEGER, content BLOB
-)"""
-_ADD = """INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+_CREATE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, sort_time, version, lines, content)"
+_ADD = """INSERT INTO entries VALUES (?, ?, ifnull(?, ''), ?, ?) ON CONFLICT (id) DO UPDATE SET
     sort_time = excluded.sort_time, version = excluded.version,
     lines = excluded.lines, content = excluded.content
     WHERE (excluded.version, excluded.content) > (version, content)"""
@@ -66,21 +67,18 @@ def _parse_integer(value: Any) -> int:
     return value
 
 
-def _parse_text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError
-    return value
-
-
 def _parse_time(value: Any) -> str:
-    try:
-        time: datetime = value.astimezone(UTC)
-        return time.isoformat(timespec="microseconds")[:-6] + "Z"
-    except (AttributeError, OverflowError):  # text, or a time at the end of the calendar
-        raise TypeError from None
+    if type(value) is not datetime:
+        raise TypeError
+    text: str = to_jsonable_python(value)  # a third of astimezone and isoformat, which cost most of a row
+    if text[-1] != "Z":
+        text = to_jsonable_python(value.astimezone(UTC))
+    return text if "." in text else f"{text[:-1]}.000000Z"
 
 
-_PARSERS: dict[str, Any] = {"integer": _parse_integer, "text": _parse_text, "time": _parse_time}
+# All raise TypeError for another type.
+_PARSERS: dict[str, Any] = {"integer": _parse_integer, "text": str.__str__, "time": _parse_time}
+_TEXT_OR_NULL = frozenset({str, type(None)})
 _KINDS: dict[Any, str] = {int: "integer", AwareDatetime: "time"}
 
 
@@ -99,18 +97,22 @@ class Schema:
         self.columns: list[Column] = [*columns, Column(EXTRA, "", "text")]
         self.names: list[str] = [column.name for column in self.columns]
         self._parsers = {column.name: _PARSERS[column.kind] for column in columns}
-        self._in_order = list(self._parsers.values())
+        self._others = [(i, _PARSERS[kind]) for i, (_, _, kind) in enumerate(columns) if kind != "text"]
+        self._texts = itemgetter(*(i for i, (_, _, kind) in enumerate(columns) if kind == "text"))
         self._values = attrgetter(*(column.path for column in columns))
         nested = {column.path.rpartition(".")[0] for column in columns}
-        extras = [f"{path}.__pydantic_extra__".lstrip(".") for path in sorted(nested)]
-        self._extras = attrgetter(*extras)
+        self._extras = attrgetter(*(f"{path}.__pydantic_extra__".lstrip(".") for path in sorted(nested)))
 
     def row(self, record: Record) -> Row:
         try:
             if not any(self._extras(record)):
-                pairs = zip(self._in_order, self._values(record), strict=True)
-                return [*(None if value is None else parse(value) for parse, value in pairs), None]
-        except (AttributeError, TypeError):
+                row: Row = [*self._values(record), None]
+                for position, parse in self._others:
+                    if row[position] is not None:
+                        row[position] = parse(row[position])
+                if _TEXT_OR_NULL.issuperset(map(type, self._texts(row))):
+                    return row
+        except (AttributeError, TypeError, OverflowError):
             pass
         fitting: dict[str, int | str] = {}
         others: dict[str, Any] = {}
@@ -130,7 +132,7 @@ class Schema:
                 continue
             try:
                 fitting[column] = self._parsers[column](value)
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, OverflowError):  # the last: a time at the end of the calendar
                 others[column] = value
         others.update((prefix + name, value) for name, value in (record.model_extra or {}).items())
 
@@ -156,30 +158,28 @@ class Entry(NamedTuple):
     """The rows of a record.
 
     :param id: 64 bits; of several entries with one id, the greatest ``(version, content)`` stays.
-    :param sort_time: entries are sorted by it, then by ``id``.
+    :param sort_time: entries are sorted by it, None first, then by ``id``.
     :param lines: number of rows in ``content``.
     """
 
     id: int
-    sort_time: str
-    version: str
+    sort_time: str | None
+    version: str | None
     lines: int
     content: bytes
 
 
-def entries_for_forms(
-    forms: Iterable[Form], schema: Schema, encode: Callable[[Row], bytes]
-) -> Iterator[Entry]:
+def entries_for_forms(forms: Iterable[Form], schema: Schema, encode: Encoder) -> Iterator[Entry]:
     """Yield an entry for each form; of several versions, the sort buffer keeps the last updated."""
-    columns = [schema.names.index(name) for name in ("createdOnDateTime", "lastUpdatedOnDateTime")]
+    times = itemgetter(*map(schema.names.index, ("createdOnDateTime", "lastUpdatedOnDateTime")))
     for form in forms:
         row = schema.row(form)
-        created, updated = (str(row[column] or "") for column in columns)
-        yield Entry(form.id, created, updated, 1, encode(row))
+        created, updated = times(row)
+        yield Entry(form.id, created, updated, 1, encode([row]))
 
 
 def entries_for_asset_fields(
-    fields: Iterable[AssetDynamicField], schema: Schema, encode: Callable[[Row], bytes]
+    fields: Iterable[AssetDynamicField], schema: Schema, encode: Encoder
 ) -> Iterator[Entry]:
     """Yield an entry for each field, with a row for each value in each use, in the service's order."""
     for field in fields:
@@ -188,7 +188,7 @@ def entries_for_asset_fields(
             for value in _elements(field.values)
             for use in _elements(field.used_by)
         ]
-        yield Entry(field.dynamic_field_id, "", "", len(rows), b"".join(map(encode, rows)))
+        yield Entry(field.dynamic_field_id, "", "", len(rows), encode(rows))
 
 
 def _elements(found: Any) -> list[Any]:
@@ -211,7 +211,12 @@ class SortBuffer:
 
     def fill(self, entries: Iterable[Entry]) -> None:
         self._database.execute("BEGIN")
-        self._database.executemany(_ADD, _checked(entries))
+        thresholds = gc.get_threshold()
+        gc.set_threshold(10_000)  # else each page's records, which have no cycles, start a collection
+        try:
+            self._database.executemany(_ADD, _checked(entries))
+        finally:
+            gc.set_threshold(*thresholds)
         self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
 
     def digest_of_identifiers(self) -> bytes:
@@ -220,7 +225,7 @@ class SortBuffer:
             digest.update(b"%d," % identifier)
         return digest.digest()
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[list[bytes]]:
         """Yield the content, sorted by time and id, and count its rows; a chunk never splits an entry."""
         chunk, size = [], 0
         query = "SELECT lines, content FROM entries ORDER BY sort_time, id"
@@ -229,10 +234,10 @@ class SortBuffer:
             chunk.append(content)
             size += len(content)
             if size >= CHUNK_BYTES:
-                yield b"".join(chunk)
+                yield chunk
                 chunk, size = [], 0
         if chunk:
-            yield b"".join(chunk)
+            yield chunk
 
 
 def _checked(entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -278,61 +283,56 @@ def read_completely(
     )
 
 
-class Format(NamedTuple):
-    """How a row is encoded, and how a file of encoded rows is written; a chunk never splits a row."""
-
-    encode: Callable[[Row], bytes]
-    write: Callable[[BinaryIO, Iterable[bytes]], None]
-
-
-def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> Format:
-    """Return the format with that suffix.
+def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> tuple[Encoder, Writer]:
+    """Return what encodes the rows of an entry, and what writes chunks of such entries to a file.
 
     :raises FsmInputError: if the library that it needs is not installed.
     """
-    if name == "csv":
-        encode = _csv_encoder(quote_formulas)
-        return Format(encode, lambda file, chunks: file.writelines(chain([encode([*schema.names])], chunks)))
-    if name == "jsonl":
-        return Format(_json_encoder(schema), lambda file, chunks: file.writelines(chunks))
+    if name != "parquet":
+        encode = _csv_encoder(quote_formulas) if name == "csv" else _json_encoder(schema)
+        header = [[encode([schema.names])]] if name == "csv" else []
+        return encode, lambda file, chunks: file.writelines(map(b"".join, chain(header, chunks)))
     if not find_spec("pyarrow"):
         raise FsmInputError(
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], or choose "
             ".jsonl or .csv"
         )
-    return Format(_json_encoder(schema), lambda file, chunks: _write_parquet(file, schema, chunks))
+    return _encode_cells, lambda file, chunks: _write_parquet(file, schema, chunks)
 
 
-def _json_encoder(schema: Schema) -> Callable[[Row], bytes]:
+def _json_encoder(schema: Schema) -> Encoder:
     names = schema.names
-    return lambda row: to_json(dict(zip(names, row, strict=True))) + b"\n"
+    return lambda rows: b"".join([to_json(dict(zip(names, row, strict=True))) + b"\n" for row in rows])
 
 
-def _csv_encoder(quote_formulas: bool) -> Callable[[Row], bytes]:
+def _csv_encoder(quote_formulas: bool) -> Encoder:
     """RFC 4180 in UTF-8; csv's writer returns what its file's ``write`` returns."""
     echo: Any = SimpleNamespace(write=str)
     writer: Any = csv.writer(echo)
 
-    def encode(row: Row) -> bytes:
-        line: str = writer.writerow(row)
-        return line.encode()
+    def quoted(cell: Any) -> Any:
+        return f"'{cell}" if isinstance(cell, str) and cell[:1] in FORMULAS else cell
 
-    def encode_quoted(row: Row) -> bytes:
-        quoted = [f"'{cell}" if isinstance(cell, str) and cell[:1] in FORMULAS else cell for cell in row]
-        return encode(quoted)
+    def encode(rows: list[Row]) -> bytes:
+        cells = [map(quoted, row) for row in rows] if quote_formulas else rows
+        return "".join(map(writer.writerow, cells)).encode()
 
-    return encode_quoted if quote_formulas else encode
+    return encode
 
 
-def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[bytes]) -> None:
+def _encode_cells(rows: list[Row]) -> bytes:
+    return marshal.dumps([*chain.from_iterable(rows)], 2)  # later versions encode equal rows differently
+
+
+def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[list[bytes]]) -> None:
     import pyarrow  # type: ignore[import-untyped]
-    from pyarrow import json, parquet
+    from pyarrow import parquet
 
     types = {"integer": pyarrow.int64(), "text": pyarrow.string(), "time": pyarrow.timestamp("us", tz="UTC")}
     columns = pyarrow.schema([(column.name, types[column.kind]) for column in schema.columns])
-    parsing = json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="error")
-    pool = pyarrow.system_memory_pool()  # the default one returns little memory
+    width, pool = len(columns), pyarrow.system_memory_pool()  # the default one returns little memory
     with parquet.ParquetWriter(file, columns, compression="zstd") as writer:
         for chunk in chunks:
-            reading = json.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
-            writer.write_table(json.read_json(BytesIO(chunk), reading, parsing, pool))
+            cells = [*chain.from_iterable(map(marshal.loads, chunk))]
+            arrays = [pyarrow.array(cells[i::width], memory_pool=pool) for i in range(width)]
+            writer.write_table(pyarrow.table(arrays, schema.names).cast(columns))

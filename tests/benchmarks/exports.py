@@ -66,8 +66,8 @@ def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
 
             ObjectStoragePath(f"{destination}/loads-what-s3-needs").write_text("")
         if format == "parquet":
-            import_module("pyarrow.json")
             import_module("pyarrow.parquet")
+            import_module("pandas")  # pyarrow.array does, where it is installed
         gc.collect()
         before, start = sum(os.times()[:4]), set_peak_back()
         export(base_url, destination, format)
