@@ -126,7 +126,7 @@ def test_page(airflow: LocalAirflow) -> None:
     """What is uncertain can be looked at, where Airflow serves pages; since 3.1 its menu leads there."""
     if PAGE.is_there:
         page = airflow.ui("/fsm-page/").text
-        assert "Nothing is uncertain." in page
+        assert "Nothing is uncertain" in page
         assert "cannot be read" not in page
     if MENU.is_there:
         plugins = airflow.api("GET", "/plugins")["plugins"]
