@@ -1,19 +1,10 @@
-"""The number of Hypothesis examples in this folder, and the seed.
-
-The seed is new in every run and is printed; ``FSM_PROPERTIES_SEED=<seed>``, or pytest's own
-``--hypothesis-seed=<seed>``, makes the same run again. Nothing is remembered from run to run, as
-that would make two runs of one seed differ.
-"""
+"""How Hypothesis runs in this folder: a failure prints what repeats it, and nothing is remembered."""
 
 from __future__ import annotations
 
 import os
-import secrets
 
-import pytest
-from hypothesis import core, settings
-
-SEED_VARIABLE = "FSM_PROPERTIES_SEED"
+from hypothesis import settings
 
 # Otherwise Hypothesis keeps its caches in the working tree.
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{os.environ['AIRFLOW_HOME']}/hypothesis")
@@ -29,17 +20,3 @@ settings.register_profile(
     report_multiple_bugs=False,
 )
 settings.load_profile("ci")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed, in the way of Hypothesis' own option."""
-    if config.getoption("--hypothesis-seed") is None:
-        core.global_force_seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbits(64))
-
-
-def pytest_report_collectionfinish() -> str:
-    """Print the seed.
-
-    In the header it would be missing where pytest is started above this folder, or with --quiet.
-    """
-    return f"properties: {SEED_VARIABLE}={core.global_force_seed}"

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 from typing import Any
 
@@ -18,13 +18,41 @@ from hypothesis import strategies as st
 
 from fsm_provider.api import FsmClient, FsmError, FsmResponseError, FsmUncertainWriteError, Settings
 from fsm_provider.api.errors import is_refusal
-from fsm_provider.api.models import AssetDynamicField, Form, Job
+from fsm_provider.api.models import AssetDynamicField, Form, Job, wire_name
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.testing import FakeFieldService, faults
-from tests.unit.properties.strategies import any_records, json_values, names, times
 
 RETRIES = 2
 OFTEN = [200, 201, 202, 204, 301, 302, 304, 307, 400, 401, 403, 404, 408, 409, 422, 429, 499, 500, 503]
+
+# What Hypothesis would hardly hit upon: names that mean something here, or to pydantic.
+NAMES = ["id", "data", "jobID", "form_name", "values", "self", "bool", "int", "str", "model_fields", ""]
+TEXTS = ["null", "true", "0", "1.50", "007", "2026-01-31T08:00:00.000Z", "2026-01-31 08:00:00", "None"]
+texts = st.sampled_from(TEXTS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+names = st.sampled_from(NAMES) | texts
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
+    | st.integers(10**20, 10**40),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+times = st.datetimes(datetime(1972, 1, 2), timezones=offsets)
+
+
+def any_records(model: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Make records with an identifier and anything in the other fields."""
+    fields = sorted(map(wire_name, model.model_fields))
+    required = {wire_name(name) for name, field in model.model_fields.items() if field.is_required()}
+    return st.builds(
+        lambda record, identifier: record | dict.fromkeys(required, identifier),
+        st.dictionaries(st.sampled_from(fields) | names, json_values, max_size=6),
+        st.integers(),
+    )
 
 
 def listings_for(model: type[Any]) -> st.SearchStrategy[Any]:
