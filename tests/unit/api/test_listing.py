@@ -136,18 +136,6 @@ def test_a_listing_that_is_not_read_to_its_end_warns_of_nothing(service, client,
     assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize("meta", ["x", [1]])
-def test_a_listing_whose_meta_is_no_object_is_read(service, client, meta):
-    def rewrite(page):
-        return {**page, "meta": meta}
-
-    service.fail("GET", "/forms", faults.Rewrite(rewrite))
-
-    ids = [form["id"] for form in service.forms]
-    assert [form.id for form in client.list_forms()] == ids
-    assert [form["id"] for form in client.paginate("/forms")] == ids
-
-
 def read_all(ids, *, model=Form, total=None, size=100):
     """List what a service would send that counts ``total``."""
 
