@@ -24,6 +24,7 @@ BAD = {
     ],
     "token": [None, 5, "", "a b", "a\n", "é", "\x7f", "a\0", "\ud83d", '"a"', "'a'"],
     "api_version": [None, 2.0, "é", "a\nb", "a\0", "\ud83d"],
+    "idempotency_header": [5, "a b", "a\n", "é"],
     "cursor_param": [None, 5, "", "a b", "a\n"],
     "page_size_param": [5, "", "a b"],
     "page_size": [0, -1, 1.5, "x", ""],

@@ -197,10 +197,3 @@ def test_any_body_is_read_or_said_to_be_unreadable(body: bytes) -> None:
             assert model is None or all(isinstance(record, model) for record in page.data)
     with suppress(FsmResponseError):
         assert isinstance(parse_record(parse_json(body), Job, timezone=UTC).as_json(), dict)
-
-
-def test_a_key_named_like_a_type_is_a_key() -> None:
-    body = b'{"pagination": {"hasMore": {"bool": 1}}, "data": []}'
-
-    pagination = parse_page(body, Form, number=1, timezone=UTC).as_json()["pagination"]
-    assert pagination["hasMore"] == {"bool": 1}
