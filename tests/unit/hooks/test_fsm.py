@@ -207,13 +207,14 @@ def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
 
 
 def test_a_host_without_a_scheme_is_https(service, monkeypatch):
-    plain = {**service.connection(), "host": service.base_url.removeprefix("http://")}
+    host = service.base_url.removeprefix("http://")
+    plain = {**service.connection(), "host": host, "extra": {"max_retries": 0}}
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(plain))
 
     passed, message = FsmHook().test_connection()
 
     assert not passed
-    assert message.startswith(f"https://{plain['host']} was not reached: ")
+    assert message.startswith(f"https://{host} was not reached: ")
 
 
 def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, monkeypatch):
