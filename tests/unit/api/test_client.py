@@ -10,7 +10,6 @@ from fsm_provider.api import (
     FsmConnectionError,
     FsmForbiddenError,
     FsmInputError,
-    FsmPaginationError,
     FsmRateLimitedError,
     FsmRegistrationError,
     FsmUncertainWriteError,
@@ -160,16 +159,6 @@ def test_pages_are_read_when_they_are_needed(service, client):
         next(forms)
 
     assert len(service.requests) == 2
-
-
-def test_a_cursor_that_the_service_ignores_is_found_within_two_requests(make_client):
-    with FakeFieldService(page_size=10, cursor_param="after") as service:
-        service.seed_forms(45)
-        forms = make_client(service, cursor_param="cursor").list_forms()
-
-        with pytest.raises(FsmPaginationError, match=r"'cursor'.*set cursor_param"):
-            list(forms)
-        assert len(service.requests) == 2
 
 
 def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(service, client, caplog):

@@ -226,20 +226,17 @@ def twice(table):
 
 
 TWICE = {
-    "pandas": twice(frame()),
-    "CSV": csv.DictReader(["reference,property,property", "PM-1,7,8"]),
-    "blanks": csv.DictReader(["reference,property,property ", "PM-1,7,8"]),
+    "pandas": ("rows", twice(frame())),
+    "CSV": ("rows", csv.DictReader(["reference,property,property", "PM-1,7,8"])),
+    "blanks": ("rows", csv.DictReader(["reference,property,property ", "PM-1,7,8"])),
+    "sqlite3": ("row 1", sqlite_rows(f"{QUERY}, 8 as property")),
+    "SQLAlchemy": ("row 1", sqlalchemy_rows(f"{QUERY}, 8 as property")),
 }
 
 
-@pytest.mark.parametrize("table", TWICE)
-def test_a_column_twice(table):
-    assert error_of(TWICE[table], {}) == "rows: there is more than one column property"
-
-
-@pytest.mark.parametrize("query", [sqlite_rows, sqlalchemy_rows])
-def test_a_column_twice_in_a_query(query):
-    assert error_of(query(f"{QUERY}, 8 as property")) == "row 1: there is more than one column property"
+@pytest.mark.parametrize(("place", "table"), TWICE.values(), ids=TWICE)
+def test_a_column_twice(place, table):
+    assert error_of(table, {}) == f"{place}: there is more than one column property"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def present(value: Any) -> Any:
         {"hasMore": True, "nextCursor": 2, "prevCursor": 0},
         {"hasMore": "true", "nextCursor": "2", "prevCursor": "null"},
         {"hasMore": 1, "nextCursor": "b2Zmc2V0", "prevCursor": None},
+        {"hasMore": {"bool": 1}, "nextCursor": "2", "prevCursor": None},
     ],
 )
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ BAD = {
         *("https://[::1", "https://host:99999", "https://host?a=b", "https://host/v1#", "https://host\n"),
         *("https://host/a b", "https://host\\a", "https://host:x", "https://host/50%"),
     ],
-    "token": [None, 5, "", "a b", "a\n", "é", "\x7f", '"a"', "'a'"],
-    "api_version": [None, 2.0, "é"],
+    "token": [None, 5, "", "a b", "a\n", "é", "\x7f", "a\0", "\ud83d", '"a"', "'a'"],
+    "api_version": [None, 2.0, "é", "a\nb", "a\0", "\ud83d"],
+    "idempotency_header": [5, "a b", "a\n", "é"],
     "cursor_param": [None, 5, "", "a b", "a\n"],
     "page_size_param": [5, "", "a b"],
     "page_size": [0, -1, 1.5, "x", ""],
@@ -47,21 +48,12 @@ def test_a_bad_value_is_named_as_the_connection_form_names_it(field, value):
         settings(**{field: value})
 
 
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({"base_url": "x", "timeout": "y", "verify_ssl": "maybe"}, ["host", "timeout", "verify_ssl"]),
-        (
-            {"base_url": "http://api.example.com", "token": "", "page_size": 3},
-            ["host", "page_size", "password"],
-        ),
-    ],
-)
-def test_every_bad_value_is_named_in_one_message(values, names):
+def test_every_bad_value_is_named_in_one_message():
     with pytest.raises(FsmInputError) as raised:
-        settings(**values)
+        settings(base_url="http://api.example.com", token="", timeout="y", page_size=3)
 
-    assert sorted(problem.split(": ")[0] for problem in str(raised.value).split("; ")) == names
+    named = sorted(problem.split(": ")[0] for problem in str(raised.value).split("; "))
+    assert named == ["host", "page_size", "password", "timeout"]
 
 
 def test_a_url_that_cannot_be_parsed_is_not_quoted():

@@ -80,19 +80,6 @@ def test_a_service_that_refuses_everything_ends_with_code_2(serve, probe, status
     assert says in probed.error
 
 
-STEERING = b"\x1b]0;owned\x07\x1b[2J no"
-
-
-def test_what_the_service_says_does_not_steer_the_terminal(serve, probe):
-    service = serve()
-    service.fail("*", "*", faults.Status(400, STEERING), every=True)
-
-    probed = probe(service)
-
-    assert probed.code == 2
-    assert probed.error.endswith("it said: \\x1b]0;owned\\x07\\x1b[2J no\n")
-
-
 def test_a_connection_that_is_not_there_is_named(capsys):
     assert main(["probe", "no_such_connection"]) == 2
     assert "no_such_connection" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import time
 import pytest
 import requests
 
-from fsm_provider.testing import FakeFileHost, faults
+from fsm_provider.testing import FakeFileHost
 
 
 @pytest.fixture
@@ -46,14 +46,3 @@ def test_the_other_host_records_the_headers_it_was_sent(call, form):
         call.session.get(listed_url(call), timeout=5)
 
     assert [request.headers["authorization"] for request in files.requests] == ["Bearer ***"]
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_huge_response_begins_as_the_correct_one(call, form, chunked):
-    right = call("GET", f"/forms/{form['id']}/pdf").content
-    call.service.fail("GET", "/forms/*/pdf", faults.Huge(100_000, chunked=chunked))
-
-    response = call("GET", f"/forms/{form['id']}/pdf")
-
-    assert response.content == right.ljust(100_000)
-    assert ("content-length" in response.headers) is not chunked

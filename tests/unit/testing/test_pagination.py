@@ -70,17 +70,6 @@ def test_a_cursor_that_was_not_issued_is_a_conflict(serve, cursor):
     assert call("GET", "/forms", params={"cursor": cursor}).status_code == 409
 
 
-def test_a_cursor_under_another_name_is_ignored(serve):
-    call = serve(page_size=1, cursor_param="after")
-    call.service.seed_forms(3)
-    first = call("GET", "/forms").json()
-
-    ignored = call("GET", "/forms", params={"cursor": first["pagination"]["nextCursor"]}).json()
-
-    assert ignored["data"] == first["data"]
-    assert len(list(call.pages("/forms"))) == 3
-
-
 def test_a_form_completed_during_a_listing_shifts_no_page(serve):
     call = serve(page_size=2)
     call.service.seed_forms(3)
@@ -91,11 +80,3 @@ def test_a_form_completed_during_a_listing_shifts_no_page(serve):
     listed = first["data"] + [form for page in pages for form in page["data"]]
 
     assert listed == call.service.forms
-
-
-@pytest.mark.parametrize(("asked", "given"), [("2", 2), ("50", 5), (None, 3)])
-def test_the_page_size_can_be_asked_for(serve, asked, given):
-    call = serve(page_size=3, page_size_param="limit")
-    call.service.seed_forms(5)
-
-    assert len(call("GET", "/forms", params={"limit": asked}).json()["data"]) == given

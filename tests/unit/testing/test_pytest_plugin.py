@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import requests
 
 from fsm_provider.testing import Engineer
 
@@ -26,20 +25,6 @@ def run_pytest(tmp_path):
         return result.returncode, result.stdout + result.stderr
 
     return run
-
-
-def test_the_fixture_is_a_started_and_empty_service(fake_field_service):
-    response = requests.get(f"{fake_field_service.base_url}/forms", timeout=5)
-
-    assert response.status_code == 401
-    assert fake_field_service.forms == fake_field_service.jobs == []
-
-
-def test_the_connection_leads_to_it(fake_field_service):
-    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
-
-    assert connection["host"] == fake_field_service.base_url
-    assert connection["password"] == fake_field_service.settings.token
 
 
 @pytest.mark.fake_field_service(fsm_conn_id="fsm_uk", page_size=3, engineer=Engineer(after=0))

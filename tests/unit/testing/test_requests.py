@@ -23,14 +23,6 @@ def test_a_forbidden_token_returns_403(serve, method, path):
     assert response.json() == {"detail": "Forbidden"}
 
 
-def test_the_token_can_change_while_it_runs(call):
-    call.service.settings.token = "rotated"
-
-    assert call("GET", "/forms").status_code == 401
-    assert call("GET", "/forms", headers={"Authorization": "Bearer rotated"}).status_code == 200
-    assert call.service.connection()["password"] == "rotated"
-
-
 @pytest.mark.parametrize("path", ["/", "/jobs/", "/forms/", "/docs", "/openapi.json"])
 def test_an_unknown_path_returns_404_in_json(call, path):
     response = call("GET", path, allow_redirects=False)

@@ -4,23 +4,6 @@ import pytest
 
 from tests.unit.testing.conftest import register
 
-
-def test_a_registration_has_the_fields_of_the_specification(call):
-    response = register(call, [("eventTypes", "jobs.created")])
-
-    assert response.status_code == 200
-    webhook = response.json()
-    assert call.service.webhooks == [webhook]
-    assert len(webhook.pop("signingSecret")) >= 32
-    assert webhook == {
-        "id": 1,
-        "description": "New jobs",
-        "object": "jobs",
-        "eventTypes": ["jobs.created"],
-        "targetURL": "https://example.test/hook",
-    }
-
-
 REPEATED = [("eventTypes", "jobs.created"), ("eventTypes", "jobs.updated")]
 BRACKETS = [("eventTypes[]", "jobs.created"), ("eventTypes[]", "jobs.updated")]
 COMMA = [("eventTypes", "jobs.created,jobs.updated")]

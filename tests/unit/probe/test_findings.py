@@ -1,4 +1,6 @@
-"""Which parameters carry the cursor and the page size."""
+"""Which parameters carry the cursor and the page size, and in which zone the service writes its times."""
+
+from datetime import timedelta, timezone
 
 import pytest
 
@@ -126,3 +128,22 @@ def test_the_request_limit_is_not_exceeded(serve, probe):
 
     assert probed.code == 1
     assert len(probed.requests) <= MAX_REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("zone", "minutes", "says"),
+    [
+        ("Asia/Kathmandu", 345, []),
+        ("UTC", 345, ["clock is +345 minutes from this machine's", "set the service's"]),
+        ("UTC", 7, ["clock is +7 minutes"]),
+    ],
+)
+def test_the_zone_of_the_service_unless_its_clock_is_wrong(serve, probe, zone, minutes, says):
+    service = serve()
+    service.settings.server_timezone = timezone(timedelta(minutes=minutes))
+
+    probed = probe(service, server_timezone=zone)
+
+    assert probed.extra["server_timezone"] == zone
+    assert ("server_timezone" in probed.unknown) is bool(says)
+    assert [text for text in says if text not in probed.unknown["server_timezone"]] == []
