@@ -94,6 +94,21 @@ def test_the_form_has_the_fields_of_the_service_and_no_others(page: Page) -> Non
     expect(form.get_by_label(LABELS["password"])).to_have_attribute("type", "password")
 
 
+def test_each_setting_is_shown_with_its_description_and_default(page: Page) -> None:
+    settings = open_settings(open_form(page))
+
+    expect(labels(settings)).to_have_text([declared["label"] for declared in FIELDS.values()])
+    for name, declared in FIELDS.items():
+        expect(field(settings, name)).to_contain_text(declared["description"])
+        default = declared["schema"].get("default")
+        if "enum" in declared["schema"]:
+            expect(field(settings, name)).to_contain_text(default)
+        elif isinstance(default, bool):
+            expect(field(settings, name).get_by_role("checkbox")).to_be_checked(checked=default)
+        else:
+            expect(input_for(settings, name)).to_have_value("" if default is None else str(default))
+
+
 def test_the_token_goes_in_and_never_comes_back(
     page: Page, airflow: LocalAirflow, service: FakeFieldService
 ) -> None:

@@ -147,6 +147,42 @@ def test_a_key_whose_template_found_nothing_is_refused(service, key):
     assert service.requests == []
 
 
+@pytest.mark.parametrize("what", ["done", "uncertain"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: job(property_id=8),
+        lambda: job(job={"customerReference": "PO-1", "notes": "another"}),
+        lambda: request(path="/properties/7/notes"),
+        lambda: jobs(jobs=[{"property_id": 7, "job": {}, "key": "PO-1"}]),
+    ],
+    ids=["property", "payload", "operation", "in bulk"],
+)
+@pytest.mark.usefixtures("short_lease")
+def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(service, database, other, what):
+    if what == "uncertain":
+        lose(service)
+        with pytest.raises(AirflowFailException):
+            job().execute(run_of("first"))
+        says = "that is what was sent with this key: the input is another now, and was not sent"
+    else:
+        job().execute(run_of("first"))
+        says = rf"key 'PO-1' is that of POST /properties/7/jobs \(.*'PO-1'\) \(id {service.jobs[0]['id']}\)"
+    (before,) = database.rows()
+
+    operator, context = other(), run_of("second")
+    operator.if_uncertain = "create"
+    with pytest.raises(AirflowFailException, match=rf"{says}(.|\n)*sent (by|at)") as caught:
+        operator.execute(context)
+
+    assert "of run first of DAG dag" in str(caught.value)
+    assert database.rows() == [before]
+    assert len(service.requests) == 1
+    for outcome in context["ti"].pushed.get("return_value", []):  # is what was sent, not the input
+        assert outcome["customerReference"] == "PO-1"
+        assert outcome["outcome"] == ("uncertain" if what == "uncertain" else "not_created")
+
+
 def odd_keys_are_different_keys(service):
     payloads = [{"property_id": 7, "job": {"customerReference": "x"}, "key": key} for key in ODD_KEYS]
     operator = jobs(jobs=payloads, max_concurrency=1)
