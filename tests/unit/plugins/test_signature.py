@@ -152,6 +152,12 @@ def test_a_changed_delivery_of_standard_webhooks_is_refused(headers):
     assert not is_accepted(ALL, headers)
 
 
+class _Stopped(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(NOW, tz)
+
+
 keys = st.binary(min_size=16, max_size=64)
 
 
@@ -175,6 +181,33 @@ def test_what_the_library_of_standard_webhooks_signs_is_accepted(key, mark, padd
     }
 
     assert is_accepted(ALL, headers, body.encode(), secrets=[secret])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    changed=st.fixed_dictionaries(
+        {},
+        optional={
+            "webhook-id": st.text(max_size=8),
+            "webhook-timestamp": st.integers(NOW - 310, NOW + 310).map(str) | st.text(max_size=12),
+            "webhook-signature": st.text(st.sampled_from("v1a2,= \t\xa0A-_+/é"), max_size=60),
+        },
+    ),
+    body=st.just(BODY) | st.text(max_size=20).map(str.encode),
+)
+def test_what_the_library_of_standard_webhooks_refuses_is_refused(changed, body):
+    headers = {**standard(), **changed}
+
+    def is_accepted_by_library():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("standardwebhooks.webhooks.datetime", _Stopped)
+            try:
+                Webhook(STANDARD).verify(body, headers, json_parse=False)
+            except Exception:  # noqa: BLE001 - malformed input makes the library raise anything
+                return False
+            return True
+
+    assert not is_accepted(ALL, headers, body) or is_accepted_by_library()
 
 
 # The first delivery has identifier "1", body BODY and time NOW. Which schemes see these as its repeats?
