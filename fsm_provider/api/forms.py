@@ -184,6 +184,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         found = [form for form in page.data if matches(form)] if matches else page.data
         dropped += len(page.data) - len(found)
         yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
+        del page, found  # what is alive at the next page counts as long-lived
     if dropped:
         message = "%s of the listing did not match the filter (%s), a part of which the service ignores"
         logger.warning(message, counted(dropped, "form"), asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -13,11 +12,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     SecretStr,
     SerializeAsAny,
     StrictBool,
     ValidationInfo,
 )
+from pydantic_core import CoreSchema, core_schema
 
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
@@ -30,20 +31,23 @@ def wire_name(attribute: str) -> str:
     )
 
 
-def _check(kind: type, pattern: str, expected: str) -> BeforeValidator:
-    fits = re.compile(pattern).match
-
-    def checked(value: Any) -> Any:
-        if type(value) is kind or (isinstance(value, str) and fits(value)):
-            return value
-        raise ValueError(f"should be {expected}")
-
-    return BeforeValidator(checked)
+def _text(pattern: str) -> CoreSchema:
+    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
 
 
+def _either(choices: list[CoreSchema], expected: str) -> GetPydanticSchema:
+    """Refuse what pydantic would convert beside the choices."""
+    either = core_schema.union_schema([*choices], mode="left_to_right")
+    message = f"should be {expected}"
+    checked = core_schema.custom_error_schema(either, message, custom_error_message=message)
+    return GetPydanticSchema(lambda kind, handler: core_schema.chain_schema([checked, handler(kind)]))
+
+
+_INTEGER = [core_schema.int_schema(strict=True), _text("^-?[0-9]+$")]
+_TIME = [_text("^[0-9]{4}-"), core_schema.is_instance_schema(datetime)]
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
-Integer = Annotated[SerializeAsAny[int], _check(int, r"-?[0-9]+\Z", "an integer")]
-Timestamp = Annotated[SerializeAsAny[AwareDatetime], _check(datetime, "[0-9]{4}-", "an ISO 8601 time")]
+Integer = Annotated[SerializeAsAny[int], _either(_INTEGER, "an integer")]
+Timestamp = Annotated[SerializeAsAny[AwareDatetime], _either(_TIME, "an ISO 8601 time")]
 
 
 class Record(BaseModel):
