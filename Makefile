@@ -75,7 +75,7 @@ test-system: $(INSTALLED) ## Tests on a real Airflow (FSM_KILLS=all: with all ki
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)
 
-test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n)
+test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n, FSM_CLUSTER_RUNS=n, FSM_CLUSTER_SENSORS=n)
 	@echo "== pytest tests/distributed"
 	@$(<D)/bin/pytest --quiet tests/distributed
 

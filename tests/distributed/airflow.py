@@ -37,6 +37,9 @@ class DistributedAirflow(LocalAirflow):
             "AIRFLOW__CELERY__BROKER_URL": broker,
             "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{database}",
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(WORKER_SLOTS),
+            # For thousands of sensors, all with one triggerer while the other is away.
+            "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
+            "AIRFLOW__TRIGGERER__CAPACITY": "10000",
         }
         super().__init__(dags_folder, home, cluster | SOON_NOTICED | dict(env))
 

@@ -1,5 +1,6 @@
 """Jobs are created once, whoever of a cluster is killed meanwhile."""
 
+import os
 import random
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.form_events import add, times_emitted, until_emitted
 from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
 
-RUNS = 8
+RUNS = int(os.environ.get("FSM_CLUSTER_RUNS", "8"))
 """More than the workers have slots for."""
 JOBS = RUNS * BULK_JOBS
 

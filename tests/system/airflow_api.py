@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
 FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 1.0
 DATABASE_ATTEMPTS = 20
-PATIENCE = 600.0
+PATIENCE = float(os.environ.get("FSM_PATIENCE", "600"))
 """Seconds after which what a test waits for is taken for never: longer than the slowest machine needs."""
 
 T = TypeVar("T")

@@ -43,7 +43,7 @@ def many_waits():
         query_params=WAITS,
         poke_interval=POKE_INTERVAL,
         deferrable=True,
-        timeout=1800,
+        timeout=3 * 3600,
     ).expand(job_id=job_ids())
 
 
