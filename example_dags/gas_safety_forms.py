@@ -26,12 +26,12 @@ ROUTES = {"Gas Safety Record": "file_records", "Warning Notice": "warn_office"}
 
 def routes_for(forms: list[dict]) -> list[str]:
     """Return the tasks that have forms."""
-    return sorted({ROUTES[form["formName"]] for form in forms})
+    return sorted({ROUTES[form["formName"].strip()] for form in forms})
 
 
 def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
     """Return the forms for a task."""
-    return [form for form in forms if ROUTES[form["formName"]] == task_id]
+    return [form for form in forms if ROUTES[form["formName"].strip()] == task_id]
 
 
 # [START howto_asset_completed_forms]

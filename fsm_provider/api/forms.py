@@ -156,8 +156,10 @@ def _same(expected: int | str | None, found: int | str | None) -> bool:
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return a time as seconds since 1970, the later ones when summer time ends; None if it is none."""
-    return max(value.timestamp(), value.replace(fold=1).timestamp()) if isinstance(value, datetime) else None
+    """Return seconds since 1970, the later ones when summer time ends; None for none, or a placeholder."""
+    if not isinstance(value, datetime) or value.year < 2000:
+        return None
+    return max(value.timestamp(), value.replace(fold=1).timestamp())
 
 
 def _at_or_after(found: Any, bound: Any) -> bool:
@@ -186,7 +188,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
         del page, found  # what is alive at the next page counts as long-lived
     if dropped:
-        message = "%s of the listing did not match the filter (%s), a part of which the service ignores"
+        message = "%s of the listing did not match the filter (%s): ignored there, or not in the record"
         logger.warning(message, counted(dropped, "form"), asked)
 
 

@@ -32,6 +32,7 @@ class CursorPaginator:
         self.finished: bool = False
         self.identifiers: list[Any] = []
         self._cursor_param = cursor_param
+        self._hint = f"It is sent as '{cursor_param}': if the service calls it otherwise, set cursor_param"
         self._max_pages = max_pages
         self._cursors: set[str] = set()
 
@@ -46,7 +47,7 @@ class CursorPaginator:
         """
         records = _identities(page.data)
         if records and records == self.identifiers:
-            raise self._error("holds the same records as the page before it")
+            raise self._error(f"holds the same records as the page before it. {self._hint}")
         has_more = str(getattr(page.pagination, "has_more", None)).lower()
         if has_more in ("true", "1"):
             self._go_on(getattr(page.pagination, "next_cursor", None))
@@ -62,7 +63,7 @@ class CursorPaginator:
         if type(cursor) not in (int, str):
             raise self._error("gives a nextCursor that is neither text nor integer")
         if str(cursor) in self._cursors:
-            raise self._error("gives a nextCursor that the listing had before")
+            raise self._error(f"gives a nextCursor that the listing had before. {self._hint}")
         if self.page_number >= self._max_pages:
             raise self._error(f"is the last of max_pages={self._max_pages}, and there is more")
         self._cursors.add(str(cursor))
@@ -70,10 +71,7 @@ class CursorPaginator:
         self.page_number += 1
 
     def _error(self, what: str) -> FsmPaginationError:
-        return FsmPaginationError(
-            f"page {self.page_number} of the listing {what}. Cursors are sent as the query parameter "
-            f"'{self._cursor_param}': if the service calls it otherwise, set cursor_param on the connection."
-        )
+        return FsmPaginationError(f"page {self.page_number} of the listing {what}")
 
 
 def _identities(items: list[Any]) -> list[Any]:

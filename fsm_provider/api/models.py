@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -31,23 +32,20 @@ def wire_name(attribute: str) -> str:
     )
 
 
-def _text(pattern: str) -> CoreSchema:
-    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
-
-
-def _either(choices: list[CoreSchema], expected: str) -> GetPydanticSchema:
-    """Refuse what pydantic would convert beside the choices."""
-    either = core_schema.union_schema([*choices], mode="left_to_right")
-    message = f"should be {expected}"
+def _either(expected: str, *choices: str | CoreSchema) -> GetPydanticSchema:
+    """Refuse what pydantic would convert beside the choices; one that is text is a pattern of texts."""
+    text = partial(core_schema.str_schema, strict=True, coerce_numbers_to_str=False)
+    schemas: list[Any] = [text(pattern=one) if isinstance(one, str) else one for one in choices]
+    either, message = core_schema.union_schema(schemas, mode="left_to_right"), f"should be {expected}"
     checked = core_schema.custom_error_schema(either, message, custom_error_message=message)
     return GetPydanticSchema(lambda kind, handler: core_schema.chain_schema([checked, handler(kind)]))
 
 
-_INTEGER = [core_schema.int_schema(strict=True), _text("^-?[0-9]+$")]
-_TIME = [_text("^[0-9]{4}-"), core_schema.is_instance_schema(datetime)]
+_INTEGER = _either("an integer", core_schema.int_schema(strict=True), "^-?[0-9]+$")
+_TIME = _either("an ISO 8601 time", "^[0-9]{4}(-[0-9]{2}){2}.", core_schema.is_instance_schema(datetime))
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
-Integer = Annotated[SerializeAsAny[int], _either(_INTEGER, "an integer")]
-Timestamp = Annotated[SerializeAsAny[AwareDatetime], _either(_TIME, "an ISO 8601 time")]
+Integer = Annotated[SerializeAsAny[int], _INTEGER]
+Timestamp = Annotated[SerializeAsAny[AwareDatetime], _TIME]
 
 
 class Record(BaseModel):
@@ -247,7 +245,7 @@ class Form(Record):
 
 
 class Webhook(Record):
-    """A webhook registration. Its secret appears in no dump and no repr."""
+    """A webhook registration. A dump has the fields that are known to be no secret."""
 
     id: Integer
     description: str | None = None
@@ -257,7 +255,8 @@ class Webhook(Record):
     signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True, exclude={"signing_secret"}, warnings=False)
+        shown = type(self).model_fields.keys() - {"signing_secret"}
+        return self.model_dump(mode="json", by_alias=True, include=shown, warnings=False)
 
 
 def _in_server_timezone(timestamp: datetime, info: ValidationInfo) -> datetime:

@@ -61,6 +61,9 @@ _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
 _Complete = AfterValidator(_check_characters)
 
 
+EXTRA_FIELDS = "extra_fields"
+
+
 class JobCreate(_Payload):
     """The body of a job creation. Every field is optional, and only given fields are sent.
 
@@ -84,13 +87,19 @@ class JobCreate(_Payload):
     user_group_id: Integer | None = None
     extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field({}, alias="extra_fields")
 
+    @field_validator(EXTRA_FIELDS)
+    @classmethod
+    def _are_further_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if named := [name for name in value if name in JOB_FIELDS]:
+            raise ValueError(f"{named[0]} is a field of the job: give it there")
+        return value
+
     def body(self) -> dict[str, Any]:
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
         sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
         return {**sent, **self.extra_fields}
 
 
-EXTRA_FIELDS = "extra_fields"
 JOB_FIELDS = {
     name: wire_name(attribute)
     for attribute in JobCreate.model_fields

@@ -24,7 +24,8 @@ NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OWN_HEADERS = frozenset({"authorization", "content-length", "transfer-encoding"})  # the client sets them
+OWN_HEADERS = frozenset({"authorization", "connection", "content-length", "host", "transfer-encoding"})
+"""The client sets them."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -103,6 +104,9 @@ def parse_text(name: str, value: Any) -> int | str:
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
+    for one, given in (value or {}).items():
+        if isinstance(given, Mapping):
+            raise FsmInputError(f"{name}: {one!r}: should be a value or a list of values, not {given!r:.60}")
     return dict(value or {})
 
 

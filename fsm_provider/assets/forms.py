@@ -90,8 +90,8 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    validation.parse_text("name", name)
-    validation.parse_text("fsm_conn_id", fsm_conn_id)
+    name = str(validation.parse_text("name", name))
+    fsm_conn_id = str(validation.parse_text("fsm_conn_id", fsm_conn_id))
     if start_from not in ("now", "beginning"):
         start_from = validation.parse_time("start_from", start_from).astimezone(UTC).isoformat()
     wanted = FormFilter(
@@ -100,7 +100,7 @@ def completed_forms(
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
-    names = validation.parse_names("form_names", form_names) if form_names else ()
+    names = validation.parse_names("form_names", form_names) if form_names is not None else ()
     watch = Watch(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,

@@ -65,7 +65,7 @@ class Feed:
         self._failing_since = 0.0
         self._is_refused, self._one_by_one_until = False, float("-inf")
         self._asks_by_creation = False
-        self._failures, self._polled_at = 0, _now()
+        self._failures, self._polled_at, self._next_at = 0, _now(), 0.0
         # An empty context, or its log would be that of the first member's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
 
@@ -96,12 +96,12 @@ class Feed:
 
     async def _every_interval(self, poll: Callable[[], Awaitable[None]]) -> None:
         while True:
-            began = _now()
+            next_at = _now() + self._source.interval
             try:
                 await poll()
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
-            await asyncio.sleep(max(self._source.interval - (_now() - began), 0.005))
+            await asyncio.sleep(max(next_at - _now(), self._next_at - _now(), 0.005))
 
     async def _poll_changes(self) -> None:
         began, members = self.time(), list(self._members)  # who joins later may miss some of it
@@ -209,7 +209,11 @@ class Feed:
         """List, and hand out the forms; return when it started, and whether the listings are complete."""
         answers = []
         for query in queries:
-            listing = await list_completely(self._lister.list_forms, query)
+            try:
+                listing = await list_completely(self._lister.list_forms, query)
+            except FsmError as error:
+                self._next_at = _now() + min(getattr(error, "retry_after", None) or 0.0, GIVE_UP_AFTER)
+                raise
             if listing.service != self._source.service:
                 for member in self._members:
                     member.moved()

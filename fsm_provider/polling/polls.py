@@ -30,7 +30,6 @@ MAX_READINGS = 3
 """Of one listing, whose totals show that records slipped between its pages."""
 READ_CONNECTION_EVERY = 60.0
 """Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
-EARLIEST_CLOCK = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 
 
 class Form(NamedTuple):
@@ -216,7 +215,7 @@ def list_once(
             # By the service's clock or the local one, the earlier: from too late a time, forms are missed.
             served = seconds_of(getattr(page.meta, "server_time", None))
             by_service = requested if served is None else served - (time.monotonic() - began)
-            started = min(requested, by_service) if by_service > EARLIEST_CLOCK else requested
+            started = min(requested, by_service)
         matching = [record for record in page.data if wanted.matches(record)]
         others += len(page.data) - len(matching)
         forms += [_form_from(record, reference_for(record)) for record in matching]

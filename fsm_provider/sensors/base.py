@@ -73,6 +73,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             raise type(error)(f"Sensor has timed out after {waited}: {text}") from None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
+        pause = 0.0
         with permanent_errors_fail_the_task():
             try:
                 polled = self.poll()
@@ -84,10 +85,13 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 if error.permanent or self.reschedule or now - self._failing_since >= tolerance:
                     raise
                 self.log.warning("Polling failed, and goes on for up to %g s: %s", tolerance, error)
+                asked = getattr(error, "retry_after", None) or 0.0
+                pause = min(asked - self.poke_interval, self._deadline - now)
             else:
                 self._failing_since, self._problem = None, ""
                 if polled.is_done:
                     return polled
                 self.log.info("%s", self._missing["text"])
             self.defer_if_wanted()
+        time.sleep(max(pause, 0.0))
         return False

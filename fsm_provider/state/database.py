@@ -5,6 +5,7 @@ SQLAlchemy is imported where there is such a database.
 
 from __future__ import annotations
 
+import logging
 import random
 import sqlite3
 import time
@@ -29,6 +30,8 @@ except ImportError as _missing:
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
@@ -129,6 +132,7 @@ def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.
     try:
         if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
             _create_tables(engine)
+            logger.warning("%s: its tables were created: it knows nothing that was sent before", named)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, DBAPIError):

@@ -42,9 +42,9 @@ Row = list[Any]
 Encoder = Callable[[list[Row]], bytes]
 Writer = Callable[[BinaryIO, Iterable[list[bytes]]], None]
 
-_CREATE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, sort_time, version, lines, content)"
+_CREATE = "CREATE TABLE entries (id INTEGER PRIMARY KEY, sort_key, version, lines, content)"
 _ADD = """INSERT INTO entries VALUES (?, ?, ifnull(?, ''), ?, ?) ON CONFLICT (id) DO UPDATE SET
-    sort_time = excluded.sort_time, version = excluded.version,
+    sort_key = excluded.sort_key, version = excluded.version,
     lines = excluded.lines, content = excluded.content
     WHERE (excluded.version, excluded.content) > (version, content)"""
 
@@ -158,12 +158,12 @@ class Entry(NamedTuple):
     """The rows of a record.
 
     :param id: 64 bits; of several entries with one id, the greatest ``(version, content)`` stays.
-    :param sort_time: entries are sorted by it, None first, then by ``id``.
+    :param sort_key: entries are sorted by it, None first, then by ``id``.
     :param lines: number of rows in ``content``.
     """
 
     id: int
-    sort_time: str | None
+    sort_key: int | str | None
     version: str | None
     lines: int
     content: bytes
@@ -181,14 +181,16 @@ def entries_for_forms(forms: Iterable[Form], schema: Schema, encode: Encoder) ->
 def entries_for_asset_fields(
     fields: Iterable[AssetDynamicField], schema: Schema, encode: Encoder
 ) -> Iterator[Entry]:
-    """Yield an entry for each field, with a row for each value in each use, in the service's order."""
+    """Yield an entry for each record, with a row for each value in each use; a field may have several."""
     for field in fields:
         rows = [
             schema.row(field.model_copy(update={"values": value, "used_by": use}))
             for value in _elements(field.values)
             for use in _elements(field.used_by)
         ]
-        yield Entry(field.dynamic_field_id, "", "", len(rows), encode(rows))
+        content = encode(rows)
+        digest = int.from_bytes(hashlib.sha256(content).digest()[:8]) >> 1
+        yield Entry(digest, field.dynamic_field_id, "", len(rows), content)
 
 
 def _elements(found: Any) -> list[Any]:
@@ -214,10 +216,12 @@ class SortBuffer:
         thresholds = gc.get_threshold()
         gc.set_threshold(10_000)  # else each page's records, which have no cycles, start a collection
         try:
-            self._database.executemany(_ADD, _checked(entries))
+            self._database.executemany(_ADD, _counted(entries))
+        except OverflowError:
+            raise FsmResponseError("nothing is exported: an identifier has more than 64 bits") from None
         finally:
             gc.set_threshold(*thresholds)
-        self._database.execute("CREATE INDEX sorted ON entries (sort_time, id)")
+        self._database.execute("CREATE INDEX sorted ON entries (sort_key, id)")
 
     def digest_of_identifiers(self) -> bytes:
         digest = hashlib.sha256()
@@ -228,7 +232,7 @@ class SortBuffer:
     def chunks(self) -> Iterator[list[bytes]]:
         """Yield the content, sorted by time and id, and count its rows; a chunk never splits an entry."""
         chunk, size = [], 0
-        query = "SELECT lines, content FROM entries ORDER BY sort_time, id"
+        query = "SELECT lines, content FROM entries ORDER BY sort_key, id"
         for lines, content in self._database.execute(query):
             self.rows += lines
             chunk.append(content)
@@ -240,11 +244,8 @@ class SortBuffer:
             yield chunk
 
 
-def _checked(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Check what SQLite cannot hold, and log the progress."""
+def _counted(entries: Iterable[Entry]) -> Iterator[Entry]:
     for number, entry in enumerate(entries, start=1):
-        if entry.id.bit_length() > 63:
-            raise FsmResponseError(f"nothing is exported: an identifier has more than 64 bits: {entry.id}")
         yield entry
         if number % PROGRESS_EVERY == 0:
             logger.info("%s records listed", number)

@@ -13,6 +13,7 @@ as it is to be, or the same row if the change does not apply. ``read_at`` is the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,6 +104,7 @@ def planned(
 ) -> Row:
     """Return the row of a write that nobody has sent; ``content`` is JSON values."""
     try:
+        json.dumps(content, allow_nan=False, ensure_ascii=False, default=str).encode()
         digest = digest_for([service, what, content])
     except (ValueError, TypeError, RecursionError) as error:
         raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None

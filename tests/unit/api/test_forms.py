@@ -119,7 +119,9 @@ def test_a_form_that_does_not_say_whose_it_is_does_not_match(filters, absent):
 
 
 @pytest.mark.parametrize("name", ["created_since", "updated_since"])
-@pytest.mark.parametrize("time", [None, "yesterday", [NINE]])
+@pytest.mark.parametrize(
+    "time", [None, "yesterday", [NINE], "2026-01-05", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z"]
+)
 def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
     unreadable = form(createdOnDateTime=time, lastUpdatedOnDateTime=time)
 

@@ -84,6 +84,7 @@ def test_skills_are_sent_as_given(skills):
         ("jobType", 2),
         ("extraFields", {"jobType": 2}),
         ("extra_fields", {"jobType": object()}),
+        *[("extra_fields", {name: "WO-1"}) for name in ("customerReference", "customer_reference")],
     ],
 )
 def test_a_bad_field_of_a_job_is_named(name, value):

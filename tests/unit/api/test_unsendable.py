@@ -27,8 +27,9 @@ UNSENDABLE = {
         *({"X-Note": value} for value in ("a\r\nX-Other: b", "a\0b", "€", 5)),
         *({name: "a"} for name in ("X-Nöte", "X Note", "", b"X-Note")),
         *({"Content-Length": "3"}, {"transfer-encoding": "chunked"}, {"Authorization": "Bearer x"}),
+        *({"Host": "other.example.com"}, {"connection": "close"}),
     ],
-    "params": [{"a": HALF}, {HALF: "a"}, 5, [1, 2]],
+    "params": [{"a": HALF}, {HALF: "a"}, {"a": {"b": 1}}, 5, [1, 2]],
     "path": [f"/jobs/{HALF}", "/jobs/a b", "/jobs\n", "jobs", 7],
     "method": ["PO ST", "POST\r\n", "", "PÖST", None, 5],
 }

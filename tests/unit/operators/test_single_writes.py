@@ -152,8 +152,8 @@ def test_a_body_is_the_json_that_a_template_gives(service, connect, store):
 
 @pytest.mark.parametrize(
     "body",
-    [10**5000, {"n": 10**5000}, {(1, 2): 3}, {"a": 1, 2: 3}],
-    ids=["number", "a number inside", "a name", "names of two types"],
+    [10**5000, {"n": 10**5000}, {(1, 2): 3}, {"a": 1, 2: 3}, {"n": float("nan")}, {"n": "\ud83d"}],
+    ids=["number", "a number inside", "a name", "names of two types", "NaN", "half a character"],
 )
 def test_a_body_that_is_no_json_is_refused_before_anything_is_recorded(service, connect, store, body):
     connect(service)

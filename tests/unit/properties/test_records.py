@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook
+from fsm_provider.api.models import AssetDynamicField, Form, Job, Record, Webhook, wire_name
 from fsm_provider.api.parsing import parse_record
 from tests.unit.properties.strategies import any_records, kind_for, kinds_for
 
@@ -41,7 +41,8 @@ def test_any_value_that_came_stands_where_it_was(
 def assert_nothing_is_lost(model: type[Record], raw: dict[str, Any], zone: tzinfo) -> None:
     read = parse_record(copy.deepcopy(raw), model, timezone=zone).as_json()
 
-    came = {name: value for name, value in raw.items() if not (model is Webhook and name == "signingSecret")}
+    shown = {wire_name(name) for name in Webhook.model_fields} - {"signingSecret"}  # another may be a secret
+    came = {name: value for name, value in raw.items() if model is not Webhook or name in shown}
     assert stands(model, came, through_json(read), zone), f"{came} became {read}"
 
 

@@ -123,6 +123,13 @@ def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon, is_last):
     assert ("failed" in text) is is_last
 
 
+def test_a_poll_pauses_as_long_as_the_service_asks(service):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=600), every=True)
+
+    assert "the service asks to wait 600 s" in times_out(Run("poke"), job_id=11, timeout=1.5)
+    assert len(service.requests) == 1
+
+
 @pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
     sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail)

@@ -267,18 +267,22 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
     service.add_asset_dynamic_field("Empty", values=(), used_by=(), dynamicFieldID=8)
     service.add_asset_dynamic_field("Odd", used_by=uses[:1], dynamicFieldID=7)
     service._state.asset_dynamic_fields.records[-1]["values"] = "all"
+    for name in ("Gas", "Oil", "Oil"):  # one field in several records, of which two are equal
+        service.add_asset_dynamic_field("Fuel", values=(name,), used_by=(), dynamicFieldID=10)
+        service._state.asset_dynamic_fields.records[-1]["values"][0]["id"] = len(name)
     connect(service)
 
     for format in FORMATS:
         result = export_assets(tmp_path, format=format)
 
-        assert result["rows"] == 6
+        assert result["rows"] == 8
         rows = exported(tmp_path)[f"asset_fields.{format}"]
         found = [
             tuple(row[column] for column in ("dynamicFieldName", "values_name", "usedBy_scope", "_extra"))
             for row in rows
         ]
-        assert found == [
+        assert sorted(found[6:]) == [("Fuel", "Gas", None, None), ("Fuel", "Oil", None, None)]
+        assert found[:6] == [
             ("Odd", None, "standard", '{"values":"all"}'),
             ("Empty", None, None, None),
             ("Make", "Baxi", "standard", None),

@@ -306,6 +306,17 @@ async def test_a_service_that_hangs_delays_neither_the_loop_nor_other_connection
             await waiting
 
 
+@hurried(60.0)
+async def test_polls_pause_as_long_as_the_service_asks(service):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=600), every=True)
+
+    async with triggerer() as waits:
+        waits.start(trigger(job_id=1, poll_interval=2.0))
+        await asyncio.sleep(900)
+
+    assert 2 <= len(service.requests) <= 4
+
+
 # --- logs, arguments ---
 
 
