@@ -219,11 +219,12 @@ class Runner:
             return {}
         try:
             rows = self.ledger.change({**self._to_record, **claims})
-        except BaseException:
+        except BaseException as error:
             for one in map(self.writes.__getitem__, self._to_record):
                 if one.is_created:
                     made = f"{one.row.kind} {kept(one.response).get('id', '')} (key '{one.row.key}') was made"
-                    logger.error("%s, and cannot be recorded: settle it with that id", made)
+                    logger.error(text := f"{made}, and cannot be recorded: settle it with that id")
+                    getattr(error, "add_detail", error.add_note)(text)  # SQLAlchemy's errors show details
             raise
         recorded, self._to_record = self._to_record, {}
         for one in map(self.writes.__getitem__, recorded):

@@ -158,7 +158,7 @@ def test_after_the_request_the_variable_knows_and_other_airflows_are_told_that_i
         database.execute("ALTER TABLE fsm_ledger RENAME TO elsewhere")
 
     service.fail("POST", "/settings/webhooks", faults.Before(go_away))
-    with pytest.raises(sqlalchemy.exc.DBAPIError):
+    with pytest.raises(sqlalchemy.exc.DBAPIError, match="was made, and cannot be recorded"):
         register(run("1"))
     assert "was made, and cannot be recorded" in caplog.text
     database.execute("ALTER TABLE elsewhere RENAME TO fsm_ledger")
