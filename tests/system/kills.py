@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
@@ -119,15 +119,15 @@ def process_behind(client: tuple[str, int]) -> int:
 
     :raises ValueError: if there is none any more.
     """
-    pids: set[int] = set()
     for _ in range(PROCESS_LOOKS):
         # To another server, another process may have the same address.
         here = {(found.raddr, found.laddr) for found in psutil.Process().net_connections("tcp4")}
         connections = [one for one in psutil.net_connections("tcp4") if one.laddr == client and one.pid]
-        if pids := {found.pid for found in connections if (found.laddr, found.raddr) in here}:
-            break
-    # What it forks meanwhile holds the connection too, and is younger.
-    return min(pids, key=lambda pid: psutil.Process(pid).create_time())
+        pids = {found.pid for found in connections if (found.laddr, found.raddr) in here}
+        with suppress(psutil.NoSuchProcess, ValueError):  # what it forked has just ended
+            # What it forks meanwhile holds the connection too, and is younger.
+            return min(pids, key=lambda pid: psutil.Process(pid).create_time())
+    raise ValueError(f"no process is behind {client}")
 
 
 def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
