@@ -188,7 +188,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
         del page, found  # what is alive at the next page counts as long-lived
     if dropped:
-        message = "%s of the listing did not match the filter (%s): ignored there, or not in the record"
+        message = "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
         logger.warning(message, counted(dropped, "form"), asked)
 
 

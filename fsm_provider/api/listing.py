@@ -32,7 +32,7 @@ class CursorPaginator:
         self.finished: bool = False
         self.identifiers: list[Any] = []
         self._cursor_param = cursor_param
-        self._hint = f"It is sent as '{cursor_param}': if the service calls it otherwise, set cursor_param"
+        self._hint = f"Cursors are sent as '{cursor_param}': if that is not their name, set cursor_param"
         self._max_pages = max_pages
         self._cursors: set[str] = set()
 

@@ -29,7 +29,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 MAX_OWN = 20
 """Members that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_AFTER = 900.0
-"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is repeated."""
+"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is repeated.
+
+A feed pauses no longer than this when the service asks it to wait.
+"""
 SLICE = 2_000
 """Forms that are handed out before the loop gets its turn."""
 
@@ -65,7 +68,7 @@ class Feed:
         self._failing_since = 0.0
         self._is_refused, self._one_by_one_until = False, float("-inf")
         self._asks_by_creation = False
-        self._failures, self._polled_at, self._next_at = 0, _now(), 0.0
+        self._failures, self._polled_at, self._pause_until = 0, _now(), 0.0
         # An empty context, or its log would be that of the first member's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
 
@@ -101,7 +104,7 @@ class Feed:
                 await poll()
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
-            await asyncio.sleep(max(next_at - _now(), self._next_at - _now(), 0.005))
+            await asyncio.sleep(max(next_at - _now(), self._pause_until - _now(), 0.005))
 
     async def _poll_changes(self) -> None:
         began, members = self.time(), list(self._members)  # who joins later may miss some of it
@@ -212,7 +215,8 @@ class Feed:
             try:
                 listing = await list_completely(self._lister.list_forms, query)
             except FsmError as error:
-                self._next_at = _now() + min(getattr(error, "retry_after", None) or 0.0, GIVE_UP_AFTER)
+                asked = min(getattr(error, "retry_after", None) or 0.0, GIVE_UP_AFTER)
+                self._pause_until = max(self._pause_until, _now() + asked)
                 raise
             if listing.service != self._source.service:
                 for member in self._members:

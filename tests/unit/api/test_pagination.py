@@ -101,7 +101,7 @@ def test_a_page_that_does_not_lead_on_is_an_error(paginator, what, pages):
     assert what in text
     is_repeated = what in ("had before", "same records")
     assert (
-        "It is sent as 'page[after]': if the service calls it otherwise, set cursor_param" in text
+        "Cursors are sent as 'page[after]': if that is not their name, set cursor_param" in text
     ) == is_repeated
     assert (paginator.page_number, paginator.finished) == (len(pages), False)
 
