@@ -14,6 +14,8 @@ from typing import Any
 
 Tasks = dict[str, dict[str, Any]]
 """The arguments of ``measure``, by key."""
+WAITS = "waits for its turn"
+"""What the process of a task prints before it reads the line that gives it its turn."""
 Round = dict[str, Any]
 """What each task of one round has measured, by the task's key."""
 
@@ -23,9 +25,14 @@ class BenchmarkError(Exception):
 
 
 def least_cpu(run: Callable[[], object], times: int = 3) -> float:
-    """Give the CPU seconds of the quietest of some runs: what else the machine does only adds to them."""
+    """Give the CPU seconds of the quietest of some runs: what else the machine does only adds to them.
+
+    Each run is a turn of its own, as a machine is faster in one minute than in the next.
+    """
     taken = []
     for _ in range(times):
+        print(WAITS, flush=True)
+        input()
         start = time.process_time()
         run()
         taken.append(time.process_time() - start)

@@ -7,11 +7,13 @@ import random
 import subprocess
 import sys
 import time
+from collections import deque
+from contextlib import ExitStack
 from importlib import import_module
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any
 
-from tests.benchmarks.case import BenchmarkError, Round, Tasks
+from tests.benchmarks.case import WAITS, BenchmarkError, Round, Tasks
 from tests.processes import end_on_signals, inherited_environment
 
 
@@ -22,14 +24,43 @@ def run_rounds(case: str, tasks: Tasks, rounds: int, chance: random.Random) -> l
         for number in range(1, rounds + 1):
             started = time.monotonic()
             order = chance.sample(list(tasks), len(tasks))
-            measured.append({key: _run(case, key, tasks[key], home) for key in order})
+            measured.append(_take_turns(case, {key: tasks[key] for key in order}, home))
             took = time.monotonic() - started
             print(f"{case}: round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s", flush=True)
     return measured
 
 
-def _run(case: str, key: str, arguments: dict[str, Any], home: str) -> Any:
-    """Run a process with Airflow settings of its own, and no proxy on its way to this machine."""
+def _take_turns(case: str, tasks: Tasks, home: str) -> Round:
+    """Run one process at a time: one that waits for its turn goes on after the others have had theirs."""
+    measured: Round = {}
+    queue = deque(tasks)
+    started: dict[str, subprocess.Popen[str]] = {}
+    with ExitStack() as stack:
+        errors = stack.enter_context(TemporaryFile("w+"))
+        while queue:
+            key = queue.popleft()
+            if key in started:
+                print(file=started[key].stdin, flush=True)
+            else:
+                started[key] = stack.enter_context(_start(case, tasks[key], home, errors))
+                # Not killed, if another has failed: it may have an Airflow to stop first.
+                stack.callback(started[key].terminate)
+            output = started[key].stdout
+            assert output is not None
+            for line in output:
+                if line == f"{WAITS}\n":
+                    queue.append(key)
+                    break
+            else:
+                if started[key].wait():
+                    errors.seek(0)
+                    raise BenchmarkError(f"{case}, {key} failed:\n{errors.read().strip()[-3000:]}")
+                measured[key] = json.loads(line)
+    return measured
+
+
+def _start(case: str, arguments: dict[str, Any], home: str, errors: IO[str]) -> subprocess.Popen[str]:
+    """Start a process with Airflow settings of its own, and no proxy on its way to this machine."""
     inherited = inherited_environment()
     kept = {name: value for name, value in inherited.items() if not name.lower().endswith("_proxy")}
     environment = kept | {
@@ -39,23 +70,14 @@ def _run(case: str, key: str, arguments: dict[str, Any], home: str) -> Any:
         "PYTHONDONTWRITEBYTECODE": "",
         "RUNTIME__DLTHUB_TELEMETRY": "false",
     }
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.rounds", case, json.dumps(arguments)],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=errors,
         text=True,
     )
-    try:
-        output, errors = process.communicate()
-    except BaseException:
-        # Not killed, as subprocess.run would: the process may have an Airflow to stop first.
-        process.terminate()
-        process.wait()
-        raise
-    if process.returncode:
-        raise BenchmarkError(f"{case}, {key} failed:\n{errors.strip()[-3000:]}")
-    return json.loads(output.splitlines()[-1])
 
 
 if __name__ == "__main__":
