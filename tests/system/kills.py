@@ -96,8 +96,10 @@ class Killer:
         self.seen[number] += 1
         kill = self.planned.get(number)
         if kill and self.seen[number] == kill.request:
-            client = exchange.request.scope["client"]
-            self.done.append(asyncio.create_task(asyncio.to_thread(_kill_sender, tuple(client), kill)))
+            # Looked for while it waits for the response: afterwards it may close the connection.
+            client = tuple(exchange.request.scope["client"])
+            pids = await asyncio.to_thread(_pids_behind, client, kill.victim)
+            self.done.append(asyncio.create_task(asyncio.to_thread(_kill, pids, kill.seconds)))
             if not kill.answered:
                 await asyncio.wait(self.done[-1:])
                 exchange.close()
@@ -130,11 +132,15 @@ def process_behind(client: tuple[str, int]) -> int:
     raise ValueError(f"no process is behind {client}")
 
 
-def _kill_sender(client: tuple[str, int], kill: Kill) -> None:
+def _pids_behind(client: tuple[str, int], victim: str) -> list[int]:
     task = process_behind(client)
     worker = psutil.Process(task).ppid()
-    time.sleep(kill.seconds)
-    for pid in {"task": [task], "worker": [worker], "both": [worker, task]}[kill.victim]:
+    return {"task": [task], "worker": [worker], "both": [worker, task]}[victim]
+
+
+def _kill(pids: Collection[int], seconds: float) -> None:
+    time.sleep(seconds)
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
