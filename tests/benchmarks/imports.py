@@ -12,16 +12,17 @@ from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
 from tests.benchmarks.clients import hide_simplejson
 
 _PACKAGE = Path(__file__).parents[2] / "fsm_provider"
-_HOOK = "hooks.fsm"
+_HOOK = "fsm_provider.hooks.fsm"
+_PEER = "requests"
 _IN_DAG_FILES = [
-    f"{folder}.{file.stem}"
+    f"fsm_provider.{folder}.{file.stem}"
     for folder in ("operators", "sensors", "triggers")
     for file in sorted((_PACKAGE / folder).glob("[!_]*.py"))
 ]
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {module: {"module": module} for module in (*_IN_DAG_FILES, _HOOK)}
+    return {module: {"module": module} for module in (*_IN_DAG_FILES, _HOOK, _PEER)}
 
 
 def measure(module: str) -> float:
@@ -30,7 +31,7 @@ def measure(module: str) -> float:
     import_module("airflow.sdk")
     gc.collect()
     start = time.process_time()
-    import_module(f"fsm_provider.{module}")
+    import_module(module)
     return (time.process_time() - start) * 1000
 
 
@@ -41,4 +42,5 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     return [
         Row(section, what, "ms", slowest, Goal(at_most=10)),
         Row(section, _HOOK, "ms", [measured[_HOOK] for measured in rounds], Goal(at_most=50)),
+        Row(section, f"{_HOOK} / {_PEER}", "x", [measured[_HOOK] / measured[_PEER] for measured in rounds]),
     ]
