@@ -116,6 +116,18 @@ def test_a_property_has_one_spelling(service, connect, store, operator):
     assert [request.path for request in service.requests] == ["/properties/7/jobs"]
 
 
+@OPERATORS
+def test_the_order_of_fields_says_nothing(service, connect, store, operator):
+    """Airflow's database may return XCom in another one."""
+    connect(service)
+    fields = {"notes": "Ring twice", "customerReference": "PO-1"}
+
+    for cleared, job in enumerate((fields, dict(reversed(fields.items())))):
+        operator(job=job).execute(context_for(store, cleared=cleared))
+
+    assert len(service.requests) == 1
+
+
 @IN_A_DATABASE
 @OPERATORS
 @pytest.mark.parametrize("is_lost", [False, True], ids=["done", "uncertain"])
