@@ -14,10 +14,10 @@ from typing import Any
 
 Tasks = dict[str, dict[str, Any]]
 """The arguments of ``measure``, by key."""
-WAITS = "waits for its turn"
-"""What the process of a task prints before it reads the line that gives it its turn."""
 Round = dict[str, Any]
 """What each task of one round has measured, by the task's key."""
+WAITS = "waits for its turn"
+"""What the process of a task prints before it reads the line that gives it its turn."""
 
 
 class BenchmarkError(Exception):
