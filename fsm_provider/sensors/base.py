@@ -86,7 +86,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                     raise
                 self.log.warning("Polling failed, and goes on for up to %g s: %s", tolerance, error)
                 asked = getattr(error, "retry_after", None) or 0.0
-                pause = min(asked - self.poke_interval, self._deadline - now)
+                # Past the timeout, whose clock began a little later.
+                pause = min(asked - self.poke_interval, self._deadline - now + 1)
             else:
                 self._failing_since, self._problem = None, ""
                 if polled.is_done:
