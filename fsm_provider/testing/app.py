@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -21,21 +21,18 @@ from fsm_provider.testing.state import ServiceState, StoredForm
 def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> FastAPI:
     """Make the application, without faults."""
     endpoints = _Endpoints(settings, state)
-    router = APIRouter(prefix=base_path, dependencies=[Depends(endpoints.authorise)])
-    router.get("/assetDynamicFieldValues")(endpoints.list_asset_dynamic_fields)
-    router.post("/properties/{property_id}/jobs")(endpoints.create_job)
-    router.get("/forms")(endpoints.list_forms)
-    router.get("/forms/{form_id}/pdf")(endpoints.form_pdf)
-    router.post("/settings/webhooks")(endpoints.register_webhook)
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    ours = [Depends(endpoints.authorise)]
+    app.get(f"{base_path}/assetDynamicFieldValues", dependencies=ours)(endpoints.list_asset_dynamic_fields)
+    app.post(f"{base_path}/properties/{{property_id}}/jobs", dependencies=ours)(endpoints.create_job)
+    app.get(f"{base_path}/forms", dependencies=ours)(endpoints.list_forms)
+    app.get(f"{base_path}/forms/{{form_id}}/pdf", dependencies=ours)(endpoints.form_pdf)
+    app.post(f"{base_path}/settings/webhooks", dependencies=ours)(endpoints.register_webhook)
 
     # The specification shows no path of these two.
-    jobs = APIRouter(prefix=f"{base_path}/jobs", dependencies=[Depends(endpoints.authorise_unless_browser)])
-    jobs.get("")(endpoints.list_jobs)
-    jobs.get("/{job_id}")(endpoints.get_job)
-
-    app = FastAPI(openapi_url=None, redirect_slashes=False)
-    app.include_router(router)
-    app.include_router(jobs)
+    browsers = [Depends(endpoints.authorise_unless_browser)]
+    app.get(f"{base_path}/jobs", dependencies=browsers)(endpoints.list_jobs)
+    app.get(f"{base_path}/jobs/{{job_id}}", dependencies=browsers)(endpoints.get_job)
     return app
 
 

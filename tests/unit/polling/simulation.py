@@ -68,7 +68,7 @@ class Service:
         self.leaves_nulls_out = self.wrong_totals = self.is_live = False
         self.refuses, self.poison, self.moves_at = [], None, float("inf")
         self.slow_until = float("-inf")
-        self.listings, self.interval, self.clock_error = 0, 60.0, 0.0
+        self.listings, self.interval, self.clock_error = 0, 120.0, 0.0
         vars(self).update(options)
 
     @property
@@ -186,7 +186,7 @@ class Asset:
             job_ids=[],
             form_names=[],
             query_params=None,
-            poll_interval=60.0,
+            poll_interval=120.0,
             max_forms_per_event=100,
             start_from="now",
             late_by=7 * DAY,

@@ -6,18 +6,21 @@ runs or is over. ``fence`` is what is assumed of the world: after the lease of i
 carried out by the service.
 """
 
+import logging
 import re
 from collections import deque, namedtuple
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 from fsm_provider.api import errors
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger, runner
 from fsm_provider.writes.outcomes import MADE
 
+LOG = logging.getLogger("nobody reads it")
+LOG.disabled = True
 TASK = Task("d", "r", "t")
 NOW, LEASE = 1, 0.001  # a lease is until 2; when it is over, until 0
 ERRORS = {
@@ -94,7 +97,7 @@ class Model:
         self.key = [int(what[1:] or 0) for what, *_ in self.specs]
         given = [(what[0], what[1:] or "0") for what, *_ in self.specs]
         self.rows = [ledger.planned(TASK, "s", "POST /", content, key, "job") for content, key in given]
-        self.table, self.known, self.name, self.taken = [None], {}, "", ""
+        self.table, self.read, self.known, self.name, self.taken = [None], [None], {}, "", ""
 
     # What the package makes of rows; it depends on the arguments alone.
     def memo(self, make, *arguments):
@@ -107,10 +110,11 @@ class Model:
         if text not in self.known:
             self.known[text] = len(self.table)
             self.table.append(row)
+            self.read.append(ledger.as_read(replace(row, read_at=NOW)))
         return self.known[text]
 
     def seen(self, row):
-        return ledger.as_read(replace(self.table[row], read_at=NOW))
+        return self.read[row]
 
     def changed(self, change, row):
         after = change(seen := self.seen(row))
@@ -141,7 +145,7 @@ class Model:
         client = SimpleNamespace(settings=settings, count_retry=lambda delay: None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
         found = (throw if len(hits) > 1 else lambda write: next(iter(hits), None)) if "find" in ways else None
-        return runner.Runner(store, TASK, hook, Mock(), find=found, create_uncertain="create" in ways)
+        return runner.Runner(store, TASK, hook, LOG, find=found, create_uncertain="create" in ways)
 
     def loaded(self, p, row):
         self.runner(p, row).load([one := ledger.Write(self.rows[p])])
@@ -162,11 +166,8 @@ class Model:
     def recorded(self, p, a, row, is_taken):
         claim, one, by, seen = self.seen(a.row), self.pending(p, a, a.row), self.runner(p), self.seen(row)
         claim = claim if seen.owner == claim.owner else replace(claim, lease_until=0)
-        by._take_end(
-            one,
-            claim,
-            Mock(result=lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}),
-        )
+        ends = {"result": lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}}
+        by._take_end(one, claim, SimpleNamespace(**ends))
         after = by._to_record[claim.id](seen)
         if is_taken and after.state == "done" and after is not seen:
             after = ledger.belongs_to_another(after, "", seen)
@@ -361,7 +362,7 @@ class Model:
             found.setdefault(re.sub(r"J\d+", "J", what), steps[::-1])
 
         named = {"uuid4": lambda: SimpleNamespace(hex=self.name)}
-        with patch.multiple(ledger, **named), patch.multiple(runner, **named, logger=Mock()):
+        with patch.multiple(ledger, **named), patch.multiple(runner, **named, logger=LOG):
             while todo and not (first and found):
                 s, moves = todo.popleft(), False
                 for label, t in self.steps(s):
