@@ -15,9 +15,6 @@ from hypothesis import core, settings
 
 SEED_VARIABLE = "FSM_PROPERTIES_SEED"
 
-# Otherwise Hypothesis keeps its caches in the working tree.
-os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{os.environ['AIRFLOW_HOME']}/hypothesis")
-
 # It holds for all tests of a session: how many examples is said at each test of this folder.
 settings.register_profile(
     "ci",
