@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from pydantic import SecretStr
 
 from fsm_provider.api import errors, models
-from fsm_provider.api.connections import READS
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
-from fsm_provider.api.retry import Attempts, Metrics, TimeLimit, reserve_time
+from fsm_provider.api.retry import READS, ApiRequest, Attempts, Metrics, TimeLimit, reserve_time
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.transport import ApiRequest, ResultT, Transport
-from fsm_provider.api.validation import parse_params, parse_path, spelled
+from fsm_provider.api.validation import ResultT, parse_params, parse_path, spelled
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -52,6 +50,8 @@ class FsmClient:
         sleep: Callable[[float], None] = time.sleep,
         metrics: Metrics | None = None,
     ) -> None:
+        from fsm_provider.api.transport import Transport  # with requests, which no DAG file needs to load
+
         self.settings = settings
         self._token = settings.token
         self._reload_settings = reload_settings

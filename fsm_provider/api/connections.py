@@ -22,10 +22,9 @@ from typing import Any
 from urllib3.connection import HTTPConnection
 
 from fsm_provider.api.errors import FsmPdfUrlError
-from fsm_provider.api.retry import TimeLimit
+from fsm_provider.api.retry import READS, TimeLimit
 
 MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer may have been dropped
-READS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(eq=False)

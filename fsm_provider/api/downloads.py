@@ -24,8 +24,8 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.retry import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, ResultT, Transport, as_sent, refusal
-from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS
+from fsm_provider.api.transport import UNREADABLE, USER_AGENT, Transport, as_sent, refusal
+from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS, ResultT
 
 MAX_REDIRECTS = 5
 ENDS = 1024  # bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either

@@ -6,7 +6,9 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fsm_provider.api import errors
 
@@ -15,6 +17,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _next_times: dict[str, float] = {}
 _reserving = threading.Lock()
 
+READS = ("GET", "HEAD", "OPTIONS")
 REPEATABLE = (
     errors.FsmConnectionError
     | errors.FsmRateLimitedError
@@ -90,6 +93,20 @@ class TimeLimit:
     def is_too_late(self) -> bool:
         """Return whether no request may begin any more, by the clock that has gone further."""
         return max(now - then for now, then in zip(clocks(), self.since, strict=True)) > self.begin_within
+
+
+@dataclass(eq=False)
+class ApiRequest:
+    """One request; ``confidential`` texts are in no error or log, even if the service repeats them."""
+
+    method: str
+    path: str
+    params: Mapping[str, Any] | None = None
+    json: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject: dict[str, Any] = field(default_factory=dict)
+    confidential: tuple[str, ...] = ()
+    limit: TimeLimit | None = None
 
 
 def reserve_time(base_url: str, per_second: float) -> float:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from json import dumps
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import requests
@@ -29,11 +29,9 @@ from fsm_provider import __version__
 from fsm_provider.api import errors
 from fsm_provider.api.connections import Connection, Exchange, PublicConnection, adapted, current, origin_of
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
-from fsm_provider.api.retry import Metrics, TimeLimit
+from fsm_provider.api.retry import ApiRequest, Metrics
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
-from fsm_provider.api.validation import parse_headers, parse_params
-
-ResultT = TypeVar("ResultT")
+from fsm_provider.api.validation import ResultT, parse_headers, parse_params
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -44,20 +42,6 @@ _QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)  
 # Of a body; the last three are of one whose length is negative, or larger than any memory.
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
-
-
-@dataclass(eq=False)
-class ApiRequest:
-    """One request; ``confidential`` texts are in no error or log, even if the service repeats them."""
-
-    method: str
-    path: str
-    params: Mapping[str, Any] | None = None
-    json: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    subject: dict[str, Any] = field(default_factory=dict)
-    confidential: tuple[str, ...] = ()
-    limit: TimeLimit | None = None
 
 
 class Transport:

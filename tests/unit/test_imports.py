@@ -65,6 +65,18 @@ def test_a_dag_file_loads_no_http_library():
     assert loaded == "[]"
 
 
+@LIGHT_PARSING.needed
+def test_a_hook_that_is_not_used_loads_no_http_library():
+    loaded = python("""
+        import sys
+        from fsm_provider.hooks.fsm import FsmHook
+        FsmHook()
+        print([name for name in ("requests", "urllib3") if name in sys.modules])
+    """)
+
+    assert loaded == "[]"
+
+
 @TASK_SDK.needed
 def test_each_module_adds_few_to_what_airflow_loads():
     added = json.loads(
