@@ -1,4 +1,4 @@
-"""When a request is sent: limits on its time and rate, and whether it is repeated. Nothing is sent here."""
+"""A request, limits on its time and rate, and whether it is repeated. Nothing is sent here."""
 
 from __future__ import annotations
 
